@@ -1,0 +1,1 @@
+"""Documents that pass between the rooms. Computes nothing and imports nothing of ours."""

@@ -1,0 +1,78 @@
+"""The manifest of a bundle: what its cost networks are, where they come from, how far they can be trusted."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from neuroshard_api.document import Document, Value
+from neuroshard_api.topology import DeviceType
+
+Source = Annotated[str, Field(pattern=r"^(measured|cpu|simulated):.+$", max_length=200)]
+"""Where numbers come from: ``measured:<device>``, ``cpu:<model>`` or ``simulated:<device>``."""
+
+
+class Range(Value):
+    """A closed interval."""
+
+    low: float
+    high: float
+
+
+class ErrorReport(Value):
+    """Error of one network on samples it was not trained on."""
+
+    num_samples: Annotated[int, Field(ge=1)]
+    mse_ms2: Annotated[float, Field(ge=0)]
+    """Mean squared error in square milliseconds."""
+    mape: Annotated[float, Field(ge=0)]
+    """Mean absolute error as a share of the true value: 0.03 is 3 %."""
+    kendall_tau: Annotated[float, Field(ge=-1, le=1)]
+    """Rank correlation of predicted and true values."""
+    mape_by: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """The same by groups of samples, such as ``{"num_tables": {"1-2": 0.02, ...}}``."""
+
+
+class Network(Value):
+    """One network: its inputs by name and order, its shape, its range and its error."""
+
+    name: Literal["compute", "forward_communication", "backward_communication"]
+    features: tuple[str, ...]
+    """Inputs in the order of the first layer's columns."""
+    hidden: tuple[int, ...]
+    """Widths of the hidden layers, from the input on."""
+    validity: dict[str, Range]
+    """Ranges the training samples covered, in the words and units of the request."""
+    hold_out: ErrorReport
+
+
+class Calibration(Value):
+    """A rescaling of the networks to another machine, from few measurements."""
+
+    source: Source
+    """The machine that was measured."""
+    num_records: Annotated[int, Field(ge=1)]
+    compute_scale: tuple[float, float]
+    """Exponent and factor of the rescaled compute time: factor * time ** exponent."""
+    forward_communication_scale: tuple[float, float] = (1.0, 1.0)
+    backward_communication_scale: tuple[float, float] = (1.0, 1.0)
+    mape_before: Annotated[float, Field(ge=0)]
+    mape_after: Annotated[float, Field(ge=0)]
+    """Error after rescaling, each record left out in turn (leave-one-out)."""
+
+
+class BundleManifest(Document):
+    """``manifest.json`` of a bundle directory; the weights lie beside it in ``weights.safetensors``."""
+
+    schema_name: ClassVar[str] = "bundle-manifest/v1"
+
+    schema_version: Literal["bundle-manifest/v1"] = "bundle-manifest/v1"
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    source: Source
+    device: DeviceType
+    feature_version: Annotated[int, Field(ge=1)]
+    """Version of the planner's feature code that the networks were trained with."""
+    networks: Annotated[tuple[Network, ...], Field(min_length=3, max_length=3)]
+    weights_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    training: dict[str, str | int | float] = Field(default_factory=dict)
+    """Settings and library versions of the training run, for people."""
+    calibration: Calibration | None = None

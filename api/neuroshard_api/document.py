@@ -1,0 +1,164 @@
+"""The base of every document, and the reading of files into documents with errors a person can act on."""
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class DocumentError(ValueError):
+    """A file or value that people gave us does not follow its schema.
+
+    The message names the place (file and field path), what was found there and what to try.
+
+    Attributes:
+        problems: one sentence per fault, each beginning with the field's path.
+    """
+
+    def __init__(self, where: str, problems: list[str]) -> None:
+        self.where = where
+        self.problems = problems
+        super().__init__(where, problems)
+
+    def __str__(self) -> str:
+        shown = self.problems[:MAX_PROBLEMS_SHOWN]
+        rest = len(self.problems) - len(shown)
+        return f"{self.where}: " + "; ".join(shown) + (f"; and {rest} more" if rest else "")
+
+
+_NOT_TEXT = "is not text in UTF-8; expected a JSON or YAML document"
+MAX_PROBLEMS_SHOWN = 10  # enough to mend a file in one go without filling the terminal
+
+
+class Value(BaseModel):
+    """A frozen, strict part of a document: unknown keys and wrong types are errors, NaN never passes."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Document(Value):
+    """A value with a schema version of its own, written as one JSON or YAML file."""
+
+    schema_name: ClassVar[str]
+    """The document's kind and version, such as ``table-set/v1``; also the only value of ``schema_version``."""
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "document") -> Self:
+        """Read JSON text. Raises DocumentError, never pydantic's own error."""
+        try:
+            text = text if isinstance(text, str) else text.decode()
+        except UnicodeDecodeError as error:
+            raise DocumentError(where, [_NOT_TEXT]) from error
+        raw = parse_data(text, where=where, is_json=True)
+        return cls.from_data(raw, where=where)
+
+    @classmethod
+    def from_data(cls, raw: object, *, where: str = "document") -> Self:
+        """Read plain data as JSON or YAML parsers give it. Raises DocumentError."""
+        if not isinstance(raw, dict):
+            found = "nothing" if raw is None else f"a {type(raw).__name__}"
+            raise DocumentError(
+                where, [f"must hold a mapping with schema_version {cls.schema_name!r}, found {found}"]
+            )
+        version = raw.get("schema_version")
+        if version != cls.schema_name:
+            raise DocumentError(where, [_version_problem(version, cls.schema_name)])
+        return validated(cls, raw, where=where)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a ``.json``, ``.yaml`` or ``.yml`` file. Raises DocumentError, naming the file."""
+        return cls.from_data(read_data(path), where=str(path))
+
+    def to_json(self) -> str:
+        """Return canonical JSON: fields in their declared order, unset optional fields left out, one final newline."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+
+_ValueT = TypeVar("_ValueT", bound=BaseModel)
+
+
+def validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
+    """Validate plain data as ``cls`` under JSON's rules. Raises DocumentError with one problem per fault."""
+    try:
+        return cls.model_validate_json(json.dumps(raw, default=str))
+    except ValidationError as error:
+        raise DocumentError(where, [_problem(fault) for fault in error.errors(include_url=False)]) from error
+
+
+def read_data(path: Path) -> object:
+    """Return the plain data of a JSON or YAML file. Raises DocumentError for anything unreadable."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise DocumentError(str(path), ["does not exist; check the path"]) from error
+    except UnicodeDecodeError as error:
+        raise DocumentError(str(path), [_NOT_TEXT]) from error
+    except OSError as error:
+        raise DocumentError(str(path), [f"cannot be read: {error.strerror or error}"]) from error
+    return parse_data(text, where=str(path), is_json=path.suffix == ".json")
+
+
+def parse_data(text: str, *, where: str, is_json: bool) -> object:
+    """Return the plain data in JSON or YAML text. Raises DocumentError with line and column."""
+    if is_json:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise DocumentError(
+                where,
+                [
+                    f"is not complete JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
+                    "write the file again, it may have been cut off"
+                ],
+            ) from error
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is yaml's safe loader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise DocumentError(
+            where, [f"is not valid YAML{at}: {getattr(error, 'problem', None) or error}"]
+        ) from error
+
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _version_problem(found: object, expected: str) -> str:
+    name = expected.split("/", maxsplit=1)[0]
+    if found is None:
+        return f"schema_version: is missing; add `schema_version: {expected}`"
+    if isinstance(found, str) and found.startswith(f"{name}/"):
+        return f"schema_version: is {found!r}, this release reads {expected!r}; use the release that wrote the file"
+    return f"schema_version: is {found!r}, expected {expected!r}; is this another kind of document?"
+
+
+def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whose input is anything
+    path = field_path(fault["loc"]) or "document"
+    kind = fault["type"]
+    if kind == "missing":
+        return f"{path}: is missing"
+    if kind == "extra_forbidden":
+        return f"{path}: is not a known key; check its spelling or remove it"
+    message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if kind == "value_error":
+        return f"{path}: {message}"
+    return f"{path}: {message[:1].lower()}{message[1:]}, found {_shortened(fault['input'])}"
+
+
+def field_path(location: tuple[int | str, ...]) -> str:
+    """Return a location as people write it: ``("tables", 3, "name")`` is ``tables[3].name``."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def _shortened(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a terminal line's worth

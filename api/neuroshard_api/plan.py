@@ -1,0 +1,133 @@
+"""A sharding plan: where every shard of every table lives, what it should cost, and how that was found."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from neuroshard_api.bundle import Source
+from neuroshard_api.document import Document, Value
+from neuroshard_api.request import Algorithm, DeviceIndex, PlanRequest
+
+
+class ShardingType(StrEnum):
+    """How a table is cut; names as in TorchRec."""
+
+    TABLE_WISE = "table_wise"
+    COLUMN_WISE = "column_wise"
+    ROW_WISE = "row_wise"
+    TABLE_ROW_WISE = "table_row_wise"
+    DATA_PARALLEL = "data_parallel"
+
+
+class Shard(Value):
+    """A rectangle of a table on one device."""
+
+    device: DeviceIndex
+    row_offset: Annotated[int, Field(ge=0)] = 0
+    num_rows: Annotated[int, Field(ge=1)]
+    column_offset: Annotated[int, Field(ge=0)] = 0
+    num_columns: Annotated[int, Field(ge=1)]
+
+
+class TablePlacement(Value):
+    """The shards of one table; together they cover it exactly once (data_parallel: once per device)."""
+
+    name: str
+    sharding_type: ShardingType
+    shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
+
+
+class DeviceCost(Value):
+    """Time of the embedding part of one step on one device, in milliseconds."""
+
+    forward_compute_ms: Annotated[float, Field(ge=0)]
+    backward_compute_ms: Annotated[float, Field(ge=0)]
+    """Gradient and fused optimizer."""
+    wait_ms: Annotated[float, Field(ge=0)]
+    """Start skew: from the end of this device's forward compute to the end of the slowest device's."""
+    forward_communication_ms: Annotated[float, Field(ge=0)]
+    backward_communication_ms: Annotated[float, Field(ge=0)]
+    embedding_dim_sum: Annotated[int, Field(ge=0)]
+    """Columns of all shards on the device; what its all-to-all sends."""
+
+
+class PlanCost(Value):
+    """Cost of a plan under one cost model."""
+
+    total_ms: Annotated[float, Field(ge=0)]
+    """Largest sum of the five terms over the devices."""
+    source: Source
+    devices: tuple[DeviceCost, ...]
+
+
+class DeviceMemory(Value):
+    """What the plan needs of one device's memory, in bytes."""
+
+    weights_bytes: Annotated[int, Field(ge=0)]
+    optimizer_state_bytes: Annotated[int, Field(ge=0)]
+    activation_bytes: Annotated[int, Field(ge=0)]
+    """Pooled embeddings and their gradients, before and after the all-to-all."""
+    input_bytes: Annotated[int, Field(ge=0)]
+    """Indices and offsets of the pipelined batches."""
+    dense_bytes: Annotated[int, Field(ge=0)]
+    reserve_bytes: Annotated[int, Field(ge=0)]
+    capacity_bytes: Annotated[int, Field(ge=1)]
+    """The limit: the device's memory or the constraint, whichever is less."""
+
+
+class BaselineCost(Value):
+    """What a baseline would cost under the same cost model, or why it found no plan."""
+
+    algorithm: Algorithm
+    total_ms: Annotated[float, Field(ge=0)] | None = None
+    problem: str | None = None
+
+
+class BundleReference(Value):
+    """The bundle that predicted the costs."""
+
+    name: str
+    source: Source
+    weights_sha256: str
+    compute_mape: Annotated[float, Field(ge=0)]
+    """Hold-out error of the compute network: how far the predicted times can be trusted."""
+    communication_mape: Annotated[float, Field(ge=0)]
+
+
+class SearchStatistics(Value):
+    """How much the search did. Counts, not seconds: a plan is the same on every machine."""
+
+    evaluations: Annotated[int, Field(ge=0)]
+    """Devices whose cost the networks evaluated."""
+    placements: Annotated[int, Field(ge=0)]
+    """Complete placements tried."""
+    levels: Annotated[int, Field(ge=0)]
+    """Levels of the beam search."""
+    improvements: Annotated[int, Field(ge=0)]
+    """Steps of the local search that lowered the cost."""
+    budget_exhausted: bool
+    """Whether the work budget ended the search."""
+
+
+class Plan(Document):
+    """A complete, self-contained plan: it carries the request it answers."""
+
+    schema_name: ClassVar[str] = "plan/v1"
+
+    schema_version: Literal["plan/v1"] = "plan/v1"
+    algorithm: Algorithm
+    bundle: BundleReference
+    predicted: PlanCost
+    lower_bound_ms: Annotated[float, Field(ge=0)]
+    """No plan of the same options costs less under the same cost model."""
+    gap: Annotated[float, Field(ge=0)]
+    """predicted.total_ms / lower_bound_ms - 1."""
+    warnings: tuple[str, ...] = ()
+    baselines: tuple[BaselineCost, ...] = ()
+    tables: Annotated[tuple[TablePlacement, ...], Field(min_length=1)]
+    """In the order of the request's tables."""
+    memory: tuple[DeviceMemory, ...]
+    """One entry per device."""
+    search: SearchStatistics
+    request: PlanRequest

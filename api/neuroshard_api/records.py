@@ -1,0 +1,62 @@
+"""Records of the profiler: one measured (or simulated) kernel or collective each."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from neuroshard_api.bundle import Source
+from neuroshard_api.document import Document, Value
+from neuroshard_api.tables import Optimizer, Table
+from neuroshard_api.topology import Link
+
+
+class ComputeSample(Value):
+    """A fused embedding kernel over several tables on one device."""
+
+    tables: Annotated[tuple[Table, ...], Field(min_length=1)]
+    batch_size: Annotated[int, Field(ge=1)]
+    """Samples of the global batch: what the kernel serves."""
+    optimizer: Optimizer
+    reuse_batch_size: Annotated[int, Field(ge=1)] = 65536
+    """Batch at which the tables' reuse histograms were measured."""
+
+
+class CommunicationSample(Value):
+    """One all-to-all over all devices."""
+
+    direction: Literal["forward", "backward"]
+    num_nodes: Annotated[int, Field(ge=1)]
+    devices_per_node: Annotated[int, Field(ge=1)]
+    intra_node: Link
+    inter_node: Link
+    batch_size_per_device: Annotated[int, Field(ge=1)]
+    bytes_per_element: Annotated[int, Field(ge=1, le=4)]
+    embedding_dim_sums: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
+    """Columns on each device."""
+    start_offsets_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """When each device enters the collective; empty means all at once."""
+
+
+class ProfileRecord(Document):
+    """One line of a records file."""
+
+    schema_name: ClassVar[str] = "profile-record/v1"
+
+    schema_version: Literal["profile-record/v1"] = "profile-record/v1"
+    source: Source
+    compute: ComputeSample | None = None
+    communication: CommunicationSample | None = None
+    """Exactly one of compute and communication is given."""
+    forward_ms: Annotated[float, Field(gt=0)] | None = None
+    """Compute: median forward time."""
+    backward_ms: Annotated[float, Field(gt=0)] | None = None
+    """Compute: median backward time with the fused optimizer."""
+    device_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Communication: median time of each device from its own start to its end."""
+    spread: Annotated[float, Field(ge=0)] = 0.0
+    """Interquartile range of the repeats as a share of the median."""
+    num_repeats: Annotated[int, Field(ge=1)] = 1
+    out_of_memory: bool = False
+    """The sample did not fit the device; no times are given."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Driver, libraries and clocks, for people."""

@@ -1,0 +1,103 @@
+"""What a plan is asked for: tables, devices, training settings, constraints and the search's budget."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from neuroshard_api.document import Document, Value
+from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, TableSet
+from neuroshard_api.topology import Topology
+
+DeviceIndex = Annotated[int, Field(ge=0)]
+
+
+class Algorithm(StrEnum):
+    """Ways to find a plan. All but the first are baselines."""
+
+    NEUROSHARD = "neuroshard"
+    RANDOM = "random"
+    DIM_GREEDY = "dim_greedy"
+    SIZE_GREEDY = "size_greedy"
+    LOOKUP_GREEDY = "lookup_greedy"
+    SIZE_LOOKUP_GREEDY = "size_lookup_greedy"
+    TORCHREC = "torchrec"
+
+
+class TableConstraints(Value):
+    """What holds for one table."""
+
+    devices: Annotated[tuple[DeviceIndex, ...], Field(min_length=1)] | None = None
+    """The only devices that may hold shards of the table (one device pins it). None: all that are allowed."""
+    max_shards: Annotated[int, Field(ge=1)] | None = None
+    """Most shards of the table. None: the constraint of all tables."""
+    min_shard_width: EmbeddingDim | None = None
+    """Fewest columns of a shard of the table. None: the constraint of all tables."""
+
+
+class Constraints(Document):
+    """What every plan must respect."""
+
+    schema_name: ClassVar[str] = "constraints/v1"
+
+    schema_version: Literal["constraints/v1"] = "constraints/v1"
+    max_memory_bytes_per_device: Annotated[int, Field(ge=1)] | None = None
+    """Most memory that the ledger of a device may reach. None: the device's memory."""
+    forbidden_devices: tuple[DeviceIndex, ...] = ()
+    """Devices that hold no shard."""
+    max_shards_per_table: Annotated[int, Field(ge=1)] | None = None
+    """Most shards of any table. None: bound by min_shard_width alone."""
+    min_shard_width: EmbeddingDim = 4
+    """Fewest columns of any shard."""
+    colocate: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
+    """Groups of table names; each group is placed whole on one device, beside the groups that tables name."""
+    tables: dict[str, TableConstraints] = Field(default_factory=dict)
+    """Constraints of single tables, by name."""
+
+
+class MemorySettings(Value):
+    """What device memory is needed for beside weights and optimizer state."""
+
+    dense_bytes: Annotated[int, Field(ge=0)] = 0
+    """Memory of the dense part on every device: weights, gradients, optimizer state, activations."""
+    reserve_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """Share of the device's memory kept free for the allocator's fragmentation, the CUDA context and NCCL."""
+    num_pipelined_batches: Annotated[int, Field(ge=1, le=8)] = 2
+    """Input batches on the device at once; 2 is TorchRec's TrainPipelineSparseDist."""
+    output_data_type: DataType = DataType.FP32
+    """Type of pooled embeddings and of their gradients, in memory and in the all-to-all."""
+
+
+class SearchSettings(Value):
+    """How hard to search."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Equal seeds give equal plans."""
+    beam_width: Annotated[int, Field(ge=1, le=64)] = 3
+    """Partial splits kept per level; 3 is the reference's."""
+    max_levels: Annotated[int, Field(ge=0, le=1000)] = 10
+    """Deepest sequence of splits after the proposals; 10 is the reference's."""
+    work_budget: Annotated[int, Field(ge=1)] | None = None
+    """Most device evaluations by the cost networks. None: grows with the number of tables."""
+
+
+class PlanRequest(Document):
+    """All that decides a plan, but for the bundle of cost models."""
+
+    schema_name: ClassVar[str] = "plan-request/v1"
+
+    schema_version: Literal["plan-request/v1"] = "plan-request/v1"
+    tables: TableSet
+    topology: Topology
+    batch_size_per_device: Annotated[int, Field(ge=1, le=2**24)] = 8192
+    """Samples per device and step; an embedding shard serves the batches of all devices."""
+    optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
+    memory: MemorySettings = MemorySettings()
+    constraints: Constraints = Constraints()
+    search: SearchSettings = SearchSettings()
+    algorithm: Algorithm = Algorithm.NEUROSHARD
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one step over all devices."""
+        return self.batch_size_per_device * self.topology.num_devices

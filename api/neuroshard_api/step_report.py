@@ -1,0 +1,35 @@
+"""What a trainer measured of its steps under a plan."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from neuroshard_api.bundle import Source
+from neuroshard_api.document import Document, Value
+
+
+class RankTimes(Value):
+    """Rolling medians of one rank, in milliseconds per step."""
+
+    rank: Annotated[int, Field(ge=0)]
+    forward_compute_ms: Annotated[float, Field(ge=0)]
+    backward_compute_ms: Annotated[float, Field(ge=0)]
+    forward_communication_ms: Annotated[float, Field(ge=0)]
+    backward_communication_ms: Annotated[float, Field(ge=0)]
+    dense_ms: Annotated[float, Field(ge=0)]
+    data_wait_ms: Annotated[float, Field(ge=0)]
+    step_ms: Annotated[float, Field(ge=0)]
+
+
+class StepReport(Document):
+    """Measured steps, to be held beside the plan's prediction."""
+
+    schema_name: ClassVar[str] = "step-report/v1"
+
+    schema_version: Literal["step-report/v1"] = "step-report/v1"
+    source: Source
+    plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Hash of the plan file that the ranks trained under."""
+    first_step: Annotated[int, Field(ge=0)]
+    num_steps: Annotated[int, Field(ge=1)]
+    ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]

@@ -1,0 +1,127 @@
+"""Embedding tables as a model declares them, in the words of TorchRec's EmbeddingBagConfig."""
+
+from collections import Counter
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from neuroshard_api.document import Document, Value
+
+REUSE_BINS = 17
+"""Bins of a reuse histogram: hits of a row in one batch in (0,1], (1,2], (2,4], ... (16384,32768], above."""
+
+DIM_MULTIPLE = 4
+"""FBGEMM's table-batched kernels read rows in vectors of four elements; every width is a multiple of it."""
+
+
+class DataType(StrEnum):
+    """Type of a table's stored weights; names as in TorchRec."""
+
+    FP32 = "FP32"
+    FP16 = "FP16"
+    BF16 = "BF16"
+    INT8 = "INT8"
+
+
+class Optimizer(StrEnum):
+    """The optimizer fused into the backward kernel; names as in FBGEMM's EmbOptimType."""
+
+    SGD = "sgd"
+    ROWWISE_ADAGRAD = "rowwise_adagrad"
+    ADAGRAD = "adagrad"
+    ADAM = "adam"
+
+
+def _kernel_width(width: int) -> int:
+    if width % DIM_MULTIPLE:
+        raise ValueError(
+            f"must be a multiple of {DIM_MULTIPLE} (FBGEMM's kernels read vectors of {DIM_MULTIPLE}), "
+            f"found {width}; pad the table to {width + DIM_MULTIPLE - width % DIM_MULTIPLE}"
+        )
+    return width
+
+
+EmbeddingDim = Annotated[int, Field(ge=DIM_MULTIPLE, le=8192), AfterValidator(_kernel_width)]
+
+
+def _shares(shares: tuple[float, ...]) -> tuple[float, ...]:
+    total = sum(shares)
+    if abs(total - 1.0) > 0.01:  # noqa: PLR2004 - histograms are published rounded to three digits
+        raise ValueError(f"must sum to 1 (within 0.01), found {total:.6g}; divide each bin by the sum")
+    return shares
+
+
+ReuseHistogram = Annotated[
+    tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...],
+    Field(min_length=REUSE_BINS, max_length=REUSE_BINS),
+    AfterValidator(_shares),
+]
+TableName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$")]
+
+
+class Table(Value):
+    """One embedding table."""
+
+    name: TableName
+    """Unique within the set."""
+    num_embeddings: Annotated[int, Field(ge=1, le=10**13)]
+    """Rows."""
+    embedding_dim: EmbeddingDim
+    """Elements of a row; a multiple of 4."""
+    pooling_factor: Annotated[float, Field(gt=0.0, le=1e5)] = 1.0
+    """Mean lookups per sample over all features of the table; may be fractional."""
+    data_type: DataType = DataType.FP32
+    """Type of the stored weights."""
+    feature_names: tuple[Annotated[str, Field(min_length=1, max_length=128)], ...] = ()
+    """Features that look this table up; empty means one feature of the table's own name."""
+    reuse_histogram: ReuseHistogram | None = None
+    """Share of the distinct rows touched in one batch by hits per row, 17 bins; measured at the set's
+    reuse_batch_size. None: derived from rows, lookups and zipf_exponent."""
+    zipf_exponent: Annotated[float, Field(ge=0.0, le=4.0)] | None = None
+    """Skew of the row popularity: the frequency of rank r is proportional to 1 / r ** zipf_exponent; 0 is uniform.
+    None: the set's zipf_exponent."""
+    colocation_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Tables of one group are placed whole on one device. None: free."""
+
+    @model_validator(mode="after")
+    def _one_reuse_description(self) -> Self:
+        if self.reuse_histogram is not None and self.zipf_exponent is not None:
+            raise ValueError("gives both reuse_histogram and zipf_exponent; give one")
+        return self
+
+
+class TableSet(Document):
+    """The tables of one model, with what is known of how the model is trained."""
+
+    schema_name: ClassVar[str] = "table-set/v1"
+
+    schema_version: Literal["table-set/v1"] = "table-set/v1"
+    name: Annotated[str, Field(min_length=1, max_length=128)] = "tables"
+    """What reports call the set."""
+    description: str | None = None
+    """One sentence for people: what the model is."""
+    source: str | None = None
+    """Where the numbers come from."""
+    licence: str | None = None
+    """Terms of the source."""
+    global_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    """Samples of one step over all devices, as the model is usually trained. None: the planner's default."""
+    optimizer: Optimizer | None = None
+    """Optimizer the tables are usually trained with. None: the planner's default."""
+    zipf_exponent: Annotated[float, Field(ge=0.0, le=4.0)] | None = None
+    """Skew of tables that give none of their own. None: the planner's default, fitted to published traces."""
+    reuse_batch_size: Annotated[int, Field(ge=1, le=2**31)] = 65536
+    """Samples per batch at which every reuse_histogram of the set was measured."""
+    tables: Annotated[tuple[Table, ...], Field(min_length=1, max_length=100_000)]
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        counts = Counter(table.name for table in self.tables)
+        repeated = sorted(name for name, count in counts.items() if count > 1)
+        if repeated:
+            shown = ", ".join(repr(name) for name in repeated[:5])
+            raise ValueError(
+                f"tables[].name: must be unique, found more than once: {shown}; rename or merge them"
+            )
+        return self

@@ -1,0 +1,1 @@
+"""The neuroshard command. One file per command, no logic of its own."""

@@ -1,0 +1,1 @@
+"""Finds sharding plans with pre-trained cost models. Knows no cluster, no GPU and no clock; imports no torch."""

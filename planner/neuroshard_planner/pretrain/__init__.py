@@ -1,0 +1,1 @@
+"""Pre-training and calibration of cost models. The one place of the planner that imports torch."""

@@ -1,0 +1,1 @@
+"""Plans for people: text and HTML. Computes no cost of its own."""
