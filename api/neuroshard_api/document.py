@@ -61,9 +61,7 @@ class Document(Value):
         """Read plain data as JSON or YAML parsers give it. Raises DocumentError."""
         if not isinstance(raw, dict):
             found = "nothing" if raw is None else f"a {type(raw).__name__}"
-            raise DocumentError(
-                where, [f"must hold a mapping with schema_version {cls.schema_name!r}, found {found}"]
-            )
+            raise DocumentError(where, [f"must hold a mapping with schema_version {cls.schema_name!r}, found {found}"])
         version = raw.get("schema_version")
         if version != cls.schema_name:
             raise DocumentError(where, [_version_problem(version, cls.schema_name)])
@@ -109,21 +107,15 @@ def parse_data(text: str, *, where: str, is_json: bool) -> object:
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
-            raise DocumentError(
-                where,
-                [
-                    f"is not complete JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
-                    "write the file again, it may have been cut off"
-                ],
-            ) from error
+            at = f"at line {error.lineno}, column {error.colno}"
+            problem = f"is not complete JSON: {error.msg} {at}; write the file again, it may have been cut off"
+            raise DocumentError(where, [problem]) from error
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is yaml's safe loader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise DocumentError(
-            where, [f"is not valid YAML{at}: {getattr(error, 'problem', None) or error}"]
-        ) from error
+        raise DocumentError(where, [f"is not valid YAML{at}: {getattr(error, 'problem', None) or error}"]) from error
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

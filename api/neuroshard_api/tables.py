@@ -121,7 +121,5 @@ class TableSet(Document):
         repeated = sorted(name for name, count in counts.items() if count > 1)
         if repeated:
             shown = ", ".join(repr(name) for name in repeated[:5])
-            raise ValueError(
-                f"tables[].name: must be unique, found more than once: {shown}; rename or merge them"
-            )
+            raise ValueError(f"tables[].name: must be unique, found more than once: {shown}; rename or merge them")
         return self
