@@ -1,0 +1,128 @@
+"""Constraints of a request, resolved to placement units and checked once. Decides nothing itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_api.request import PlanRequest, TableConstraints
+from numpy.typing import NDArray
+
+from neuroshard_planner.errors import RequestError
+
+BoolArray = NDArray[np.bool_]
+
+_FREE = TableConstraints()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unit:
+    """What is placed as one: a table that may be split, or a co-located group of whole tables."""
+
+    tables: tuple[int, ...]
+    """Positions in the request's table set."""
+    num_columns: int
+    """Columns of all its tables together."""
+    min_shard_width: int
+    max_shards: int
+    """1 for a group."""
+
+
+def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
+    """Return the units in the order of their first tables.
+
+    Raises:
+        RequestError: a constraint names a table twice, or one that is not in the set.
+    """
+    tables = request.tables.tables
+    constraints = request.constraints
+    position = {table.name: index for index, table in enumerate(tables)}
+    _check_table_names(request, position)
+    groups = _groups(request, position)
+    grouped = {index: group for group in groups for index in group}
+    units = []
+    for index, table in enumerate(tables):
+        group = grouped.get(index)
+        if group is not None:
+            if index == group[0]:
+                columns = sum(tables[member].embedding_dim for member in group)
+                units.append(Unit(tables=group, num_columns=columns, min_shard_width=columns, max_shards=1))
+            continue
+        own = constraints.tables.get(table.name, _FREE)
+        width = own.min_shard_width or constraints.min_shard_width
+        limits = [table.embedding_dim // width, constraints.max_shards_per_table, own.max_shards]
+        units.append(
+            Unit(
+                tables=(index,),
+                num_columns=table.embedding_dim,
+                min_shard_width=min(width, table.embedding_dim),
+                max_shards=max(1, min(limit for limit in limits if limit is not None)),
+            )
+        )
+    return tuple(units)
+
+
+def allowed_devices(request: PlanRequest, units: Sequence[Unit]) -> BoolArray | None:
+    """Return [units, devices], or None where every unit may be on every device.
+
+    Raises:
+        RequestError: a device does not exist, or nothing is left for a unit.
+    """
+    constraints = request.constraints
+    num_devices = request.topology.num_devices
+    _check_devices("constraints.forbidden_devices", constraints.forbidden_devices, num_devices)
+    pinned = {name: own.devices for name, own in constraints.tables.items() if own.devices is not None}
+    for name, devices in pinned.items():
+        _check_devices(f"constraints.tables.{name}.devices", devices, num_devices)
+    if not constraints.forbidden_devices and not pinned:
+        return None
+    allowed = np.ones((len(units), num_devices), dtype=np.bool_)
+    allowed[:, list(constraints.forbidden_devices)] = False
+    tables = request.tables.tables
+    for row, unit in enumerate(units):
+        for index in unit.tables:
+            devices = pinned.get(tables[index].name)
+            if devices is not None:
+                allowed[row] &= np.isin(np.arange(num_devices), devices)
+        if not allowed[row].any():
+            names = ", ".join(repr(tables[index].name) for index in unit.tables[:3])
+            raise RequestError(
+                f"constraints: no device is left for {names}: its devices and forbidden_devices exclude each other; "
+                "allow at least one device"
+            )
+    return allowed
+
+
+def _check_table_names(request: PlanRequest, position: Mapping[str, int]) -> None:
+    constraints = request.constraints
+    named = [(f"constraints.tables.{name}", name) for name in constraints.tables]
+    named += [
+        (f"constraints.colocate[{row}]", name) for row, group in enumerate(constraints.colocate) for name in group
+    ]
+    for path, name in named:
+        if name not in position:
+            raise RequestError(f"{path}: there is no table {name!r} in the set {request.tables.name!r}; check the name")
+
+
+def _groups(request: PlanRequest, position: Mapping[str, int]) -> list[tuple[int, ...]]:
+    members: dict[str, list[int]] = {}
+    for index, table in enumerate(request.tables.tables):
+        if table.colocation_group is not None:
+            members.setdefault(f"tables[].colocation_group {table.colocation_group!r}", []).append(index)
+    for row, names in enumerate(request.constraints.colocate):
+        members[f"constraints.colocate[{row}]"] = [position[name] for name in names]
+    owner: dict[int, str] = {}
+    for path, group in members.items():
+        for index in group:
+            if index in owner:
+                name = request.tables.tables[index].name
+                raise RequestError(f"{path}: table {name!r} is already in {owner[index]}; a table has one group")
+            owner[index] = path
+    return [tuple(sorted(group)) for group in members.values() if len(group) > 1]
+
+
+def _check_devices(path: str, devices: Sequence[int], num_devices: int) -> None:
+    for device in devices:
+        if device >= num_devices:
+            raise RequestError(
+                f"{path}: device {device} does not exist; the topology has devices 0 to {num_devices - 1}"
+            )
