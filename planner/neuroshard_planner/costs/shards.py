@@ -1,6 +1,6 @@
 """Shards as columns of numbers: what the networks and the simulator read. Holds values, predicts nothing."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
@@ -48,3 +48,8 @@ class ShardArrays:
     def take(self, index: IndexArray) -> Self:
         """Return the shards at these positions, repeats allowed."""
         return type(self)(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+def slice_columns(shards: ShardArrays, index: IndexArray, num_columns: FloatArray) -> ShardArrays:
+    """Return column slices of the shards at these positions: the same rows and lookups, another width each."""
+    return replace(shards.take(index), num_columns=np.asarray(num_columns, dtype=np.float64))
