@@ -1,6 +1,8 @@
 """The base of every document, and the reading of files into documents with errors a person can act on."""
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -28,7 +30,7 @@ class DocumentError(ValueError):
         return f"{self.where}: " + "; ".join(shown) + (f"; and {rest} more" if rest else "")
 
 
-_NOT_TEXT = "is not text in UTF-8; expected a JSON or YAML document"
+_NOT_TEXT = "is not text in UTF-8; is it the right file? If so, save it as plain text"
 MAX_PROBLEMS_SHOWN = 10  # enough to mend a file in one go without filling the terminal
 
 
@@ -85,40 +87,66 @@ def validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
     try:
         return cls.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
-        raise DocumentError(where, [_problem(fault) for fault in error.errors(include_url=False)]) from error
+        faults = _without_echoes(error.errors(include_url=False))
+        raise DocumentError(where, [_problem(fault) for fault in faults]) from error
+    except (TypeError, ValueError, RecursionError) as error:  # YAML alone can write these: keys of any type, cycles
+        raise DocumentError(where, [f"holds what JSON cannot say: {error}"]) from error
 
 
 def read_data(path: Path) -> object:
     """Return the plain data of a JSON or YAML file. Raises DocumentError for anything unreadable."""
+    return parse_data(read_text(path), where=str(path), is_json=path.suffix.lower() == ".json")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, with or without a byte order mark. Raises DocumentError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise DocumentError(str(path), ["does not exist; check the path"]) from error
     except UnicodeDecodeError as error:
         raise DocumentError(str(path), [_NOT_TEXT]) from error
     except OSError as error:
         raise DocumentError(str(path), [f"cannot be read: {error.strerror or error}"]) from error
-    return parse_data(text, where=str(path), is_json=path.suffix == ".json")
 
 
 def parse_data(text: str, *, where: str, is_json: bool) -> object:
     """Return the plain data in JSON or YAML text. Raises DocumentError with line and column."""
-    if is_json:
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            at = f"at line {error.lineno}, column {error.colno}"
-            problem = f"is not complete JSON: {error.msg} {at}; write the file again, it may have been cut off"
-            raise DocumentError(where, [problem]) from error
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is yaml's safe loader
+        return json.loads(text, object_pairs_hook=_unique_keys) if is_json else yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    except json.JSONDecodeError as error:
+        at = f"at line {error.lineno}, column {error.colno}"
+        problem = f"is not complete JSON: {error.msg} {at}; write the file again, it may have been cut off"
+        raise DocumentError(where, [problem]) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise DocumentError(where, [f"is not valid YAML{at}: {getattr(error, 'problem', None) or error}"]) from error
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(where, [f"cannot be read: {error}"]) from error
 
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        repeated = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {repeated[0]!r} stands twice in one mapping; remove one")
+    return mapping
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the C loader is optional
+    """YAML's safe loader, but a key that stands twice is an error and not silently the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's signature
+        """Return the mapping. Raises ConstructorError with the place of a repeated key."""
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"the key {key.value!r} stands twice in one mapping; remove one"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 def _version_problem(found: object, expected: str) -> str:
@@ -130,6 +158,17 @@ def _version_problem(found: object, expected: str) -> str:
     return f"schema_version: is {found!r}, expected {expected!r}; is this another kind of document?"
 
 
+def _without_echoes(faults: Sequence[Any]) -> list[Any]:
+    """Leave out the complaint that a list is too short where only its faulty entries were dropped."""
+    places = [fault["loc"] for fault in faults]
+    return [
+        fault
+        for fault in faults
+        if fault["type"] != "too_short"
+        or not any(len(place) > len(fault["loc"]) and place[: len(fault["loc"])] == fault["loc"] for place in places)
+    ]
+
+
 def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whose input is anything
     path = field_path(fault["loc"]) or "document"
     kind = fault["type"]
@@ -137,6 +176,11 @@ def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whos
         return f"{path}: is missing"
     if kind == "extra_forbidden":
         return f"{path}: is not a known key; check its spelling or remove it"
+    if kind in {"too_short", "too_long"}:
+        limit = (
+            f"at least {fault['ctx']['min_length']}" if kind == "too_short" else f"at most {fault['ctx']['max_length']}"
+        )
+        return f"{path}: needs {limit} entries, found {fault['ctx']['actual_length']}"
     message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind == "value_error":
         return f"{path}: {message}"

@@ -1,0 +1,80 @@
+# Every command of this repository; CI calls the same ones. `make help` lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# The interpreter that environments are made with; any Python from 3.11 on.
+PYTHON ?= python3
+# uv, or pip: who installs packages.
+INSTALLER ?= uv
+export PYTHON INSTALLER
+
+BIN := .venv/bin
+BUNDLES := planner/neuroshard_planner/bundles
+BUNDLED_DEVICES := a100-80gb h100-80gb h200-141gb
+
+# An environment is made anew when this key changes: what is installed, with which Python, and where the checkout lies.
+KEY := $(shell { pwd; echo $(PYTHON) $(INSTALLER); cat pyproject.toml constraints.txt .ci/make-venv; } | cksum | cut -d ' ' -f 1)
+DEV := .venv/.installed-$(KEY)
+DEMO := .venv-demo/.installed-$(KEY)
+
+.PHONY: help
+help: ## List these commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@echo "Settings: PYTHON=python3.12 (the interpreter to use), INSTALLER=pip (instead of uv)"
+
+.PHONY: demo
+demo: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html (installs what it needs, no torch)
+	@mkdir -p demo
+	.venv-demo/bin/neuroshard plan mlperf-dlrm-dcnv2 --devices 8 --device-type h100-80gb \
+		--out demo/plan.json --report demo/report.html
+
+.PHONY: test
+test: lint types imports ## Install what the tests need, then check everything
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.PHONY: lint
+lint: $(DEV) ## Style: ruff, its formatter, codespell, yamllint
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m codespell_lib
+	$(BIN)/python -m yamllint --strict .
+
+.PHONY: types
+types: $(DEV) ## Types: mypy, strict
+	$(BIN)/python -m mypy
+
+.PHONY: imports
+imports: $(DEV) ## Boundaries: who may import whom
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(DEV) ## Format the code and mend what ruff can mend
+	$(BIN)/python -m ruff format .
+	$(BIN)/python -m ruff check --fix .
+
+.PHONY: schemas
+schemas: $(DEV) ## Write the documents' JSON schemas to docs/reference/schemas
+	$(BIN)/python -m neuroshard_api.schemas docs/reference/schemas
+
+.PHONY: bundles
+bundles: $(DEV) ## Train the bundled cost models anew (simulated A100, H100 and H200)
+	for device in $(BUNDLED_DEVICES); do \
+		$(BIN)/neuroshard pretrain --device-type $$device --out $(BUNDLES)/$$device; \
+	done
+
+.PHONY: bench
+bench: $(DEV) ## Measure the search against all baselines; writes benchmarks/results
+	$(BIN)/python -m benchmarks
+
+.PHONY: clean
+clean: ## Remove environments, caches and what the demo wrote
+	rm -rf .venv .venv-demo .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
+
+$(DEV):
+	.ci/make-venv .venv dev
+	@touch $@
+
+$(DEMO):
+	.ci/make-venv .venv-demo demo
+	@touch $@
