@@ -3,7 +3,11 @@
 PlannerError
 |-- RequestError      mend the request (it contradicts itself or names what is not there)
 |-- InfeasibleError   give more devices or memory, or loosen a constraint
+|-- RecordsError      give other records of measurements, or more of them
 `-- BundleError       use another bundle of cost models, or make it again
+    |-- BundleNotFoundError   check the path or the device's name
+    |-- BundleVersionError    make the bundle again with this release
+    `-- BundleDamagedError    copy or make the bundle again
 """
 
 
@@ -21,3 +25,19 @@ class InfeasibleError(PlannerError):
 
 class BundleError(PlannerError):
     """A bundle of cost models cannot be used."""
+
+
+class BundleNotFoundError(BundleError):
+    """There is no bundle of this name or at this path."""
+
+
+class BundleVersionError(BundleError):
+    """The bundle was made for another schema or other features."""
+
+
+class BundleDamagedError(BundleError):
+    """The bundle's files are not what its manifest says."""
+
+
+class RecordsError(PlannerError):
+    """Records of measurements are missing, broken or too few."""

@@ -1,0 +1,263 @@
+"""Bundles: directories of a manifest and the weights of the three cost networks. Reads and writes them, trains none."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from neuroshard_api.bundle import BundleManifest, Range
+from neuroshard_api.document import DocumentError
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.topology import Topology
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from neuroshard_planner.costs.features import (
+    COMMUNICATION_FEATURES,
+    COMPUTE_FEATURES,
+    FEATURE_VERSION,
+    Collectives,
+    Float32Array,
+    compute_features,
+)
+from neuroshard_planner.costs.networks import CommunicationNetwork, ComputeNetwork, Weights
+from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT, FloatArray, ShardArrays
+from neuroshard_planner.errors import BundleDamagedError, BundleNotFoundError, BundleVersionError
+
+MANIFEST_FILE = "manifest.json"
+WEIGHTS_FILE = "weights.safetensors"
+NETWORK_FEATURES = {
+    "compute": COMPUTE_FEATURES,
+    "forward_communication": COMMUNICATION_FEATURES,
+    "backward_communication": COMMUNICATION_FEATURES,
+}
+"""The networks of every bundle, in the manifest's order, with the inputs of each."""
+
+_REMAKE = "make the bundle again with `neuroshard pretrain`"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostBundle:
+    """The cost models of one kind of device, with their manifest; a calibration is already applied."""
+
+    manifest: BundleManifest
+    compute: ComputeNetwork
+    forward_communication: CommunicationNetwork
+    backward_communication: CommunicationNetwork
+
+    def represent(self, shards: ShardArrays) -> Float32Array:
+        """Return the demands [n, R] of shards; sum them over a device's shards for compute_ms."""
+        return self.compute.represent(compute_features(shards))
+
+    def compute_ms(self, sums: Float32Array, occupied: NDArray[np.bool_] | None = None) -> Float32Array:
+        """Return [..., 2]: forward and backward milliseconds of devices with these summed demands [..., R].
+
+        Both are non-decreasing and convex in the sums; after a calibration whose exponent is below 1 non-decreasing
+        functions of convex ones, so that the largest over several devices is still no less than the time of their
+        mean demand, forward and backward each for itself.
+
+        Args:
+            sums: float32.
+            occupied: [...] which devices hold a shard; the others cost 0. None: those whose demand is not exactly 0,
+                which a running sum with subtractions does not keep.
+        """
+        times = self.compute.times_ms(sums, occupied)
+        if self.manifest.calibration is not None:
+            exponent, factor = self.manifest.calibration.compute_scale
+            times = (factor * times**exponent).astype(np.float32)
+        return times
+
+    def transfer_ms(
+        self,
+        max_dim_sums: FloatArray,
+        *,
+        mean_dim_sum: float,
+        topology: Topology,
+        batch_size_per_device: int,
+        bytes_per_element: float,
+    ) -> FloatArray:
+        """Return [..., 2]: forward and backward milliseconds of the all-to-all, from the last device's start on.
+
+        Non-decreasing in the columns of the fullest device; 0 on a single device.
+
+        Args:
+            max_dim_sums: [...] columns of the fullest device of each plan.
+            mean_dim_sum: columns of all shards over the number of devices.
+            topology: the devices and their links.
+            batch_size_per_device: samples that each device keeps.
+            bytes_per_element: of pooled embeddings and gradients on the wire.
+        """
+        collectives = Collectives.of_topology(
+            topology,
+            mean_dim_sum=mean_dim_sum,
+            batch_size_per_device=batch_size_per_device,
+            bytes_per_element=bytes_per_element,
+        )
+        columns = np.asarray(max_dim_sums, dtype=np.float64)
+        times = [
+            self.forward_communication.transfer_ms(columns, collectives),
+            self.backward_communication.transfer_ms(columns, collectives),
+        ]
+        if (calibration := self.manifest.calibration) is not None:
+            scales = (calibration.forward_communication_scale, calibration.backward_communication_scale)
+            times = [factor * time**exponent for time, (exponent, factor) in zip(times, scales, strict=True)]
+        return np.stack(times, axis=-1)
+
+    def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:
+        """Return a sentence for every quantity of the request that the networks were not trained for.
+
+        Each names the field and, for tables, the table that is furthest outside.
+        """
+        compute, communication = (self.manifest.networks[index].validity for index in (0, 1))
+        warnings = [
+            warning for field in TABLE_FIELDS if (warning := _table_warning(request, field, compute.get(field)))
+        ]
+        topology = request.topology
+        for path, name, value, ranges in (
+            ("batch_size_per_device x devices", "global_batch_size", request.global_batch_size, compute),
+            ("tables", "num_tables", len(request.tables.tables) / topology.num_devices, compute),
+            ("topology", "num_devices", topology.num_devices, communication),
+            (
+                "topology.intra_node",
+                "intra_node_bandwidth",
+                topology.intra_node.bandwidth_bytes_per_second,
+                communication,
+            ),
+            (
+                "topology.inter_node",
+                "inter_node_bandwidth",
+                topology.inter_node.bandwidth_bytes_per_second,
+                communication,
+            ),
+        ):
+            limits = ranges.get(name)
+            if limits is not None and not limits.low <= value <= limits.high:
+                warnings.append(
+                    f"{path}: {name} is {value:,.6g}, the cost models of {self.manifest.name!r} were trained for "
+                    f"{limits.low:,.6g} to {limits.high:,.6g}; their times there are extrapolated"
+                )
+        return tuple(warnings)
+
+
+TABLE_FIELDS = ("num_embeddings", "embedding_dim", "pooling_factor", "lookups_per_table", "bytes_per_element")
+"""Ranges of the compute network that are checked table by table."""
+
+
+def load_bundle(path: Path) -> CostBundle:
+    """Read a bundle directory. Raises BundleError: which file, what is wrong with it, what to try."""
+    manifest = _read_manifest(path)
+    if manifest.feature_version != FEATURE_VERSION:
+        raise BundleVersionError(
+            f"{path / MANIFEST_FILE}: feature_version is {manifest.feature_version}, this release computes features of "
+            f"version {FEATURE_VERSION}; {_REMAKE}"
+        )
+    for network, (name, features) in zip(manifest.networks, NETWORK_FEATURES.items(), strict=True):
+        if network.name != name or network.features != features:
+            raise BundleVersionError(
+                f"{path / MANIFEST_FILE}: networks: found {network.name!r} with {len(network.features)} features where "
+                f"{name!r} with {len(features)} features of this release's names was expected; {_REMAKE}"
+            )
+    weights = _read_weights(path / WEIGHTS_FILE, manifest.weights_sha256)
+    try:
+        return CostBundle(
+            manifest=manifest,
+            compute=ComputeNetwork.from_weights(_part(weights, "compute")),
+            forward_communication=CommunicationNetwork.from_weights(_part(weights, "forward_communication")),
+            backward_communication=CommunicationNetwork.from_weights(_part(weights, "backward_communication")),
+        )
+    except ValueError as error:
+        raise BundleDamagedError(f"{path / WEIGHTS_FILE}: {error}; {_REMAKE}") from error
+
+
+def save_bundle(path: Path, manifest: BundleManifest, weights: Weights) -> BundleManifest:
+    """Write a bundle directory, replacing one that is there, and return the manifest with the weights' hash.
+
+    The directory appears whole or not at all. Equal contents give equal bytes.
+
+    Args:
+        path: the directory; its parent is made if need be.
+        manifest: its weights_sha256 is replaced.
+        weights: arrays named ``<network>.<array>``.
+    """
+    data = save_safetensors({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)})
+    manifest = manifest.model_copy(update={"weights_sha256": hashlib.sha256(data).hexdigest()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
+        fresh = Path(scratch) / "bundle"
+        fresh.mkdir()
+        (fresh / WEIGHTS_FILE).write_bytes(data)
+        (fresh / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+        if path.exists():
+            os.replace(path, Path(scratch) / "old")
+        os.replace(fresh, path)
+    return manifest
+
+
+def bundled_bundle(device_name: str) -> CostBundle:
+    """Load the bundle that comes with the planner for a device preset. Raises BundleError, listing what is there."""
+    root = bundled_root()
+    names = bundled_names()
+    if device_name not in names:
+        there = ", ".join(names) or "none"
+        raise BundleNotFoundError(
+            f"there is no bundled bundle for the device {device_name!r}, only for: {there}; "
+            "choose one of them, or make one with `neuroshard pretrain` and give its directory"
+        )
+    return load_bundle(root / device_name)
+
+
+def bundled_names() -> tuple[str, ...]:
+    """Return the devices that bundles come with, sorted."""
+    root = bundled_root()
+    return tuple(sorted(path.parent.name for path in root.glob(f"*/{MANIFEST_FILE}")))
+
+
+def bundled_root() -> Path:
+    """Return the directory of the bundles that come with the planner."""
+    return Path(str(files("neuroshard_planner"))) / "bundles"
+
+
+def read_weights(path: Path) -> dict[str, Float32Array]:
+    """Return the weights of a bundle directory by their full names. Raises BundleError."""
+    return _read_weights(path / WEIGHTS_FILE, _read_manifest(path).weights_sha256)
+
+
+def _read_manifest(path: Path) -> BundleManifest:
+    file = path / MANIFEST_FILE
+    if not file.is_file():
+        raise BundleNotFoundError(
+            f"{path}: is not a bundle, {MANIFEST_FILE} is missing; give the directory that `neuroshard pretrain` made"
+        )
+    try:
+        return BundleManifest.read(file)
+    except DocumentError as error:
+        kind = BundleVersionError if "schema_version" in error.problems[0] else BundleDamagedError
+        raise kind(f"{error}; {_REMAKE}") from error
+
+
+def _read_weights(file: Path, sha256: str) -> dict[str, Float32Array]:
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError as error:
+        raise BundleNotFoundError(f"{file}: does not exist; copy the bundle's directory whole, or {_REMAKE}") from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise BundleDamagedError(
+            f"{file}: has the SHA-256 {found[:12]}..., the manifest says {sha256[:12]}...: the file was changed or cut "
+            f"off; copy the bundle again, or {_REMAKE}"
+        )
+    try:
+        return load_safetensors(data)
+    except (SafetensorError, ValueError) as error:
+        raise BundleDamagedError(f"{file}: is not a whole safetensors file ({error}); {_REMAKE}") from error
+
+
+def _part(weights: Weights, network: str) -> dict[str, Float32Array]:
+    prefix = f"{network}."
+    return {name.removeprefix(prefix): array for name, array in weights.items() if name.startswith(prefix)}
