@@ -20,6 +20,8 @@ class Unit:
 
     tables: tuple[int, ...]
     """Positions in the request's table set."""
+    num_rows: int
+    """Rows of all its tables together."""
     num_columns: int
     """Columns of all its tables together."""
     min_shard_width: int
@@ -44,8 +46,11 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
         group = grouped.get(index)
         if group is not None:
             if index == group[0]:
+                rows = sum(tables[member].num_embeddings for member in group)
                 columns = sum(tables[member].embedding_dim for member in group)
-                units.append(Unit(tables=group, num_columns=columns, min_shard_width=columns, max_shards=1))
+                units.append(
+                    Unit(tables=group, num_rows=rows, num_columns=columns, min_shard_width=columns, max_shards=1)
+                )
             continue
         own = constraints.tables.get(table.name, _FREE)
         width = own.min_shard_width or constraints.min_shard_width
@@ -53,6 +58,7 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
         units.append(
             Unit(
                 tables=(index,),
+                num_rows=table.num_embeddings,
                 num_columns=table.embedding_dim,
                 min_shard_width=min(width, table.embedding_dim),
                 max_shards=max(1, min(limit for limit in limits if limit is not None)),
@@ -80,9 +86,9 @@ def allowed_devices(request: PlanRequest, units: Sequence[Unit]) -> BoolArray | 
     tables = request.tables.tables
     for row, unit in enumerate(units):
         for index in unit.tables:
-            devices = pinned.get(tables[index].name)
-            if devices is not None:
-                allowed[row] &= np.isin(np.arange(num_devices), devices)
+            own = pinned.get(tables[index].name)
+            if own is not None:
+                allowed[row] &= np.isin(np.arange(num_devices), own)
         if not allowed[row].any():
             names = ", ".join(repr(tables[index].name) for index in unit.tables[:3])
             raise RequestError(

@@ -22,8 +22,8 @@ class MemoryLedger:
     def __init__(self, request: PlanRequest) -> None:
         self._request = request
         tables = request.tables.tables
-        self._element_bytes = np.array([BYTES_PER_ELEMENT[table.data_type] for table in tables])
-        self._input_bytes = np.array(
+        self._element_bytes: IndexArray = np.array([BYTES_PER_ELEMENT[table.data_type] for table in tables])
+        self._input_bytes: IndexArray = np.array(
             [
                 request.memory.num_pipelined_batches
                 * INDEX_BYTES
@@ -61,7 +61,7 @@ class MemoryLedger:
 
     def activation_bytes(self, num_columns: IndexArray) -> IndexArray:
         """Return the pooled embeddings and gradients of shards before the all-to-all, [n]."""
-        return self._activation_bytes_per_column * num_columns
+        return num_columns * self._activation_bytes_per_column
 
     def input_bytes(self, tables: IndexArray) -> IndexArray:
         """Return the indices and offsets of shards in all pipelined batches, [n]."""

@@ -1,0 +1,151 @@
+"""The whole algorithm on one page: propose splits, place, refine, bound, and write the plan down."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics
+from neuroshard_api.request import Algorithm, PlanRequest
+
+from neuroshard_planner.baselines import BASELINES
+from neuroshard_planner.bounds import lower_bound_ms
+from neuroshard_planner.column_split import SplitSearch
+from neuroshard_planner.costs.bundle_store import CostBundle
+from neuroshard_planner.emission import placement_memory, table_placements
+from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.infeasible import infeasible
+from neuroshard_planner.local_search import LocalSearch, merged
+from neuroshard_planner.options import OptionTable
+from neuroshard_planner.packing import Packing
+from neuroshard_planner.placement import tangent
+from neuroshard_planner.problem import Placement, Problem, ShardSize
+from neuroshard_planner.scoring import predicted_cost
+
+LEAST_WORK = 200_000  # device evaluations; well under a second
+WORK_PER_TABLE = 2_000
+
+
+def plan(request: PlanRequest, *, bundle: CostBundle) -> Plan:
+    """Return the plan that the request asks for; equal requests and bundles give equal plans.
+
+    Raises:
+        RequestError: the request contradicts itself.
+        InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
+    """
+    problem = Problem(request, bundle)
+    baselines = {algorithm: _attempt(problem, algorithm) for algorithm in BASELINES}
+    placed = {algorithm: found for algorithm, found in baselines.items() if isinstance(found, Placement)}
+    result = find(problem, starts=list(placed.values()))
+    cost = predicted_cost(problem, result.placement, bundle.manifest.source)
+    bound_ms = lower_bound_ms(problem)
+    totals_ms = dict(zip(placed, problem.total_ms(list(placed.values())).tolist(), strict=True))
+    return Plan(
+        algorithm=request.algorithm,
+        bundle=_reference(bundle),
+        predicted=cost,
+        lower_bound_ms=bound_ms,
+        gap=cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
+        warnings=bundle.validity_warnings(request),
+        baselines=tuple(
+            BaselineCost(algorithm=algorithm, total_ms=totals_ms[algorithm])
+            if isinstance(found, Placement)
+            else BaselineCost(algorithm=algorithm, problem=str(found))
+            for algorithm, found in baselines.items()
+        ),
+        tables=table_placements(problem, result.placement),
+        memory=placement_memory(problem, result.placement),
+        search=SearchStatistics(
+            evaluations=problem.evaluations,
+            placements=result.placements,
+            levels=result.levels,
+            improvements=result.improvements,
+            budget_exhausted=result.budget_exhausted,
+        ),
+        request=request,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A placement and how it was found."""
+
+    placement: Placement
+    placements: int = 1
+    levels: int = 0
+    improvements: int = 0
+    budget_exhausted: bool = False
+
+
+def find(problem: Problem, *, starts: list[Placement]) -> Found:
+    """Search as the request says; the neural search also refines ``starts`` where they promise more.
+
+    Raises:
+        InfeasibleError: nothing fits, or the baseline that was asked for found nothing.
+    """
+    request = problem.request
+    if request.algorithm is not Algorithm.NEUROSHARD:
+        found = _attempt(problem, request.algorithm)
+        if isinstance(found, InfeasibleError):
+            raise found
+        return Found(placement=found)
+    if problem.memory.shard_capacity_bytes <= 0:
+        raise infeasible(request, _packing(problem))
+    work_budget = request.search.work_budget or LEAST_WORK + WORK_PER_TABLE * len(problem.units)
+    mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
+    slopes = tangent(problem, mean_sums)
+    options = OptionTable(problem)
+    splits = SplitSearch(
+        problem, options, loads=(problem.kinds.representation @ slopes).sum(axis=1), work_budget=work_budget * 2 // 3
+    )
+    starts = [candidate.placement for candidate in splits.run()] + starts
+    if not starts:
+        starts = [_packed(problem)]
+    order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
+    local = LocalSearch(problem, slopes=slopes, work_budget=work_budget)
+    refined = [local.improve(starts[start]) for start in order]
+    best = refined[int(problem.total_ms(refined).argmin())]
+    return Found(
+        placement=best,
+        placements=splits.placements,
+        levels=splits.levels,
+        improvements=local.improvements,
+        budget_exhausted=problem.work >= work_budget,
+    )
+
+
+def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | InfeasibleError:
+    """Run a baseline; an InfeasibleError is a result like any other."""
+    baseline = BASELINES.get(algorithm)
+    if baseline is None:
+        raise RequestError(f"algorithm: {algorithm.value!r} is not a planner of this package; use `neuroshard compare`")
+    try:
+        return merged(problem, baseline(problem))
+    except InfeasibleError as error:
+        return error
+
+
+def _packing(problem: Problem) -> Packing:
+    return Packing(problem.request, problem.units, problem.allowed)
+
+
+def _packed(problem: Problem) -> Placement:
+    """Return a placement found by memory alone."""
+    packing = _packing(problem)
+    pieces = packing.pack(packing.capacity_bytes)
+    if pieces is None:
+        raise infeasible(problem.request, packing)
+    units = [piece.unit for piece in pieces]
+    sizes = [ShardSize(problem.units[piece.unit].num_rows, piece.num_columns) for piece in pieces]
+    return Placement(
+        kinds=problem.kinds_of(units, sizes), devices=np.array([piece.device for piece in pieces], dtype=np.int64)
+    )
+
+
+def _reference(bundle: CostBundle) -> BundleReference:
+    errors = {network.name: network.hold_out.mape for network in bundle.manifest.networks}
+    return BundleReference(
+        name=bundle.manifest.name,
+        source=bundle.manifest.source,
+        weights_sha256=bundle.manifest.weights_sha256,
+        compute_mape=errors["compute"],
+        communication_mape=max(errors["forward_communication"], errors["backward_communication"]),
+    )
