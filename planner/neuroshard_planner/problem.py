@@ -173,6 +173,12 @@ class Problem:
         self.costs = costs
         self.num_devices = request.topology.num_devices
         self.units: tuple[Unit, ...] = resolve_units(request)
+        self.num_rows: IndexArray = np.array([unit.num_rows for unit in self.units], dtype=np.int64)
+        """[units]"""
+        self.min_shard_width: IndexArray = np.array([unit.min_shard_width for unit in self.units], dtype=np.int64)
+        """[units]"""
+        self.max_shards: IndexArray = np.array([unit.max_shards for unit in self.units], dtype=np.int64)
+        """[units]"""
         self.allowed = allowed_devices(request, self.units)
         self.memory = MemoryLedger(request)
         self.transfer = TransferCost(request, costs)
