@@ -15,13 +15,6 @@ from neuroshard_planner.placement import Lane, place
 from neuroshard_planner.problem import LOOKUPS_PER_EVALUATION, Placement, Problem
 
 LOAD_SHARES = (np.inf, 1.0, 0.7, 0.5, 0.35, 0.2)  # proposals: largest shard as a share of a device's mean load
-    np.inf,
-    1.0,
-    0.7,
-    0.5,
-    0.35,
-    0.2,
-)  # proposals: largest load of a shard as a share of a device's mean load
 DIM_LIMITS = (1.0, 1.05, 1.1, 1.2, 1.35, np.inf)  # of the mean dimension sum; the reference's grid is 1.0 to 1.5
 MEMORY_PRICES = (0.0, 1.0)
 NUM_CANDIDATES = 10  # units split per level and criterion, as in the reference
