@@ -1,15 +1,16 @@
 """The whole algorithm on one page: propose splits, place, refine, bound, and write the plan down."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics
 from neuroshard_api.request import Algorithm, PlanRequest
 
 from neuroshard_planner.baselines import BASELINES
 from neuroshard_planner.bounds import lower_bound_ms
 from neuroshard_planner.column_split import SplitSearch
-from neuroshard_planner.costs.bundle_store import CostBundle
 from neuroshard_planner.emission import placement_memory, table_placements
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.infeasible import infeasible
@@ -17,14 +18,25 @@ from neuroshard_planner.local_search import LocalSearch, merged
 from neuroshard_planner.options import OptionTable
 from neuroshard_planner.packing import Packing
 from neuroshard_planner.placement import tangent
-from neuroshard_planner.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem import CostModel, Placement, Problem, ShardSize
 from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 150  # device evaluations: the default budget ends the search after some 1.5 ms per table
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
 
-def plan(request: PlanRequest, *, bundle: CostBundle) -> Plan:
+class Bundle(CostModel, Protocol):
+    """A cost model with its manifest, as costs.bundle_store loads it."""
+
+    @property
+    def manifest(self) -> BundleManifest:
+        """What the networks are, where they come from and how far they can be trusted."""
+
+    def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:
+        """Return a sentence for everything in the request that the networks were not trained for."""
+
+
+def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
     """Return the plan that the request asks for; equal requests and bundles give equal plans.
 
     Raises:
@@ -147,7 +159,7 @@ def _packed(problem: Problem) -> Placement:
     )
 
 
-def _reference(bundle: CostBundle) -> BundleReference:
+def _reference(bundle: Bundle) -> BundleReference:
     errors = {network.name: network.hold_out.mape for network in bundle.manifest.networks}
     return BundleReference(
         name=bundle.manifest.name,
