@@ -10,7 +10,7 @@ from neuroshard_api.tables import REUSE_BINS, Optimizer, Table, TableSet
 from neuroshard_planner.costs.hit_counts import MEAN_HITS, mix_poisson_bins, poisson_bins, rescaled_bins
 from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT, OPTIMIZERS, FloatArray, ShardArrays
 
-DEFAULT_ZIPF_EXPONENT = 1.05
+DEFAULT_ZIPF_EXPONENT = 0.85  # fitted to published traces: benchmarks/zipf_fit.py
 
 _RANK_CELLS = 160  # cells of the rank grid; 10^13 rows in 160 cells are steps of 21 %
 _CHUNK_TABLES = 2048  # bounds the memory of the rank grid to some 20 MB
