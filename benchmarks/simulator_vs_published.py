@@ -1,6 +1,6 @@
 """Holds the device simulator against published kernel times and prints a table.
 
-    python benchmarks/simulator_vs_published.py [--out benchmarks/results/simulator-vs-published.md]
+    python benchmarks/simulator_vs_published.py [--out benchmarks/results/simulator-vs-published_any_2026-11-21.md]
 
 Settings the sources do not give are assumed: uniform random rows, FP32 weights, and an H100 for TorchRec's rows, whose
 device is not named. The V100 rows time the kernel alone, so the launch of the module is taken off the simulated time.
@@ -100,8 +100,8 @@ def report() -> str:
         "# Device simulator beside published kernel times",
         "",
         "Made by `python benchmarks/simulator_vs_published.py`; sources in benchmarks/data. What they do not say is",
-        f"assumed: uniform random rows, FP32 weights, and the preset {UNNAMED_DEVICE} for TorchRec's times (their device",
-        "is not named). V100: the kernel alone; TorchRec: the whole module.",
+        f"assumed: uniform random rows, FP32 weights, and the preset {UNNAMED_DEVICE} for TorchRec's unnamed device.",
+        "V100: the kernel alone; TorchRec: the whole module.",
         "",
         "| times | setting | published ms | simulated ms | simulated / published |",
         "|---|---|---|---|---|",

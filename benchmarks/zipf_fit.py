@@ -1,6 +1,6 @@
 """Fits the default Zipf exponent to the aggregate reuse of published traces and prints a table.
 
-    python benchmarks/zipf_fit.py [--out benchmarks/results/zipf-fit.md]
+    python benchmarks/zipf_fit.py [--out benchmarks/results/zipf-fit_any_2026-11-21.md]
 
 The traces are known as sums over all tables only. A model of such a sum is 64 tables of equal rows and exponent whose
 lookups are spread log-normally about the trace's mean. Exponent, rows and spread are searched on a grid; the error is

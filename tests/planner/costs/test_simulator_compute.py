@@ -43,12 +43,12 @@ def fused(count: int, **fields: Any) -> tuple[Table, ...]:
 @pytest.mark.parametrize("dim", [256, 128, 64, 32])
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD], ids=["forward", "backward"])
 def test_halving_a_dim_costs_clearly_more_than_half(dim: int, direction: int) -> None:
-    """Rows of memory are opened, indices read and warps issued for half a row as for a whole one, launch not counted."""
+    """Rows of memory are opened and indices read for half a row as for a whole one; the launch is not counted."""
     whole, half = (
         (seconds(busy(embedding_dim=width, zipf_exponent=0.0)) - LAUNCH)[direction] for width in (dim, dim // 2)
     )
 
-    assert 0.53 < half / whole < 1
+    assert 0.52 < half / whole < 1
 
 
 @pytest.mark.parametrize("dim", [256, 128, 64, 32])
