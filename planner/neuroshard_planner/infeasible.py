@@ -34,9 +34,7 @@ def _cause(request: PlanRequest, packing: Packing) -> str:
         if len(unit.tables) > 1:
             what = f"the co-located group of {what} ({len(unit.tables)} tables)"
         how = f"even split into {unit.max_shards} shards" if unit.max_shards > 1 else "as it may not be split"
-        return (
-            f"{what} needs {_gib(packing.least_shard_bytes(worst))} on one device {how}, a device offers {offered}"
-        )
+        return f"{what} needs {_gib(packing.least_shard_bytes(worst))} on one device {how}, a device offers {offered}"
     bound = packing.overfull_device()
     if bound is not None:
         device, needed = bound
