@@ -2,8 +2,8 @@
 
     python benchmarks/simulator_vs_published.py [--out benchmarks/results/simulator-vs-published_any_2026-11-21.md]
 
-Settings the sources do not give are assumed: uniform random rows, FP32 weights, and an H100 for TorchRec's rows, whose
-device is not named. The V100 rows time the kernel alone, so the launch of the module is taken off the simulated time.
+Settings the sources do not give are assumed: uniform random rows, FP32 weights, and an A100 for TorchRec's times, whose
+device is not named. The V100 times are of the kernel alone, TorchRec's of the module with its launch.
 """
 
 import argparse
@@ -17,12 +17,11 @@ from neuroshard_api.presets import preset
 from neuroshard_api.tables import Optimizer, Table, TableSet
 from neuroshard_api.topology import DeviceType
 from neuroshard_planner.costs.reuse import shard_arrays
-from neuroshard_planner.costs.shards import FloatArray
-from neuroshard_planner.costs.simulator import DeviceSimulator
-from neuroshard_planner.costs.simulator_compute import BACKWARD_LAUNCH_SECONDS, FORWARD_LAUNCH_SECONDS
+from neuroshard_planner.costs.shards import FloatArray, IndexArray
+from neuroshard_planner.costs.simulator_compute import call_seconds, demand_seconds, kernel_seconds
 
 DATA = Path(__file__).parent / "data" / "published_kernel_measurements.json"
-UNNAMED_DEVICE = "h100-80gb"
+UNNAMED_DEVICE = "a100-80gb"
 LAUNCH_BOUND_BATCH = 1024  # TorchRec's small batch, whose times do not depend on the dim
 
 
@@ -60,18 +59,19 @@ def pairs() -> Iterator[Pair]:
     v100 = DeviceType.model_validate(data["v100_batched_embedding"]["device"])
     for step, batch, rows, count, pooling, dim, kernel_us in data["v100_batched_embedding"]["rows"]:
         setting = Setting(batch, rows, count, pooling, dim)
-        column, launch_seconds = (0, FORWARD_LAUNCH_SECONDS) if step == "forward" else (1, BACKWARD_LAUNCH_SECONDS)
-        kernel_ms = simulated_ms(v100, setting)[column] - 1000 * launch_seconds
+        forward, backward = 1000 * kernel_seconds(*fused_call(v100, setting))[0]
+        kernel_ms = forward if step == "forward" else backward
         yield Pair(f"V100 {step.partition('_')[0]}", setting, kernel_us / 1000, float(kernel_ms))
     device = preset(UNNAMED_DEVICE).device
     for rows, dim, count, batch, pooling, published_ms in data["torchrec_split_tbe_p90"]["rows"]:
         setting = Setting(batch, rows, count, pooling, dim)
         group = "TorchRec forward" if batch > LAUNCH_BOUND_BATCH else "TorchRec forward, launch-bound"
-        yield Pair(group, setting, published_ms, float(simulated_ms(device, setting)[0]))
+        forward, _ = 1000 * call_seconds(*fused_call(device, setting))[0]
+        yield Pair(group, setting, published_ms, float(forward))
 
 
-def simulated_ms(device: DeviceType, setting: Setting) -> FloatArray:
-    """Return forward and backward time of one fused call."""
+def fused_call(device: DeviceType, setting: Setting) -> tuple[FloatArray, IndexArray, int]:
+    """Return the arguments for timing all tables as one set."""
     tables = TableSet(
         zipf_exponent=0.0,
         tables=tuple(
@@ -85,7 +85,7 @@ def simulated_ms(device: DeviceType, setting: Setting) -> FloatArray:
         ),
     )
     shards = shard_arrays(tables, global_batch_size=setting.batch_size, optimizer=Optimizer.SGD)
-    return DeviceSimulator(device).compute_ms(shards, np.zeros(len(shards), dtype=np.int64), 1)[0]
+    return demand_seconds(device, shards), np.zeros(len(shards), dtype=np.int64), 1
 
 
 def geomean_error(found: list[Pair]) -> float:
