@@ -43,13 +43,14 @@ class State:
         self.levels[:, :COLUMNS] = problem.compute_ms(self.sums)
         np.add.at(self.levels[:, COLUMNS], self.devices, problem.kinds.num_columns[self.kinds])
         np.add.at(self.levels[:, MEMORY], self.devices, problem.kinds.memory_bytes[self.kinds])
-        self.shards_of_unit: IndexArray = np.bincount(problem.kinds.unit[self.kinds], minlength=len(problem.units))
+        self._derive()
 
-    @property
-    def total_ms(self) -> float:
-        """The plan's cost."""
+    def _derive(self) -> None:
         forward, backward, columns, _ = self.levels.max(axis=0)
-        return float(forward + backward + self._problem.transfer.total_ms(columns))
+        self.total_ms = float(forward + backward + self._problem.transfer.total_ms(columns))
+        """The plan's cost."""
+        unit = self._problem.kinds.unit[self.kinds]
+        self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
 
     def apply(self, source: int, steps: Steps, choice: int) -> None:
         """Take one step and bring the two devices up to date."""
@@ -67,7 +68,7 @@ class State:
             self.levels[device, COLUMNS] = kinds.num_columns[here].sum()
             self.levels[device, MEMORY] = kinds.memory_bytes[here].sum()
         self.levels[pair, :COLUMNS] = self._problem.compute_ms(self.sums[pair])
-        self.shards_of_unit = np.bincount(kinds.unit[self.kinds], minlength=len(self._problem.units))
+        self._derive()
 
 
 class LocalSearch:
@@ -196,13 +197,12 @@ def merged(problem: Problem, placement: Placement) -> Placement:
     """Return the placement with the shards of one unit on one device made one shard."""
     kinds = problem.kinds
     unit, device = kinds.unit[placement.kinds], placement.devices
-    _, first, inverse, count = np.unique(
-        np.stack([unit, device]), axis=1, return_index=True, return_inverse=True, return_counts=True
-    )
-    if (count == 1).all():
+    key = unit * problem.num_devices + device
+    _, first, inverse, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    if len(count) == len(key):
         return placement
     columns = np.zeros(len(count), dtype=np.int64)
-    np.add.at(columns, inverse.reshape(-1), kinds.num_columns[placement.kinds])
+    np.add.at(columns, inverse, kinds.num_columns[placement.kinds])
     rows = kinds.num_rows[placement.kinds[first]]
     sizes = [ShardSize(int(num_rows), int(num_columns)) for num_rows, num_columns in zip(rows, columns, strict=True)]
     return Placement(kinds=problem.kinds_of(unit[first].tolist(), sizes), devices=device[first])

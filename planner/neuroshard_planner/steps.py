@@ -53,7 +53,7 @@ class Steps:
 
 def moves(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> Steps:
     """Give every move of a shard to a target that holds no shard of the same table."""
-    shard, target = (grid.reshape(-1) for grid in np.meshgrid(shards, targets, indexing="ij"))
+    shard, target = np.repeat(shards, len(targets)), np.tile(targets, len(shards))
     unit = problem.kinds.unit[state.kinds[shard]]
     none = np.full(len(shard), NONE)
     steps = Steps(
@@ -84,7 +84,7 @@ def swaps(
     # One sorted key over all targets: the target's place in front of the load, scaled into [0, 1).
     scale = 2.0 * float(load.max()) + 1e-30
     key = place[state.devices[there]] + load[there] / scale
-    shard, column = (grid.reshape(-1) for grid in np.meshgrid(shards, np.arange(len(targets)), indexing="ij"))
+    shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
     partner_load = np.clip(load[shard] - wanted[column], 0.0, None) / scale
     above = np.searchsorted(key, column + np.minimum(partner_load, 0.75))
     partners = np.stack([above - 1, above])
@@ -123,7 +123,7 @@ def splits(
     Columns that come to a device with a shard of the same table are merged into it; then a whole shard may move too.
     """
     kinds = problem.kinds
-    shard, column = (grid.reshape(-1) for grid in np.meshgrid(shards, np.arange(len(targets)), indexing="ij"))
+    shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
     target = targets[column]
     unit = kinds.unit[state.kinds[shard]]
     partner = shard_on(problem, state, unit, target)
