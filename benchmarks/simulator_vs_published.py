@@ -1,12 +1,11 @@
 """Holds the device simulator against published kernel times and prints a table.
 
-    python benchmarks/simulator_vs_published.py [--out benchmarks/results/simulator-vs-published_any_2026-11-21.md]
+    python benchmarks/simulator_vs_published.py > benchmarks/results/simulator-vs-published_any_2026-11-21.md
 
 Settings the sources do not give are assumed: uniform random rows, FP32 weights, and an A100 for TorchRec's times, whose
 device is not named. The V100 times are of the kernel alone, TorchRec's of the module with its launch.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,10 +119,4 @@ def report() -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="file to write; default: print")
-    out = parser.parse_args().out
-    if out:
-        out.write_text(report(), encoding="utf-8")
-    else:
-        print(report())
+    print(report(), end="")

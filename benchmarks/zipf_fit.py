@@ -1,6 +1,6 @@
 """Fits the default Zipf exponent to the aggregate reuse of published traces and prints a table.
 
-    python benchmarks/zipf_fit.py [--out benchmarks/results/zipf-fit_any_2026-11-21.md]
+    python benchmarks/zipf_fit.py > benchmarks/results/zipf-fit_any_2026-11-21.md
 
 The traces are known as sums over all tables only. A model of such a sum is 64 tables of equal rows and exponent whose
 lookups are spread log-normally about the trace's mean. Exponent, rows and spread are searched on a grid; the error is
@@ -8,7 +8,6 @@ the absolute logarithm of the ratio of unique rows, plus the total variation dis
 plus that of the shares of lookups by hits of their row.
 """
 
-import argparse
 import json
 from itertools import product
 from pathlib import Path
@@ -83,10 +82,4 @@ def report() -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="file to write; default: print")
-    out = parser.parse_args().out
-    if out:
-        out.write_text(report(), encoding="utf-8")
-    else:
-        print(report())
+    print(report(), end="")

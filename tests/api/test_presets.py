@@ -1,8 +1,12 @@
 """Device presets."""
 
+from pathlib import Path
+
 import pytest
 from neuroshard_api.presets import load_presets, preset
+from neuroshard_api.topology import Topology
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "topologies"
 NAMES = ["a100-40gb", "a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb"]
 
 
@@ -33,3 +37,9 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     """The message lists what can be given instead."""
     with pytest.raises(ValueError, match=r"'h300' is not known; choose one of a100-40gb, .*b200-180gb, or describe"):
         preset("h300")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.stem)
+def test_an_example_of_a_device_described_by_numbers_is_valid(path: Path) -> None:
+    """What the message points to can be copied from the examples."""
+    assert Topology.read(path).device.name not in load_presets()
