@@ -22,6 +22,7 @@ from neuroshard_planner.problem import CostModel, Placement, Problem, ShardSize
 from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 150  # device evaluations: the default budget ends the search after some 1.5 ms per table
+TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
 
@@ -109,11 +110,17 @@ def find(problem: Problem, *, starts: list[Placement], bound_ms: float) -> Found
         problem, options, loads=(problem.kinds.representation @ slopes).sum(axis=1), work_budget=work_budget * 2 // 3
     )
     starts = [candidate.placement for candidate in splits.run()] + starts
-    if not starts:
-        starts = [_packed(problem)]
     order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
+    chosen = [starts[start] for start in order]
+    packing = _packing(problem)
+    if not chosen or sum(packing.whole_bytes) > TIGHT * packing.num_usable_devices * packing.capacity_bytes:
+        # Greedy placement looks at loads first; where memory binds, a packing often leads to a better plan.
+        packed = _packed(problem, packing)
+        chosen += [] if packed is None else [packed]
+    if not chosen:
+        raise infeasible(request, packing)
     local = LocalSearch(problem, slopes=slopes, work_budget=work_budget)
-    refined = [local.improve(starts[start]) for start in order]
+    refined = [local.improve(start) for start in chosen]
     totals = problem.total_ms(refined)
     best, best_ms = refined[int(totals.argmin())], float(totals.min())
     generator = np.random.default_rng(request.search.seed)
@@ -146,12 +153,11 @@ def _packing(problem: Problem) -> Packing:
     return Packing(problem.request, problem.units, problem.allowed)
 
 
-def _packed(problem: Problem) -> Placement:
+def _packed(problem: Problem, packing: Packing) -> Placement | None:
     """Return a placement found by memory alone."""
-    packing = _packing(problem)
     pieces = packing.pack(packing.capacity_bytes)
     if pieces is None:
-        raise infeasible(problem.request, packing)
+        return None
     units = [piece.unit for piece in pieces]
     sizes = [ShardSize(problem.units[piece.unit].num_rows, piece.num_columns) for piece in pieces]
     return Placement(
