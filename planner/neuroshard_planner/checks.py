@@ -32,21 +32,22 @@ def plan_problems(plan: Plan) -> list[str]:
     Faults that would make later checks meaningless are reported alone: first the list of tables, then the shards of
     each table, then constraints, memory, costs and labels together.
     """
-    return (
-        list(_list_problems(plan))
-        or list(_shard_problems(plan))
-        or [
-            *_constraint_problems(plan),
-            *_memory_problems(plan),
-            *_device_cost_problems(plan),
-            *_total_problems(plan),
-        ]
-    )
+    return table_problems(plan.tables, plan.request) or [
+        *_constraint_problems(plan),
+        *_memory_problems(plan),
+        *_device_cost_problems(plan),
+        *_total_problems(plan),
+    ]
 
 
-def _list_problems(plan: Plan) -> Iterator[str]:
-    wanted = [table.name for table in plan.request.tables.tables]
-    found = [table.name for table in plan.tables]
+def table_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> list[str]:
+    """Return what is wrong with the tables alone: which there are, in which order, and how their shards lie."""
+    return list(_list_problems(tables, request)) or list(_shard_problems(tables, request))
+
+
+def _list_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
+    wanted = [table.name for table in request.tables.tables]
+    found = [table.name for table in tables]
     if found == wanted:
         return
     known = set(wanted)
@@ -68,13 +69,13 @@ def _list_problems(plan: Plan) -> Iterator[str]:
         )
 
 
-def _shard_problems(plan: Plan) -> Iterator[str]:
+def _shard_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
     """Yield at most one problem per table."""
-    for index, (placement, table) in enumerate(zip(plan.tables, plan.request.tables.tables, strict=True)):
+    for index, (placement, table) in enumerate(zip(tables, request.tables.tables, strict=True)):
         checks = (
-            _device_problem(placement, plan.request.topology.num_devices),
+            _device_problem(placement, request.topology.num_devices),
             _cover_problem(placement, table),
-            _type_problem(placement, table, plan.request),
+            _type_problem(placement, table, request),
         )
         problem = next((each for each in checks if each is not None), None)
         if problem is not None:

@@ -1,11 +1,13 @@
 """TorchRec's own planner as a baseline, set up so that it answers the same question. Needs torchrec when called.
 
 Table-wise and column-wise sharding only; the request's batch size, pooling factors, links and device; and the
-memory ledger of this planner in place of TorchRec's estimates, so that memory means the same for both.
+memory ledger of this planner in place of TorchRec's estimates, so that memory means the same for both. TorchRec cuts
+every table into shards of one width, the least that ``min_partition`` allows, so that this setting decides much: the
+planner runs once per width and the best result under the request's cost model counts.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from neuroshard_api.plan import ShardingType
@@ -17,6 +19,13 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.interop.installed import require_torchrec
 from neuroshard_planner.memory import MemoryLedger
 from neuroshard_planner.problem import Placement, Problem, ShardSize
+
+if TYPE_CHECKING:
+    from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption, Topology
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+SHARD_WIDTHS = (4, 16, 32, 64)
+"""Values of min_partition that are tried: the kernel's least width, and what did better on the public workloads."""
 
 MS_PER_SECOND = 1000.0  # TorchRec counts bandwidths in bytes per millisecond
 
@@ -30,6 +39,19 @@ def torchrec_placement(problem: Problem) -> Placement:
     """
     require_torchrec("the algorithm torchrec")
     _require_supported(problem)
+    tried: dict[tuple[int, ...], Placement | InfeasibleError] = {}
+    for width in SHARD_WIDTHS:
+        widths = tuple(max(_least_width(unit), min(width, unit.num_columns)) for unit in problem.units)
+        if widths not in tried:
+            tried[widths] = _planned(problem, widths)
+    found = [result for result in tried.values() if isinstance(result, Placement)]
+    if not found:
+        raise next(result for result in tried.values() if isinstance(result, InfeasibleError))
+    return found[int(problem.total_ms(found).argmin())]
+
+
+def _planned(problem: Problem, widths: Sequence[int]) -> Placement | InfeasibleError:
+    """Run the planner once, with column shards of at least ``widths``, one for each unit."""
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: PLC0415
     from torchrec.distributed.planner import EmbeddingShardingPlanner  # noqa: PLC0415
     from torchrec.distributed.planner.enumerators import EmbeddingEnumerator  # noqa: PLC0415
@@ -41,7 +63,8 @@ def torchrec_placement(problem: Problem) -> Placement:
     request = problem.request
     topology = _topology(request, problem.memory.shard_capacity_bytes)
     constraints = {
-        request.tables.tables[unit.tables[0]].name: _constraints(request, unit) for unit in problem.units
+        request.tables.tables[unit.tables[0]].name: _constraints(request, unit, width)
+        for unit, width in zip(problem.units, widths, strict=True)
     }
     planner = EmbeddingShardingPlanner(
         topology=topology,
@@ -61,7 +84,7 @@ def torchrec_placement(problem: Problem) -> Placement:
         planner.plan(_module(request), [EmbeddingBagCollectionSharder()])
     except PlannerError as error:
         reason = str(error).strip().splitlines()[0]
-        raise InfeasibleError(f"TorchRec's planner found no plan: {reason}; use the neuroshard algorithm") from error
+        return InfeasibleError(f"TorchRec's planner found no plan: {reason}; use the neuroshard algorithm")
     return _placement(problem, planner.get_selected_options())
 
 
@@ -81,7 +104,7 @@ def _require_supported(problem: Problem) -> None:
         raise InfeasibleError("TorchRec's planner found no plan: no memory is left for shards; lower dense_bytes")
 
 
-def _topology(request: PlanRequest, shard_capacity_bytes: int) -> Any:  # noqa: ANN401 - torchrec has no annotations here
+def _topology(request: PlanRequest, shard_capacity_bytes: int) -> "Topology":
     from torchrec.distributed.planner.types import (  # noqa: PLC0415
         HardwareConfig,
         KernelConfig,
@@ -102,7 +125,7 @@ def _topology(request: PlanRequest, shard_capacity_bytes: int) -> Any:  # noqa: 
     )
 
 
-def _constraints(request: PlanRequest, unit: Unit) -> Any:  # noqa: ANN401 - torchrec's ParameterConstraints
+def _constraints(request: PlanRequest, unit: Unit, width: int) -> "ParameterConstraints":
     from torchrec.distributed.planner.types import ParameterConstraints  # noqa: PLC0415
     from torchrec.modules.embedding_configs import DataType as TorchRecDataType  # noqa: PLC0415
 
@@ -114,7 +137,7 @@ def _constraints(request: PlanRequest, unit: Unit) -> Any:  # noqa: ANN401 - tor
     return ParameterConstraints(
         sharding_types=sharding_types,
         compute_kernels=["fused"],
-        min_partition=_least_width(unit),
+        min_partition=width,
         pooling_factors=[table.pooling_factor / len(features)] * len(features),
         output_dtype=TorchRecDataType[request.memory.output_data_type.value],
     )
@@ -130,7 +153,7 @@ def _feature_names(table: Table) -> Sequence[str]:
     return table.feature_names or (table.name,)
 
 
-def _module(request: PlanRequest) -> Any:  # noqa: ANN401 - torchrec's EmbeddingBagCollection
+def _module(request: PlanRequest) -> "EmbeddingBagCollection":
     """Return the tables as a module without memory."""
     import torch  # noqa: PLC0415
     from torchrec.modules.embedding_configs import DataType as TorchRecDataType  # noqa: PLC0415
@@ -157,7 +180,7 @@ class _LedgerStorage:
         self._ledger = MemoryLedger(request)
         self._position = {table.name: index for index, table in enumerate(request.tables.tables)}
 
-    def estimate(self, sharding_options: Sequence[Any], sharder_data_map: object) -> None:  # noqa: ARG002 - torchrec's
+    def estimate(self, sharding_options: Sequence["ShardingOption"], sharder_data_map: object) -> None:  # noqa: ARG002 - torchrec's
         """Set ``storage`` of every shard of every option: all of it in device memory."""
         from torchrec.distributed.planner.types import Storage  # noqa: PLC0415
 
@@ -169,7 +192,7 @@ class _LedgerStorage:
                 shard.storage = Storage(hbm=num_bytes, ddr=0)
 
 
-def _placement(problem: Problem, options: Sequence[Any]) -> Placement:
+def _placement(problem: Problem, options: Sequence["ShardingOption"]) -> Placement:
     position = {table.name: index for index, table in enumerate(problem.request.tables.tables)}
     unit_of = {unit.tables[0]: index for index, unit in enumerate(problem.units)}
     shards = [(unit_of[position[option.name]], shard) for option in options for shard in option.shards]
