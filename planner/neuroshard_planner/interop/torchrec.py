@@ -6,8 +6,8 @@ from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
 from neuroshard_api.tables import Table
 
+from neuroshard_planner.bounds import lower_bound_ms
 from neuroshard_planner.checks import require_sound, table_problems
-from neuroshard_planner.costs.bundle_store import CostBundle
 from neuroshard_planner.emission import SCORED_TYPES, placement_of
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.installed import require_torchrec
@@ -19,7 +19,7 @@ from neuroshard_planner.interop.torchrec_document import (
     torchrec_plan,
 )
 from neuroshard_planner.problem import Problem
-from neuroshard_planner.search import Found, attempts, document
+from neuroshard_planner.search import Bundle, Found, attempts, document
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ParameterSharding, ShardingPlan
@@ -49,7 +49,7 @@ def from_sharding_plan(
     sharding_plan: "ShardingPlan",
     request: PlanRequest,
     *,
-    bundle: CostBundle,
+    bundle: Bundle,
     algorithm: Algorithm = Algorithm.TORCHREC,
 ) -> Plan:
     """Return a plan document for a TorchRec plan: its own shards, with costs, bound and baselines of this planner.
@@ -75,7 +75,9 @@ def from_sharding_plan(
         raise PlanError(f"the TorchRec plan does not match the request: {'; '.join(problems[:3])}")
     problem = Problem(request, bundle)
     found = Found(placement=placement_of(tables, problem))
-    plan = document(problem, bundle, found, attempts(problem), tables)
+    plan = document(
+        problem, bundle, found, baselines=attempts(problem), bound_ms=lower_bound_ms(problem), tables=tables
+    )
     require_sound(plan)
     return plan
 
