@@ -36,8 +36,9 @@ def test_a_make_command_exists(page: Path) -> None:
 
 
 def test_the_index_leads_to_every_page() -> None:
-    """A page that the index does not name is not found."""
+    """A page is found from the index: it is named there, or its folder is."""
     index = ROOT / "docs" / "README.md"
     named = {(index.parent / target).resolve() for target in links(index)}
+    pages = set((ROOT / "docs").rglob("*.md")) - {index}
 
-    assert set((ROOT / "docs").rglob("*.md")) - {index} <= named
+    assert sorted(page for page in pages if not named & {page, page.parent}) == []
