@@ -6,7 +6,6 @@ over whole units and a few that are cut into what the others leave.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 
 import numpy as np
 from neuroshard_api.request import PlanRequest
@@ -18,7 +17,7 @@ from neuroshard_planner.memory import MemoryLedger
 from neuroshard_planner.options import even_widths
 
 MAX_NODES = 20_000  # of one depth-first search; some tenths of a second
-MOST_CUT = 3  # units that fill gaps; six orders of them are tried at every leaf
+MOST_CUT = 3  # units that fill gaps
 LATER = -1
 
 
@@ -113,15 +112,18 @@ class Packing:
             pieces += new
         return pieces
 
+    def widest(self, unit: int, room_bytes: int) -> int:
+        """Return the most columns of a unit that fit into some bytes."""
+        bytes_per_column = max(1, self._bytes_per_column[unit])
+        return max(0, (room_bytes - self.bytes_of(unit, 0)) // bytes_per_column) // DIM_MULTIPLE * DIM_MULTIPLE
+
     def cut(self, unit: int, devices: IndexArray, room: IndexArray) -> list[Piece]:
         """Return pieces that fill the roomiest devices first; empty if they do not hold the unit."""
         definition = self.units[unit]
         left = definition.num_columns
         pieces: list[Piece] = []
-        fixed = self.bytes_of(unit, 0)
         for device in sorted(devices.tolist(), key=lambda device: -room[device]):
-            widest = int((room[device] - fixed) // max(1, self._bytes_per_column[unit])) // DIM_MULTIPLE * DIM_MULTIPLE
-            width = min(left, widest)
+            width = min(left, self.widest(unit, int(room[device])))
             if 0 < left - width < definition.min_shard_width:
                 width = left - definition.min_shard_width
             if width < definition.min_shard_width or len(pieces) == definition.max_shards:
@@ -209,23 +211,51 @@ class _DepthFirst:
         )
 
     def _complete(self) -> list[Piece] | None:
-        """Return all pieces, with the units left for later cut into the gaps in any order that works."""
-        packing = self._packing
-        later = [unit for unit, device in zip(self._order, self._chosen, strict=True) if device == LATER]
-        for sequence in permutations(later):
-            room = self._room.copy()
-            cut: list[Piece] = []
-            for unit in sequence:
-                pieces = packing.cut(unit, np.flatnonzero(self._allowed[unit]), room)
-                if not pieces:
-                    break
-                for piece in pieces:
-                    room[piece.device] -= packing.bytes_of(unit, piece.num_columns)
-                cut += pieces
-            else:
-                return cut + [
-                    Piece(unit=unit, num_columns=packing.units[unit].num_columns, device=device)
-                    for unit, device in zip(self._order, self._chosen, strict=True)
-                    if device != LATER
-                ]
+        """Return all pieces, with the units left for later cut into the gaps."""
+        placed = list(zip(self._order, self._chosen, strict=True))
+        cut = self._cut_all([unit for unit, device in placed if device == LATER], self._room)
+        if cut is None:
+            return None
+        return cut + [
+            Piece(unit=unit, num_columns=self._packing.units[unit].num_columns, device=device)
+            for unit, device in placed
+            if device != LATER
+        ]
+
+    def _cut_all(self, units: Sequence[int], room: IndexArray) -> list[Piece] | None:
+        """Cut these units into the room: the last greedily, the others in every way within the node limit."""
+        if not units:
+            return []
+        unit, *others = units
+        devices = np.flatnonzero(self._allowed[unit])
+        if not others:
+            return self._packing.cut(unit, devices, room) or None
+        roomiest_first = devices[np.argsort(-room[devices], kind="stable")].tolist()
+        definition = self._packing.units[unit]
+        for pieces in self._ways(unit, roomiest_first, room, definition.num_columns, definition.max_shards):
+            self._nodes += 1
+            if self._nodes > MAX_NODES:
+                return None
+            left = room.copy()
+            for piece in pieces:
+                left[piece.device] -= self._packing.bytes_of(unit, piece.num_columns)
+            rest = self._cut_all(others, left)
+            if rest is not None:
+                return pieces + rest
         return None
+
+    def _ways(
+        self, unit: int, devices: Sequence[int], room: IndexArray, num_columns: int, max_shards: int
+    ) -> Iterator[list[Piece]]:
+        """Yield the ways to cut these columns over some of the devices, the fullest use of the first device first."""
+        if num_columns == 0:
+            yield []
+            return
+        least = self._packing.units[unit].min_shard_width
+        widest = [min(num_columns, self._packing.widest(unit, int(room[device]))) for device in devices]
+        if max_shards == 0 or sum(sorted(widest, reverse=True)[:max_shards]) < num_columns:
+            return
+        for width in range(widest[0], least - 1, -DIM_MULTIPLE):
+            for rest in self._ways(unit, devices[1:], room, num_columns - width, max_shards - 1):
+                yield [Piece(unit=unit, num_columns=width, device=devices[0]), *rest]
+        yield from self._ways(unit, devices[1:], room, num_columns, max_shards)
