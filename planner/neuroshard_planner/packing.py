@@ -16,8 +16,8 @@ from neuroshard_planner.costs.shards import IndexArray
 from neuroshard_planner.memory import MemoryLedger
 from neuroshard_planner.options import even_widths
 
-MAX_NODES = 20_000  # of one depth-first search; some tenths of a second
-MOST_CUT = 3  # units that fill gaps
+MAX_NODES = 100_000  # of one depth-first search; a second or two, spent only where everything else failed
+MOST_CUT = 5  # units that fill gaps
 LATER = -1
 
 
@@ -73,8 +73,11 @@ class Packing:
         fullest = int(needed.argmax())
         return (fullest, int(needed[fullest])) if needed[fullest] > self.capacity_bytes else None
 
-    def pack(self, capacity_bytes: int) -> list[Piece] | None:
-        """Return pieces that cover every unit within the capacity, or None if none were found."""
+    def pack(self, capacity_bytes: int, *, max_nodes: int = MAX_NODES) -> list[Piece] | None:
+        """Return pieces that cover every unit within the capacity, or None if none were found.
+
+        ``max_nodes`` limits each depth-first search, one for every number of units that fill gaps.
+        """
         by_size = sorted(range(len(self.units)), key=lambda unit: -self.whole_bytes[unit])
         by_freedom = sorted(by_size, key=lambda unit: int(self._allowed[unit].sum()))
         for order in (by_freedom, by_size):
@@ -84,7 +87,9 @@ class Packing:
                     return pieces
         cuttable = sum(unit.max_shards > 1 for unit in self.units)
         for most_cut in range(min(cuttable, MOST_CUT) + 1):
-            pieces = _DepthFirst(self, by_freedom, self._allowed, capacity_bytes, most_cut=most_cut).run()
+            pieces = _DepthFirst(
+                self, by_freedom, self._allowed, capacity_bytes, most_cut=most_cut, max_nodes=max_nodes
+            ).run()
             if pieces is not None:
                 return pieces
         return None
@@ -142,16 +147,24 @@ class _DepthFirst:
     """
 
     def __init__(
-        self, packing: Packing, order: Sequence[int], allowed: BoolArray, capacity_bytes: int, *, most_cut: int
+        self,
+        packing: Packing,
+        order: Sequence[int],
+        allowed: BoolArray,
+        capacity_bytes: int,
+        *,
+        most_cut: int,
+        max_nodes: int,
     ) -> None:
         self._packing = packing
         self._order = order
         self._allowed = allowed
         self._most_cut = most_cut
+        self._max_nodes = max_nodes
         self._room: IndexArray = np.full(packing.num_devices, capacity_bytes, dtype=np.int64)
         self._rights = np.unique(allowed, axis=1, return_inverse=True)[1]
         sizes = [packing.whole_bytes[unit] for unit in order]
-        self._rest_bytes = [sum(sizes[depth:]) for depth in range(len(sizes) + 1)] if len(sizes) <= MAX_NODES else []
+        self._rest_bytes = [sum(sizes[depth:]) for depth in range(len(sizes) + 1)] if len(sizes) <= max_nodes else []
         self._chosen: list[int] = []
         """Device of each unit so far in order, or LATER."""
         self._nodes = 0
@@ -163,7 +176,7 @@ class _DepthFirst:
         trail = [self._choices()]
         while trail:
             self._nodes += 1
-            if self._nodes > MAX_NODES:
+            if self._nodes > self._max_nodes:
                 return None
             device = next(trail[-1], None)
             if device is None:
@@ -234,7 +247,7 @@ class _DepthFirst:
         definition = self._packing.units[unit]
         for pieces in self._ways(unit, roomiest_first, room, definition.num_columns, definition.max_shards):
             self._nodes += 1
-            if self._nodes > MAX_NODES:
+            if self._nodes > self._max_nodes:
                 return None
             left = room.copy()
             for piece in pieces:
