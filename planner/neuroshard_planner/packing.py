@@ -74,6 +74,8 @@ class Packing:
 
     def pack(self, capacity_bytes: int) -> list[Piece] | None:
         """Return pieces that cover every unit within the capacity, or None if none were found."""
+        if sum(self.whole_bytes) > capacity_bytes * self.num_usable_devices:
+            return None  # a split never needs less
         by_size = sorted(range(len(self.units)), key=lambda unit: -self.whole_bytes[unit])
         by_freedom = sorted(by_size, key=lambda unit: int(self._allowed[unit].sum()))
         for order in (by_freedom, by_size):
@@ -134,6 +136,7 @@ class _DepthFirst:
         self._order = order
         self._allowed = allowed
         self._room = [capacity_bytes] * packing.num_devices
+        self._kind_of_device: list[int] = np.unique(allowed, axis=1, return_inverse=True)[1].reshape(-1).tolist()
         self._nodes = 0
 
     def run(self) -> list[Piece] | None:
@@ -174,9 +177,12 @@ class _DepthFirst:
                 for device in range(self._packing.num_devices)
                 if self._allowed[unit, device] and self._room[device] >= needed
             ]
-            tried: set[tuple[tuple[int, bytes], ...]] = set()
+            tried: set[tuple[tuple[int, int], ...]] = set()
             for devices in combinations(roomy, count):
-                likeness = tuple((self._room[device], self._allowed[:, device].tobytes()) for device in devices)
+                self._nodes += 1  # like devices alone can make more combinations than there is time for
+                if self._nodes > MAX_NODES:
+                    return
+                likeness = tuple((self._room[device], self._kind_of_device[device]) for device in devices)
                 if likeness not in tried:
                     tried.add(likeness)
                     yield [
