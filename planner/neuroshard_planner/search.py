@@ -44,6 +44,8 @@ def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
     """
     problem = Problem(request, bundle)
+    if problem.memory.shard_capacity_bytes <= 0:
+        raise infeasible(request, _packing(problem))
     baselines = {algorithm: _attempt(problem, algorithm) for algorithm in BASELINES}
     placed = {algorithm: found for algorithm, found in baselines.items() if isinstance(found, Placement)}
     bound_ms = lower_bound_ms(problem)
@@ -99,8 +101,6 @@ def find(problem: Problem, *, starts: list[Placement], bound_ms: float) -> Found
         if isinstance(found, InfeasibleError):
             raise found
         return Found(placement=found)
-    if problem.memory.shard_capacity_bytes <= 0:
-        raise infeasible(request, _packing(problem))
     work_budget = request.search.work_budget or WORK_PER_UNIT * len(problem.units)
     mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     slopes = tangent(problem, mean_sums)
