@@ -22,6 +22,7 @@ from neuroshard_planner.problem import CostModel, Placement, Problem, ShardSize
 from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 150  # device evaluations: the default budget ends the search after some 1.5 ms per table
+LEAST_LOAD_MS = 1e-12  # far below every kernel; keeps shares of the load defined
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
 
@@ -105,9 +106,9 @@ def find(problem: Problem, *, starts: list[Placement], bound_ms: float) -> Found
     mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     slopes = tangent(problem, mean_sums)
     options = OptionTable(problem)
-    splits = SplitSearch(
-        problem, options, loads=(problem.kinds.representation @ slopes).sum(axis=1), work_budget=work_budget * 2 // 3
-    )
+    # Where a launch hides all computing the slopes vanish; then shards weigh the same.
+    loads = np.maximum((problem.kinds.representation @ slopes).sum(axis=1), LEAST_LOAD_MS)
+    splits = SplitSearch(problem, options, loads=loads, work_budget=work_budget * 2 // 3)
     starts = [candidate.placement for candidate in splits.run()] + starts
     if not starts:
         starts = [_packed(problem)]
