@@ -102,13 +102,14 @@ def find(problem: Problem, *, starts: list[Placement], bound_ms: float) -> Found
         if isinstance(found, InfeasibleError):
             raise found
         return Found(placement=found)
-    work_budget = request.search.work_budget or WORK_PER_UNIT * len(problem.units)
+    # What the bound took is no search: on wide tables it would leave nothing of the budget.
+    work_budget = problem.work + (request.search.work_budget or WORK_PER_UNIT * len(problem.units))
     mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     slopes = tangent(problem, mean_sums)
     options = OptionTable(problem)
     # Where a launch hides all computing the slopes vanish; then shards weigh the same.
     loads = np.maximum((problem.kinds.representation @ slopes).sum(axis=1), LEAST_LOAD_MS)
-    splits = SplitSearch(problem, options, loads=loads, work_budget=work_budget * 2 // 3)
+    splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
     starts = [candidate.placement for candidate in splits.run()] + starts
     if not starts:
         starts = [_packed(problem)]
