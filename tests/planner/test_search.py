@@ -12,7 +12,7 @@ from builders import GIB, request, table, tables, topology
 from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from neuroshard_api.plan import Plan, ShardingType
+from neuroshard_api.plan import ShardingType
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.tables import Optimizer
 from neuroshard_planner.baselines import BASELINES
@@ -54,7 +54,7 @@ def test_another_process_with_another_hash_seed_finds_the_same_plan() -> None:
     paths = os.pathsep.join([str(here), str(here.parent), *filter(None, sys.path)])
     environment = {"PYTHONPATH": paths, "PYTHONHASHSEED": "4711", "PATH": os.environ["PATH"]}
 
-    found = subprocess.run(  # noqa: S603 - our own interpreter
+    found = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
 
