@@ -54,9 +54,7 @@ def test_another_process_with_another_hash_seed_finds_the_same_plan() -> None:
     paths = os.pathsep.join([str(here), str(here.parent), *filter(None, sys.path)])
     environment = {"PYTHONPATH": paths, "PYTHONHASHSEED": "4711", "PATH": os.environ["PATH"]}
 
-    found = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
     assert found.stdout == planned(golden_request()).to_json()
 
