@@ -1,5 +1,7 @@
 """Why no plan fits, and the smallest change after which one does, as a sentence."""
 
+import math
+
 from neuroshard_api.request import PlanRequest
 
 from neuroshard_planner.constraints import allowed_devices, resolve_units
@@ -61,7 +63,14 @@ def _remedy(request: PlanRequest, packing: Packing) -> str:
     if needed is not None:
         ledger = MemoryLedger(request)
         per_device = (needed + ledger.fixed_bytes - ledger.reserve_bytes) / (1 - request.memory.reserve_fraction)
-        remedies.append(f"devices with {_gib(per_device)} of memory would do")
+        enough = _gib(math.ceil(per_device / GIB * 100) * GIB / 100)  # rounded down it might not do
+        limit = request.constraints.max_memory_bytes_per_device
+        if limit is None:
+            remedies.append(f"devices with {enough} of memory would do")
+        elif per_device + GIB / 100 <= request.topology.device.memory_bytes:
+            remedies.append(f"constraints.max_memory_bytes_per_device of {enough} would do")
+        else:
+            remedies.append(f"devices with, and constraints.max_memory_bytes_per_device of, {enough} would do")
     nodes = _least_nodes(request)
     if nodes is not None:
         devices = nodes * request.topology.devices_per_node
@@ -78,8 +87,8 @@ def _least_capacity(packing: Packing) -> int | None:
     high = max(sum(packing.whole_bytes), 2 * low)
     if packing.pack(high, max_nodes=QUICK_NODES) is None:
         return None
-    while high > low * (1 + PRECISION):
-        middle = int((low * high) ** 0.5)
+    while high > max(low * (1 + PRECISION), low + 1):
+        middle = max(math.isqrt(low * high), low + 1)
         low, high = (low, middle) if packing.pack(middle, max_nodes=QUICK_NODES) is not None else (middle, high)
     return high
 

@@ -78,6 +78,8 @@ class Packing:
 
         ``max_nodes`` limits each depth-first search, one for every number of units that fill gaps.
         """
+        if sum(self.whole_bytes) > capacity_bytes * self.num_usable_devices:
+            return None  # a split never needs less
         by_size = sorted(range(len(self.units)), key=lambda unit: -self.whole_bytes[unit])
         by_freedom = sorted(by_size, key=lambda unit: int(self._allowed[unit].sum()))
         for order in (by_freedom, by_size):

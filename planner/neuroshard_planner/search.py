@@ -25,6 +25,7 @@ from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 150  # device evaluations: the default budget ends the search after some 1.5 ms per table
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
+LEAST_LOAD_MS = 1e-12  # far below every kernel; keeps shares of the load defined
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
 
@@ -63,6 +64,8 @@ def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
     problem = Problem(request, bundle)
+    if problem.memory.shard_capacity_bytes <= 0:
+        raise infeasible(request, _packing(problem))
     baselines = attempts(problem)
     bound_ms = lower_bound_ms(problem)
     result = find(problem, baselines=baselines, bound_ms=bound_ms)
@@ -127,15 +130,14 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
         if isinstance(found, PlannerError):
             raise found
         return Found(placement=found)
-    if problem.memory.shard_capacity_bytes <= 0:
-        raise infeasible(request, _packing(problem))
-    work_budget = request.search.work_budget or WORK_PER_UNIT * len(problem.units)
+    # What the bound took is no search: on wide tables it would leave nothing of the budget.
+    work_budget = problem.work + (request.search.work_budget or WORK_PER_UNIT * len(problem.units))
     mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     slopes = tangent(problem, mean_sums)
     options = OptionTable(problem)
-    splits = SplitSearch(
-        problem, options, loads=(problem.kinds.representation @ slopes).sum(axis=1), work_budget=work_budget * 2 // 3
-    )
+    # Where a launch hides all computing the slopes vanish; then shards weigh the same.
+    loads = np.maximum((problem.kinds.representation @ slopes).sum(axis=1), LEAST_LOAD_MS)
+    splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
     starts = [candidate.placement for candidate in splits.run()] + list(_placed(baselines).values())
     order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
     chosen = [starts[start] for start in order]
