@@ -10,6 +10,7 @@ INSTALLER ?= uv
 export PYTHON INSTALLER
 
 BIN := .venv/bin
+UV := .cache/bootstrap/bin/uv
 BUNDLES := planner/neuroshard_planner/bundles
 BUNDLED_DEVICES := a100-80gb h100-80gb h200-141gb
 
@@ -66,6 +67,13 @@ bundles: $(DEV) ## Train the bundled cost models anew (simulated A100, H100 and 
 .PHONY: bench
 bench: $(DEV) ## Measure the search against all baselines; writes benchmarks/results
 	$(BIN)/python -m benchmarks
+
+.PHONY: pins
+pins: $(DEV) ## Pin the versions of everything in .venv in constraints.txt
+	@{ echo "# What was tested together: names and versions only. \`make pins\` writes this file."; \
+		{ $(UV) pip freeze --python $(BIN)/python --exclude-editable; $(UV) --version | sed 's/^uv \([^ ]*\).*/uv==\1/'; } | sort -f; \
+	} > .cache/constraints.txt
+	@mv .cache/constraints.txt constraints.txt
 
 .PHONY: clean
 clean: ## Remove environments, caches and what the demo wrote

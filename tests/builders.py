@@ -1,13 +1,40 @@
 """Builders of documents: they supply everything that does not matter to a test."""
 
+import json
 from typing import Any
 
+from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
+from neuroshard_api.document import Document
+from neuroshard_api.plan import (
+    BundleReference,
+    DeviceCost,
+    DeviceMemory,
+    Plan,
+    PlanCost,
+    SearchStatistics,
+    Shard,
+    ShardingType,
+    TablePlacement,
+)
+from neuroshard_api.records import ComputeSample, ProfileRecord
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.step_report import RankTimes, StepReport
+from neuroshard_api.tables import Optimizer, Table, TableSet
 from neuroshard_api.topology import DeviceType, Link, Topology
 
 GIB = 2**30
 GB_PER_SECOND = 1e9
+
+
+def data_with(document: Document, path: str, value: object) -> dict[str, Any]:
+    """Return a document as plain data, the value at a path such as ``tables.0.name`` replaced."""
+    data: dict[str, Any] = json.loads(document.to_json())
+    part: Any = data
+    *parents, last = (int(key) if key.isdigit() else key for key in path.split("."))
+    for key in parents:
+        part = part[key]
+    part[last] = value
+    return data
 
 
 def table(name: str = "user", **fields: Any) -> Table:
@@ -58,3 +85,121 @@ def topology(num_devices: int = 4, *, num_nodes: int = 1, memory_bytes: int = 80
 def request(*members: Table, num_devices: int = 4, **fields: Any) -> PlanRequest:
     """Return a request for these tables (or four equal ones) on ``num_devices`` devices of one node."""
     return PlanRequest(**{"tables": table_set(*members), "topology": topology(num_devices), **fields})
+
+
+def error_report(**fields: Any) -> ErrorReport:
+    """Return a small hold-out error: 3 % on a thousand samples."""
+    return ErrorReport(**{"num_samples": 1000, "mse_ms2": 0.01, "mape": 0.03, "kendall_tau": 0.97, **fields})
+
+
+def network(**fields: Any) -> Network:
+    """Return the description of a small network that looks at a shard's width."""
+    defaults = {
+        "name": "compute",
+        "features": ("num_columns",),
+        "hidden": (16,),
+        "validity": {"num_columns": Range(low=4, high=512)},
+        "hold_out": error_report(),
+    }
+    return Network(**{**defaults, **fields})
+
+
+def bundle_manifest(**fields: Any) -> BundleManifest:
+    """Return the manifest of a simulated bundle for the test device; it belongs to no weight file."""
+    names = ("compute", "forward_communication", "backward_communication")
+    defaults = {
+        "name": "test bundle",
+        "source": "simulated:test-80gb",
+        "device": device_type(),
+        "feature_version": 1,
+        "networks": tuple(network(name=name) for name in names),
+        "weights_sha256": "0" * 64,
+    }
+    return BundleManifest(**{**defaults, **fields})
+
+
+def plan(answered: PlanRequest | None = None, **fields: Any) -> Plan:
+    """Return a plan that gives whole tables to the devices in turn, with made-up costs and memory."""
+    answered = answered or request()
+    devices = range(answered.topology.num_devices)
+    placements = tuple(
+        TablePlacement(
+            name=member.name,
+            sharding_type=ShardingType.TABLE_WISE,
+            shards=(
+                Shard(
+                    device=position % len(devices),
+                    num_rows=member.num_embeddings,
+                    num_columns=member.embedding_dim,
+                ),
+            ),
+        )
+        for position, member in enumerate(answered.tables.tables)
+    )
+    source = "simulated:test-80gb"
+    defaults = {
+        "algorithm": answered.algorithm,
+        "bundle": BundleReference(
+            name="test bundle", source=source, weights_sha256="0" * 64, compute_mape=0.03, communication_mape=0.02
+        ),
+        "predicted": PlanCost(total_ms=5.0, source=source, devices=tuple(device_cost() for _ in devices)),
+        "lower_bound_ms": 4.0,
+        "gap": 0.25,
+        "tables": placements,
+        "memory": tuple(device_memory() for _ in devices),
+        "search": SearchStatistics(evaluations=10, placements=1, levels=0, improvements=0, budget_exhausted=False),
+        "request": answered,
+    }
+    return Plan(**{**defaults, **fields})
+
+
+def device_cost(**fields: Any) -> DeviceCost:
+    """Return a device's cost with one millisecond in each of the five terms."""
+    defaults = {
+        "forward_compute_ms": 1.0,
+        "backward_compute_ms": 1.0,
+        "wait_ms": 1.0,
+        "forward_communication_ms": 1.0,
+        "backward_communication_ms": 1.0,
+        "embedding_dim_sum": 64,
+    }
+    return DeviceCost(**{**defaults, **fields})
+
+
+def device_memory(**fields: Any) -> DeviceMemory:
+    """Return a device's ledger: 10 GiB of weights on 80 GiB."""
+    defaults = {
+        "weights_bytes": 10 * GIB,
+        "optimizer_state_bytes": GIB,
+        "activation_bytes": GIB,
+        "input_bytes": GIB,
+        "dense_bytes": GIB,
+        "reserve_bytes": 8 * GIB,
+        "capacity_bytes": 80 * GIB,
+    }
+    return DeviceMemory(**{**defaults, **fields})
+
+
+def profile_record(**fields: Any) -> ProfileRecord:
+    """Return a simulated measurement of one table's kernel."""
+    sample = ComputeSample(tables=tables(1), batch_size=65536, optimizer=Optimizer.SGD)
+    defaults = {"source": "simulated:test-80gb", "compute": sample, "forward_ms": 0.5, "backward_ms": 1.0}
+    return ProfileRecord(**{**defaults, **fields})
+
+
+def rank_times(rank: int = 0, **fields: Any) -> RankTimes:
+    """Return a rank's times with one millisecond in each part of a step."""
+    parts = set(RankTimes.model_fields) - {"rank", "step_ms"}
+    return RankTimes(**{"rank": rank, "step_ms": float(len(parts)), **dict.fromkeys(parts, 1.0), **fields})
+
+
+def step_report(**fields: Any) -> StepReport:
+    """Return the report of two simulated ranks over a hundred steps."""
+    defaults = {
+        "source": "simulated:test-80gb",
+        "plan_sha256": "0" * 64,
+        "first_step": 0,
+        "num_steps": 100,
+        "ranks": (rank_times(0), rank_times(1)),
+    }
+    return StepReport(**{**defaults, **fields})

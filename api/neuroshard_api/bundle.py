@@ -1,8 +1,8 @@
 """The manifest of a bundle: what its cost networks are, where they come from, how far they can be trusted."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from neuroshard_api.document import Document, Value
 from neuroshard_api.topology import DeviceType
@@ -16,6 +16,12 @@ class Range(Value):
 
     low: float
     high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low must not exceed high, found {self.low:g} and {self.high:g}")
+        return self
 
 
 class ErrorReport(Value):
@@ -76,3 +82,10 @@ class BundleManifest(Document):
     training: dict[str, str | int | float] = Field(default_factory=dict)
     """Settings and library versions of the training run, for people."""
     calibration: Calibration | None = None
+
+    @model_validator(mode="after")
+    def _each_network_once(self) -> Self:
+        names = [network.name for network in self.networks]
+        if len(set(names)) != len(names):
+            raise ValueError(f"networks[].name: each network must be there once, found {', '.join(names)}")
+        return self

@@ -170,20 +170,17 @@ def _without_echoes(faults: Sequence[Any]) -> list[Any]:
 
 
 def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whose input is anything
-    path = field_path(fault["loc"]) or "document"
+    path = field_path(fault["loc"])
     kind = fault["type"]
     if kind == "missing":
         return f"{path}: is missing"
     if kind == "extra_forbidden":
         return f"{path}: is not a known key; check its spelling or remove it"
-    if kind in {"too_short", "too_long"}:
-        limit = (
-            f"at least {fault['ctx']['min_length']}" if kind == "too_short" else f"at most {fault['ctx']['max_length']}"
-        )
-        return f"{path}: needs {limit} entries, found {fault['ctx']['actual_length']}"
+    if kind == "too_short":
+        return f"{path}: needs at least {fault['ctx']['min_length']} entries, found {fault['ctx']['actual_length']}"
     message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind == "value_error":
-        return f"{path}: {message}"
+        return f"{path}: {message}" if path else message
     return f"{path}: {message[:1].lower()}{message[1:]}, found {_shortened(fault['input'])}"
 
 

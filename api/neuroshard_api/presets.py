@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from importlib.resources import files
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
@@ -17,7 +18,7 @@ class DevicePreset(Value):
     """The usual link between devices of a node."""
     inter_node: Link
     """The usual network between nodes, per device."""
-    devices_per_node: int = Field(ge=1)
+    devices_per_node: Annotated[int, Field(ge=1)]
 
     def topology(self, *, num_nodes: int = 1, devices_per_node: int | None = None) -> Topology:
         """Return equal nodes of this device. ``devices_per_node`` None: as many as usual."""

@@ -1,8 +1,8 @@
 """Records of the profiler: one measured (or simulated) kernel or collective each."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
 from neuroshard_api.document import Document, Value
@@ -36,6 +36,17 @@ class CommunicationSample(Value):
     start_offsets_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
     """When each device enters the collective; empty means all at once."""
 
+    @model_validator(mode="after")
+    def _one_entry_per_device(self) -> Self:
+        num_devices = self.num_nodes * self.devices_per_node
+        lengths = {"embedding_dim_sums": len(self.embedding_dim_sums)}
+        if self.start_offsets_ms:
+            lengths["start_offsets_ms"] = len(self.start_offsets_ms)
+        for field, length in lengths.items():
+            if length != num_devices:
+                raise ValueError(f"{field}: must have one entry for each of the {num_devices} devices, found {length}")
+        return self
+
 
 class ProfileRecord(Document):
     """One line of a records file."""
@@ -60,3 +71,10 @@ class ProfileRecord(Document):
     """The sample did not fit the device; no times are given."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Driver, libraries and clocks, for people."""
+
+    @model_validator(mode="after")
+    def _one_sample(self) -> Self:
+        if (self.compute is None) == (self.communication is None):
+            found = "neither" if self.compute is None else "both"
+            raise ValueError(f"must hold exactly one of compute and communication, found {found}")
+        return self

@@ -1,8 +1,8 @@
 """What a trainer measured of its steps under a plan."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
 from neuroshard_api.document import Document, Value
@@ -33,3 +33,10 @@ class StepReport(Document):
     first_step: Annotated[int, Field(ge=0)]
     num_steps: Annotated[int, Field(ge=1)]
     ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _each_rank_once(self) -> Self:
+        ranks = [times.rank for times in self.ranks]
+        if len(set(ranks)) != len(ranks):
+            raise ValueError(f"ranks[].rank: each rank must be there once, found {ranks}")
+        return self

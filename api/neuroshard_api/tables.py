@@ -42,7 +42,9 @@ def _kernel_width(width: int) -> int:
     return width
 
 
-EmbeddingDim = Annotated[int, Field(ge=DIM_MULTIPLE, le=8192), AfterValidator(_kernel_width)]
+EmbeddingDim = Annotated[
+    int, Field(ge=DIM_MULTIPLE, le=8192, json_schema_extra={"multipleOf": DIM_MULTIPLE}), AfterValidator(_kernel_width)
+]
 
 
 def _shares(shares: tuple[float, ...]) -> tuple[float, ...]:

@@ -12,9 +12,9 @@ import numpy as np
 from neuroshard_planner.costs.shards import FloatArray, IndexArray
 from neuroshard_planner.options import OptionTable
 from neuroshard_planner.placement import Lane, place
-from neuroshard_planner.problem import Placement, Problem
+from neuroshard_planner.problem import LOOKUPS_PER_EVALUATION, Placement, Problem
 
-LOAD_SHARES = (np.inf, 1.0, 0.6, 0.35, 0.2)  # proposals: largest load of a shard as a share of a device's mean load
+LOAD_SHARES = (np.inf, 1.0, 0.7, 0.5, 0.35, 0.2)  # proposals: largest shard as a share of a device's mean load
 DIM_LIMITS = (1.0, 1.05, 1.1, 1.2, 1.35, np.inf)  # of the mean dimension sum; the reference's grid is 1.0 to 1.5
 MEMORY_PRICES = (0.0, 1.0)
 NUM_CANDIDATES = 10  # units split per level and criterion, as in the reference
@@ -112,7 +112,8 @@ class SplitSearch:
         for first in range(0, len(lanes), LANES_AT_ONCE):
             batch = lanes[first : first + LANES_AT_ONCE]
             width = max(len(lane.kinds) for _, lane in batch)
-            affordable = 64 * (self._work_budget - self._problem.work) // (width * self._problem.num_devices)
+            left = self._work_budget - self._problem.work
+            affordable = LOOKUPS_PER_EVALUATION * left // (width * self._problem.num_devices)
             batch = batch[: max(affordable, 0 if found else 1)]
             if not batch:
                 break

@@ -33,10 +33,8 @@ def _cause(request: PlanRequest, packing: Packing) -> str:
         what = f"table {tables[unit.tables[0]].name!r}"
         if len(unit.tables) > 1:
             what = f"the co-located group of {what} ({len(unit.tables)} tables)"
-        how = f"split into {unit.max_shards} shards" if unit.max_shards > 1 else "in one piece"
-        return (
-            f"{what} needs {_gib(packing.least_shard_bytes(worst))} on one device even {how}, a device offers {offered}"
-        )
+        how = f"even split into {unit.max_shards} shards" if unit.max_shards > 1 else "as it may not be split"
+        return f"{what} needs {_gib(packing.least_shard_bytes(worst))} on one device {how}, a device offers {offered}"
     bound = packing.overfull_device()
     if bound is not None:
         device, needed = bound

@@ -18,33 +18,39 @@ from neuroshard_planner.steps import NONE, Steps, moves, splits, swaps
 
 NUM_TARGETS = 16  # least loaded devices that a step may use; more find little on the public workloads
 NUM_SOURCE_SHARDS = 64  # shards of the source tried per step, spread evenly over its loads
+NUM_SPLIT_SHARDS = 16  # largest shards of the source; a split makes new shards, which the networks must represent
+NUM_SPLIT_TARGETS = 8
 NUM_JUDGED = 32  # candidates per step that the networks judge
+NUM_KICKS = 3  # shards moved between two descents; more forget what the last one found
 EVENNESS_POWER = 16  # high enough that the potential follows the most loaded devices
-LEAST_GAIN = 1e-5  # relative; smaller steps cost more time than they are worth
+LEAST_GAIN = 1e-4  # relative; smaller steps double the time and lower the cost by less than a thousandth
+
+
+FORWARD, BACKWARD, COLUMNS, MEMORY = range(4)
+"""Columns of the levels of devices and of the traits of kinds: milliseconds, milliseconds, columns, bytes."""
 
 
 class State:
-    """A placement with the sums, times and memory of its devices."""
+    """A placement with the sums and levels of its devices."""
 
     def __init__(self, problem: Problem, placement: Placement) -> None:
         self._problem = problem
         self.kinds = placement.kinds
         self.devices = placement.devices
         self.sums = problem.device_sums(self.kinds, self.devices)
-        self.times: FloatArray = problem.compute_ms(self.sums).astype(np.float64)
-        self.columns = self._per_device(problem.kinds.num_columns[self.kinds])
-        self.memory = self._per_device(problem.kinds.memory_bytes[self.kinds])
-        self.shards_of_unit: IndexArray = np.bincount(problem.kinds.unit[self.kinds], minlength=len(problem.units))
+        self.levels: FloatArray = np.zeros((problem.num_devices, 4))
+        """[devices, 4] forward and backward time, columns and memory."""
+        self.levels[:, :COLUMNS] = problem.compute_ms(self.sums)
+        np.add.at(self.levels[:, COLUMNS], self.devices, problem.kinds.num_columns[self.kinds])
+        np.add.at(self.levels[:, MEMORY], self.devices, problem.kinds.memory_bytes[self.kinds])
+        self._derive()
 
-    def _per_device(self, values: IndexArray) -> IndexArray:
-        totals = np.zeros(self._problem.num_devices, dtype=np.int64)
-        np.add.at(totals, self.devices, values)
-        return totals
-
-    @property
-    def total_ms(self) -> float:
+    def _derive(self) -> None:
+        forward, backward, columns, _ = self.levels.max(axis=0)
+        self.total_ms = float(forward + backward + self._problem.transfer.total_ms(columns))
         """The plan's cost."""
-        return float(self.times.max(axis=0).sum() + self._problem.transfer.total_ms(float(self.columns.max())))
+        unit = self._problem.kinds.unit[self.kinds]
+        self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
 
     def apply(self, source: int, steps: Steps, choice: int) -> None:
         """Take one step and bring the two devices up to date."""
@@ -59,10 +65,10 @@ class State:
         for device in pair:
             here = self.kinds[self.devices == device]
             self.sums[device] = kinds.representation[here].sum(axis=0)
-            self.columns[device] = kinds.num_columns[here].sum()
-            self.memory[device] = kinds.memory_bytes[here].sum()
-        self.times[pair] = self._problem.compute_ms(self.sums[pair])
-        self.shards_of_unit = np.bincount(kinds.unit[self.kinds], minlength=len(self._problem.units))
+            self.levels[device, COLUMNS] = kinds.num_columns[here].sum()
+            self.levels[device, MEMORY] = kinds.memory_bytes[here].sum()
+        self.levels[pair, :COLUMNS] = self._problem.compute_ms(self.sums[pair])
+        self._derive()
 
 
 class LocalSearch:
@@ -72,7 +78,7 @@ class LocalSearch:
         self._problem = problem
         self._slopes = slopes
         self._work_budget = work_budget
-        self._known_loads: FloatArray = np.empty((0, 2))
+        self._known_traits: FloatArray = np.empty((0, 4))
         self.improvements = 0
         """Steps taken so far, over all placements."""
 
@@ -85,83 +91,103 @@ class LocalSearch:
             self.improvements += 1
         return Placement(kinds=state.kinds, devices=state.devices)
 
+    def kicked(self, placement: Placement, generator: np.random.Generator) -> Placement:
+        """Return the placement with a few shards of a bounding device and of others moved at random, where they fit.
+
+        Improving it again leads to another local optimum nearby (iterated local search).
+        """
+        state = State(self._problem, placement)
+        bounding = generator.choice(list(_bounding_devices(state)))
+        for kick in range(NUM_KICKS):
+            held = np.flatnonzero(state.devices == bounding) if kick % 2 == 0 else np.arange(len(state.devices))
+            if not len(held):
+                continue
+            shard = generator.choice(held)
+            source = int(state.devices[shard])
+            steps = moves(self._problem, state, np.array([shard]), np.arange(self._problem.num_devices))
+            memory = _after(self._traits(), state.kinds, state.levels, source, steps)[1, :, MEMORY]
+            steps = steps.take(
+                np.flatnonzero((memory <= self._problem.memory.shard_capacity_bytes) & (steps.target != source))
+            )
+            if len(steps.target):
+                state.apply(source, steps, int(generator.integers(len(steps.target))))
+        return Placement(kinds=state.kinds, devices=state.devices)
+
     def _step(self, state: State, source: int) -> bool:
         """Take the best step away from a device; return whether there was one."""
         shards = np.flatnonzero(state.devices == source)
         if not len(shards) or self._problem.num_devices == 1:
             return False
-        price = self._column_price(state)
-        load = self._loads()[state.kinds].sum(axis=1) + price * self._problem.kinds.num_columns[state.kinds]
-        loaded = state.times.sum(axis=1) + price * state.columns
-        shards = _spread(shards[np.argsort(load[shards], kind="stable")], NUM_SOURCE_SHARDS)
+        prices = np.array([1.0, 1.0, self._column_price(state), 0.0])
+        load = self._traits()[state.kinds] @ prices
+        loaded = state.levels @ prices
+        shards = shards[np.argsort(load[shards], kind="stable")]
         targets = np.argsort(loaded, kind="stable")
         targets = targets[targets != source][:NUM_TARGETS]
         wanted = (loaded[source] - loaded[targets]) / 2
+        some = _spread(shards, NUM_SOURCE_SHARDS)
         whole = Steps.concatenated(
             [
-                moves(self._problem, state, shards, targets),
-                swaps(self._problem, state, shards, targets, load=load, wanted=wanted),
+                moves(self._problem, state, some, targets),
+                swaps(self._problem, state, some, targets, load=load, wanted=wanted),
             ]
         )
-        if self._take_best(state, source, whole, price):
+        if self._take_best(state, source, whole, prices):
             return True
-        parts = splits(self._problem, state, shards, targets, load=load, wanted=wanted)
-        return self._take_best(state, source, parts, price)
+        largest, near = shards[-NUM_SPLIT_SHARDS:], slice(NUM_SPLIT_TARGETS)
+        parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
+        return self._take_best(state, source, parts, prices)
 
-    def _take_best(self, state: State, source: int, steps: Steps, price: float) -> bool:
+    def _take_best(self, state: State, source: int, steps: Steps, prices: FloatArray) -> bool:
         """Take the best of the steps that fit the memory, if it is better than staying."""
         if not len(steps.target):
             return False
-        capacity = self._problem.memory.shard_capacity_bytes
-        memory = _after(self._problem.kinds.memory_bytes, state.kinds, state.memory, source, steps)
-        steps = steps.take(np.flatnonzero((memory <= capacity).all(axis=0)))
-        times = _after(self._loads(), state.kinds, state.times, source, steps)
-        total, evenness = self._outcome(state, source, steps, times, price)
-        likely = np.lexsort((evenness, total))[:NUM_JUDGED]
+        levels = _after(self._traits(), state.kinds, state.levels, source, steps)
+        total, unevenness = self._outcome(state, source, steps, levels, prices)
+        total[levels[:, :, MEMORY].max(axis=0) > self._problem.memory.shard_capacity_bytes] = np.inf
+        likely = np.lexsort((unevenness, total))[:NUM_JUDGED]
+        likely = likely[total[likely] < np.inf]
         if not len(likely):
             return False
-        steps = steps.take(likely)
+        steps, levels = steps.take(likely), levels[:, likely]
         sums = _after(self._problem.kinds.representation, state.kinds, state.sums, source, steps)
-        times = self._problem.compute_ms(np.maximum(sums, 0.0)).astype(np.float64)
-        total, evenness = self._outcome(state, source, steps, times, price)
-        # Evenness is in units of the plan's cost to EVENNESS_POWER, which the source's share of it puts in scale.
-        staying = (state.times[source].sum() + price * state.columns[source]) / state.total_ms
+        levels[:, :, :COLUMNS] = self._problem.compute_ms(np.maximum(sums, 0.0))
+        total, unevenness = self._outcome(state, source, steps, levels, prices)
+        # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
+        staying = (state.levels[source] @ prices / state.total_ms) ** EVENNESS_POWER
         better = (total < state.total_ms * (1 - LEAST_GAIN)) | (
-            (total <= state.total_ms) & (evenness < -LEAST_GAIN * staying**EVENNESS_POWER)
+            (total <= state.total_ms) & (unevenness < -LEAST_GAIN * staying)
         )
         if not better.any():
             return False
-        state.apply(source, steps, int(np.lexsort((evenness, total, ~better))[0]))
+        state.apply(source, steps, int(np.lexsort((unevenness, total, ~better))[0]))
         return True
 
     def _outcome(
-        self, state: State, source: int, steps: Steps, times: FloatArray, price: float
+        self, state: State, source: int, steps: Steps, levels: FloatArray, prices: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return [c] the plan's cost and [c] the change of its unevenness, given [2, c, 2] times of the two devices."""
-        columns = _after(self._problem.kinds.num_columns, state.kinds, state.columns, source, steps)
-        largest = [
-            np.maximum(_largest_elsewhere(elsewhere, source, steps.target), here.max(axis=0))
-            for elsewhere, here in (
-                (state.times[:, 0], times[..., 0]),
-                (state.times[:, 1], times[..., 1]),
-                (state.columns, columns),
-            )
-        ]
-        total = largest[0] + largest[1] + self._problem.transfer.total_ms(largest[2])
-        before = ((state.times.sum(axis=1) + price * state.columns) / state.total_ms) ** EVENNESS_POWER
-        after = ((times.sum(axis=2) + price * columns) / state.total_ms) ** EVENNESS_POWER
+        """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, 4] levels."""
+        peaks = np.maximum(_largest_elsewhere(state.levels, source, steps.target), levels.max(axis=0))
+        total = peaks[:, FORWARD] + peaks[:, BACKWARD] + self._problem.transfer.total_ms(peaks[:, COLUMNS])
+        before = (state.levels @ prices / state.total_ms) ** EVENNESS_POWER
+        after = (levels @ prices / state.total_ms) ** EVENNESS_POWER
         return total, after.sum(axis=0) - before[source] - before[steps.target]
 
-    def _loads(self) -> FloatArray:
-        """Return [k, 2] the additive forward and backward milliseconds of all kinds."""
-        new = self._problem.kinds.representation[len(self._known_loads) :]
-        if len(new):
-            self._known_loads = np.concatenate([self._known_loads, new @ self._slopes])
-        return self._known_loads
+    def _traits(self) -> FloatArray:
+        """Return [k, 4] additive times, columns and memory of all kinds."""
+        kinds = self._problem.kinds
+        known = len(self._known_traits)
+        if known < len(kinds):
+            new = np.empty((len(kinds) - known, 4))
+            new[:, :COLUMNS] = kinds.representation[known:] @ self._slopes
+            new[:, COLUMNS] = kinds.num_columns[known:]
+            new[:, MEMORY] = kinds.memory_bytes[known:]
+            self._known_traits = np.concatenate([self._known_traits, new])
+        return self._known_traits
 
     def _column_price(self, state: State) -> float:
         """Return the milliseconds that one more column on the widest device costs."""
-        widest = float(state.columns.max())
+        widest = float(state.levels[:, COLUMNS].max())
         step = max(float(DIM_MULTIPLE), 0.05 * widest)
         transfer = self._problem.transfer
         return float(transfer.total_ms(widest + step) - transfer.total_ms(widest)) / step
@@ -171,13 +197,12 @@ def merged(problem: Problem, placement: Placement) -> Placement:
     """Return the placement with the shards of one unit on one device made one shard."""
     kinds = problem.kinds
     unit, device = kinds.unit[placement.kinds], placement.devices
-    _, first, inverse, count = np.unique(
-        np.stack([unit, device]), axis=1, return_index=True, return_inverse=True, return_counts=True
-    )
-    if (count == 1).all():
+    key = unit * problem.num_devices + device
+    _, first, inverse, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    if len(count) == len(key):
         return placement
     columns = np.zeros(len(count), dtype=np.int64)
-    np.add.at(columns, inverse.reshape(-1), kinds.num_columns[placement.kinds])
+    np.add.at(columns, inverse, kinds.num_columns[placement.kinds])
     rows = kinds.num_rows[placement.kinds[first]]
     sizes = [ShardSize(int(num_rows), int(num_columns)) for num_rows, num_columns in zip(rows, columns, strict=True)]
     return Placement(kinds=problem.kinds_of(unit[first].tolist(), sizes), devices=device[first])
@@ -185,8 +210,9 @@ def merged(problem: Problem, placement: Placement) -> Placement:
 
 def _bounding_devices(state: State) -> Iterator[int]:
     """Yield the devices that bound the plan: by both computes together, by each, and by communication."""
-    bounding = [state.times.sum(axis=1), state.times[:, 0], state.times[:, 1], state.columns]
-    yield from dict.fromkeys(int(values.argmax()) for values in bounding)
+    largest = state.levels.argmax(axis=0)
+    both = int(state.levels[:, :COLUMNS].sum(axis=1).argmax())
+    yield from dict.fromkeys([both, *largest[: COLUMNS + 1].tolist()])
 
 
 def _spread(shards: IndexArray, most: int) -> IndexArray:
@@ -199,28 +225,27 @@ def _spread(shards: IndexArray, most: int) -> IndexArray:
 def _after(
     values: NDArray[Any], state_kinds: IndexArray, per_device: NDArray[Any], source: int, steps: Steps
 ) -> NDArray[Any]:
-    """Return [2, c, ...] the sums of ``values`` (one row per kind) on the source and on the target after each step."""
-    padded = np.concatenate([values, np.zeros_like(values[:1])])  # row NONE is zero
-
-    def change(shard: IndexArray, kind: IndexArray) -> NDArray[Any]:
-        difference: NDArray[Any] = padded[kind] - padded[np.where(shard == NONE, NONE, state_kinds[shard])]
-        return difference
-
-    return np.stack(
-        [
-            per_device[source] + change(steps.source_shard, steps.source_kind),
-            per_device[steps.target] + change(steps.target_shard, steps.target_kind),
-        ]
-    )
+    """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each step."""
+    result = np.empty((2, len(steps.target), per_device.shape[1]), dtype=per_device.dtype)
+    result[0] = per_device[source]
+    result[1] = per_device[steps.target]
+    for row, (shard, kind) in enumerate(
+        ((steps.source_shard, steps.source_kind), (steps.target_shard, steps.target_kind))
+    ):
+        comes, goes = np.flatnonzero(kind != NONE), np.flatnonzero(shard != NONE)
+        result[row, comes] += values[kind[comes]]
+        result[row, goes] -= values[state_kinds[shard[goes]]]
+    return result
 
 
-def _largest_elsewhere(values: IndexArray | FloatArray, source: int, targets: IndexArray) -> FloatArray:
-    """Return [c] the largest value over all devices but the source and each target; 0 if there is no other."""
-    others = np.argsort(-values, kind="stable")[:3]
-    others = others[others != source]
-    result = np.zeros(len(targets))
-    if len(others):
-        result = np.where(targets == others[0], 0.0, values[others[0]])
-    if len(others) > 1:
-        result = np.where(targets == others[0], values[others[1]], result)
+def _largest_elsewhere(levels: FloatArray, source: int, targets: IndexArray) -> FloatArray:
+    """Return [c, v] the largest levels over all devices but the source and each target; 0 if there is no other."""
+    others = np.delete(levels, source, axis=0)
+    index = targets - (targets > source)
+    if len(others) == 1:
+        return np.zeros((len(targets), levels.shape[1]))
+    first = others.argmax(axis=0)
+    largest = others[first, np.arange(levels.shape[1])]
+    others[first, np.arange(levels.shape[1])] = -np.inf
+    result: FloatArray = np.where(index[:, None] == first, others.max(axis=0), largest)
     return result

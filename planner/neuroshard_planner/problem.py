@@ -16,7 +16,7 @@ from neuroshard_planner.memory import MemoryLedger
 
 Float32Array = NDArray[np.float32]
 
-LOOKUPS_PER_EVALUATION = 64  # greedy look-ups that take as long as one evaluation of a device by the networks
+LOOKUPS_PER_EVALUATION = 512  # greedy look-ups that take as long as one evaluation of a device by the networks
 NUM_TRANSFER_KNOTS = 256  # relative interpolation error of a transfer time is below 1e-3
 
 
@@ -173,6 +173,12 @@ class Problem:
         self.costs = costs
         self.num_devices = request.topology.num_devices
         self.units: tuple[Unit, ...] = resolve_units(request)
+        self.num_rows: IndexArray = np.array([unit.num_rows for unit in self.units], dtype=np.int64)
+        """[units]"""
+        self.min_shard_width: IndexArray = np.array([unit.min_shard_width for unit in self.units], dtype=np.int64)
+        """[units]"""
+        self.max_shards: IndexArray = np.array([unit.max_shards for unit in self.units], dtype=np.int64)
+        """[units]"""
         self.allowed = allowed_devices(request, self.units)
         self.memory = MemoryLedger(request)
         self.transfer = TransferCost(request, costs)
@@ -245,21 +251,27 @@ class Problem:
 
     def device_sums(self, kinds: IndexArray, devices: IndexArray) -> Float32Array:
         """Return [devices, r] sums of a placement of n shards."""
-        order = np.argsort(devices, kind="stable")
-        rows = self.kinds.representation[kinds[order]]
-        starts = np.searchsorted(devices[order], np.arange(self.num_devices))
-        sums = np.zeros((self.num_devices, rows.shape[1]), dtype=np.float32)
-        occupied = np.unique(devices)
-        sums[occupied] = np.add.reduceat(rows, starts[occupied], axis=0)
-        return sums
+        return self._sums(kinds, devices, self.num_devices)
 
     def total_ms(self, placements: Sequence[Placement]) -> FloatArray:
         """Return [p] the cost of each placement: the largest compute of either direction plus the all-to-alls."""
         if not placements:
             return np.empty(0)
-        sums = np.stack([self.device_sums(each.kinds, each.devices) for each in placements])
-        compute = self.compute_ms(sums).max(axis=1).sum(axis=1, dtype=np.float64)
-        columns = self.kinds.num_columns
-        widest = [np.bincount(each.devices, weights=columns[each.kinds]).max() for each in placements]
-        total: FloatArray = compute + self.transfer.total_ms(np.array(widest))
+        kinds = np.concatenate([each.kinds for each in placements])
+        slots = np.concatenate([each.devices + row * self.num_devices for row, each in enumerate(placements)])
+        num_slots = len(placements) * self.num_devices
+        times = self.compute_ms(self._sums(kinds, slots, num_slots)).reshape(len(placements), -1, 2)
+        columns = np.bincount(slots, weights=self.kinds.num_columns[kinds], minlength=num_slots)
+        widest = columns.reshape(len(placements), -1).max(axis=1)
+        total: FloatArray = times.max(axis=1).sum(axis=1, dtype=np.float64) + self.transfer.total_ms(widest)
         return total
+
+    def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> Float32Array:
+        """Return [slots, r] sums of the representations of the shards in each slot."""
+        order = np.argsort(slots, kind="stable")
+        rows = self.kinds.representation[kinds[order]]
+        counts = np.bincount(slots, minlength=num_slots)
+        occupied = np.flatnonzero(counts)
+        sums = np.zeros((num_slots, rows.shape[1]), dtype=np.float32)
+        sums[occupied] = np.add.reduceat(rows, (np.cumsum(counts) - counts)[occupied], axis=0)
+        return sums

@@ -1,15 +1,16 @@
 """The whole algorithm on one page: propose splits, place, refine, bound, and write the plan down."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics
 from neuroshard_api.request import Algorithm, PlanRequest
 
 from neuroshard_planner.baselines import BASELINES
 from neuroshard_planner.bounds import lower_bound_ms
 from neuroshard_planner.column_split import SplitSearch
-from neuroshard_planner.costs.bundle_store import CostBundle
 from neuroshard_planner.emission import placement_memory, table_placements
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.infeasible import infeasible
@@ -17,14 +18,25 @@ from neuroshard_planner.local_search import LocalSearch, merged
 from neuroshard_planner.options import OptionTable
 from neuroshard_planner.packing import Packing
 from neuroshard_planner.placement import tangent
-from neuroshard_planner.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem import CostModel, Placement, Problem, ShardSize
 from neuroshard_planner.scoring import predicted_cost
 
-LEAST_WORK = 200_000  # device evaluations; well under a second
-WORK_PER_TABLE = 2_000
+WORK_PER_UNIT = 150  # device evaluations: the default budget ends the search after some 1.5 ms per table
+CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
 
-def plan(request: PlanRequest, *, bundle: CostBundle) -> Plan:
+class Bundle(CostModel, Protocol):
+    """A cost model with its manifest, as costs.bundle_store loads it."""
+
+    @property
+    def manifest(self) -> BundleManifest:
+        """What the networks are, where they come from and how far they can be trusted."""
+
+    def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:
+        """Return a sentence for everything in the request that the networks were not trained for."""
+
+
+def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
     """Return the plan that the request asks for; equal requests and bundles give equal plans.
 
     Raises:
@@ -34,9 +46,9 @@ def plan(request: PlanRequest, *, bundle: CostBundle) -> Plan:
     problem = Problem(request, bundle)
     baselines = {algorithm: _attempt(problem, algorithm) for algorithm in BASELINES}
     placed = {algorithm: found for algorithm, found in baselines.items() if isinstance(found, Placement)}
-    result = find(problem, starts=list(placed.values()))
-    cost = predicted_cost(problem, result.placement, bundle.manifest.source)
     bound_ms = lower_bound_ms(problem)
+    result = find(problem, starts=list(placed.values()), bound_ms=bound_ms)
+    cost = predicted_cost(problem, result.placement, bundle.manifest.source)
     totals_ms = dict(zip(placed, problem.total_ms(list(placed.values())).tolist(), strict=True))
     return Plan(
         algorithm=request.algorithm,
@@ -75,7 +87,7 @@ class Found:
     budget_exhausted: bool = False
 
 
-def find(problem: Problem, *, starts: list[Placement]) -> Found:
+def find(problem: Problem, *, starts: list[Placement], bound_ms: float) -> Found:
     """Search as the request says; the neural search also refines ``starts`` where they promise more.
 
     Raises:
@@ -89,7 +101,7 @@ def find(problem: Problem, *, starts: list[Placement]) -> Found:
         return Found(placement=found)
     if problem.memory.shard_capacity_bytes <= 0:
         raise infeasible(request, _packing(problem))
-    work_budget = request.search.work_budget or LEAST_WORK + WORK_PER_TABLE * len(problem.units)
+    work_budget = request.search.work_budget or WORK_PER_UNIT * len(problem.units)
     mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     slopes = tangent(problem, mean_sums)
     options = OptionTable(problem)
@@ -102,7 +114,14 @@ def find(problem: Problem, *, starts: list[Placement]) -> Found:
     order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
     local = LocalSearch(problem, slopes=slopes, work_budget=work_budget)
     refined = [local.improve(starts[start]) for start in order]
-    best = refined[int(problem.total_ms(refined).argmin())]
+    totals = problem.total_ms(refined)
+    best, best_ms = refined[int(totals.argmin())], float(totals.min())
+    generator = np.random.default_rng(request.search.seed)
+    while problem.work < work_budget and best_ms > bound_ms * (1 + CLOSE_ENOUGH):
+        kicked = local.improve(local.kicked(best, generator))
+        kicked_ms = float(problem.total_ms([kicked])[0])
+        if kicked_ms < best_ms:
+            best, best_ms = kicked, kicked_ms
     return Found(
         placement=best,
         placements=splits.placements,
@@ -140,7 +159,7 @@ def _packed(problem: Problem) -> Placement:
     )
 
 
-def _reference(bundle: CostBundle) -> BundleReference:
+def _reference(bundle: Bundle) -> BundleReference:
     errors = {network.name: network.hold_out.mape for network in bundle.manifest.networks}
     return BundleReference(
         name=bundle.manifest.name,

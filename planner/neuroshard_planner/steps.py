@@ -15,7 +15,6 @@ from neuroshard_planner.costs.shards import FloatArray, IndexArray
 from neuroshard_planner.problem import Problem, ShardSize
 
 NONE = -1
-NUM_SPLIT_TARGETS = 8  # a split makes new shards, which the networks must represent first
 
 
 class PlacedShards(Protocol):
@@ -54,7 +53,7 @@ class Steps:
 
 def moves(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> Steps:
     """Give every move of a shard to a target that holds no shard of the same table."""
-    shard, target = (grid.reshape(-1) for grid in np.meshgrid(shards, targets, indexing="ij"))
+    shard, target = np.repeat(shards, len(targets)), np.tile(targets, len(shards))
     unit = problem.kinds.unit[state.kinds[shard]]
     none = np.full(len(shard), NONE)
     steps = Steps(
@@ -85,7 +84,7 @@ def swaps(
     # One sorted key over all targets: the target's place in front of the load, scaled into [0, 1).
     scale = 2.0 * float(load.max()) + 1e-30
     key = place[state.devices[there]] + load[there] / scale
-    shard, column = (grid.reshape(-1) for grid in np.meshgrid(shards, np.arange(len(targets)), indexing="ij"))
+    shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
     partner_load = np.clip(load[shard] - wanted[column], 0.0, None) / scale
     above = np.searchsorted(key, column + np.minimum(partner_load, 0.75))
     partners = np.stack([above - 1, above])
@@ -124,15 +123,13 @@ def splits(
     Columns that come to a device with a shard of the same table are merged into it; then a whole shard may move too.
     """
     kinds = problem.kinds
-    targets, wanted = targets[:NUM_SPLIT_TARGETS], wanted[:NUM_SPLIT_TARGETS]
-    shard, column = (grid.reshape(-1) for grid in np.meshgrid(shards, np.arange(len(targets)), indexing="ij"))
+    shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
     target = targets[column]
     unit = kinds.unit[state.kinds[shard]]
     partner = shard_on(problem, state, unit, target)
     has_partner = partner != NONE
     width = kinds.num_columns[state.kinds[shard]]
-    least = np.array([problem.units[index].min_shard_width for index in unit.tolist()], dtype=np.int64)
-    most_shards = np.array([problem.units[index].max_shards for index in unit.tolist()], dtype=np.int64)
+    least, most_shards = problem.min_shard_width[unit], problem.max_shards[unit]
 
     share = np.clip(wanted[column] / np.maximum(load[shard], 1e-30), 0.0, 1.0)
     moving = DIM_MULTIPLE * np.rint(share * width / DIM_MULTIPLE).astype(np.int64)
@@ -147,7 +144,7 @@ def splits(
         & (moving >= np.where(has_partner, DIM_MULTIPLE, least))
         & ((rest >= least) | (has_partner & (rest == 0)))
         & (has_partner | (state.shards_of_unit[unit] < most_shards))
-        & (kinds.num_rows[state.kinds[shard]] == np.array([problem.units[index].num_rows for index in unit.tolist()]))
+        & (kinds.num_rows[state.kinds[shard]] == problem.num_rows[unit])
     )
     shard, target, unit, partner, moving, rest = (each[valid] for each in (shard, target, unit, partner, moving, rest))
     coming = moving + np.where(partner == NONE, 0, kinds.num_columns[state.kinds[partner]])
@@ -174,12 +171,8 @@ def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, device: In
 
 
 def _column_kinds(problem: Problem, unit: IndexArray, num_columns: IndexArray) -> IndexArray:
-    units = unit.tolist()
-    sizes = [
-        ShardSize(problem.units[index].num_rows, columns)
-        for index, columns in zip(units, num_columns.tolist(), strict=True)
-    ]
-    return problem.kinds_of(units, sizes)
+    rows = problem.num_rows[unit].tolist()
+    return problem.kinds_of(unit.tolist(), list(map(ShardSize, rows, num_columns.tolist())))
 
 
 def _may_be_on(problem: Problem, unit: IndexArray, device: IndexArray) -> NDArray[np.bool_]:

@@ -1,9 +1,8 @@
 """Bundles: directories of a manifest and the weights of the three cost networks. Reads and writes them, trains none."""
 
 import hashlib
-import os
-import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +26,7 @@ from neuroshard_planner.costs.features import (
     compute_features,
 )
 from neuroshard_planner.costs.networks import CommunicationNetwork, ComputeNetwork, Weights
-from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT, FloatArray, ShardArrays
+from neuroshard_planner.costs.shards import FloatArray, ShardArrays
 from neuroshard_planner.errors import BundleDamagedError, BundleNotFoundError, BundleVersionError
 
 MANIFEST_FILE = "manifest.json"
@@ -115,38 +114,28 @@ class CostBundle:
         Each names the field and, for tables, the table that is furthest outside.
         """
         compute, communication = (self.manifest.networks[index].validity for index in (0, 1))
-        warnings = [
-            warning for field in TABLE_FIELDS if (warning := _table_warning(request, field, compute.get(field)))
+        topology, tables = request.topology, request.tables.tables
+        num_devices = topology.num_devices
+        mean_dim_sum = sum(table.embedding_dim for table in tables) / num_devices
+        values = [
+            *((f"tables[{table.name}].num_embeddings", table.num_embeddings, compute) for table in tables),
+            *((f"tables[{table.name}].embedding_dim", table.embedding_dim, compute) for table in tables),
+            *((f"tables[{table.name}].pooling_factor", table.pooling_factor, compute) for table in tables),
+            ("global_batch_size", request.global_batch_size, compute),
+            ("tables_per_device", len(tables) / num_devices, compute),
         ]
-        topology = request.topology
-        for path, name, value, ranges in (
-            ("batch_size_per_device x devices", "global_batch_size", request.global_batch_size, compute),
-            ("tables", "num_tables", len(request.tables.tables) / topology.num_devices, compute),
-            ("topology", "num_devices", topology.num_devices, communication),
-            (
-                "topology.intra_node",
-                "intra_node_bandwidth",
-                topology.intra_node.bandwidth_bytes_per_second,
-                communication,
-            ),
-            (
-                "topology.inter_node",
-                "inter_node_bandwidth",
-                topology.inter_node.bandwidth_bytes_per_second,
-                communication,
-            ),
-        ):
-            limits = ranges.get(name)
-            if limits is not None and not limits.low <= value <= limits.high:
-                warnings.append(
-                    f"{path}: {name} is {value:,.6g}, the cost models of {self.manifest.name!r} were trained for "
-                    f"{limits.low:,.6g} to {limits.high:,.6g}; their times there are extrapolated"
-                )
-        return tuple(warnings)
-
-
-TABLE_FIELDS = ("num_embeddings", "embedding_dim", "pooling_factor", "lookups_per_table", "bytes_per_element")
-"""Ranges of the compute network that are checked table by table."""
+        if num_devices > 1:
+            values += [
+                ("topology.num_devices", num_devices, communication),
+                ("mean_dim_sum", mean_dim_sum, communication),
+            ]
+            for level in _levels(topology):
+                link = getattr(topology, level)
+                values += [
+                    (f"topology.{level}.{field}", getattr(link, field), communication)
+                    for field in ("bandwidth_bytes_per_second", "latency_seconds")
+                ]
+        return _warnings(self.manifest.name, values)
 
 
 def load_bundle(path: Path) -> CostBundle:
@@ -175,7 +164,9 @@ def load_bundle(path: Path) -> CostBundle:
         raise BundleDamagedError(f"{path / WEIGHTS_FILE}: {error}; {_REMAKE}") from error
 
 
-def save_bundle(path: Path, manifest: BundleManifest, weights: Weights) -> BundleManifest:
+def save_bundle(
+    path: Path, manifest: BundleManifest, weights: Weights, *, extras: Mapping[str, bytes] | None = None
+) -> BundleManifest:
     """Write a bundle directory, replacing one that is there, and return the manifest with the weights' hash.
 
     The directory appears whole or not at all. Equal contents give equal bytes.
@@ -184,18 +175,22 @@ def save_bundle(path: Path, manifest: BundleManifest, weights: Weights) -> Bundl
         path: the directory; its parent is made if need be.
         manifest: its weights_sha256 is replaced.
         weights: arrays named ``<network>.<array>``.
+        extras: more files by name, for people.
     """
     data = save_safetensors({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)})
     manifest = manifest.model_copy(update={"weights_sha256": hashlib.sha256(data).hexdigest()})
     path.parent.mkdir(parents=True, exist_ok=True)
+    extras = extras or {}
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
         fresh = Path(scratch) / "bundle"
         fresh.mkdir()
         (fresh / WEIGHTS_FILE).write_bytes(data)
         (fresh / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+        for name, content in extras.items():
+            (fresh / name).write_bytes(content)
         if path.exists():
-            os.replace(path, Path(scratch) / "old")
-        os.replace(fresh, path)
+            path.rename(Path(scratch) / "old")
+        fresh.rename(path)
     return manifest
 
 
@@ -226,6 +221,33 @@ def bundled_root() -> Path:
 def read_weights(path: Path) -> dict[str, Float32Array]:
     """Return the weights of a bundle directory by their full names. Raises BundleError."""
     return _read_weights(path / WEIGHTS_FILE, _read_manifest(path).weights_sha256)
+
+
+def _levels(topology: Topology) -> tuple[str, ...]:
+    """Return the links that the topology uses."""
+    return ("intra_node",) * (topology.devices_per_node > 1) + ("inter_node",) * (topology.num_nodes > 1)
+
+
+def _warnings(bundle: str, values: Sequence[tuple[str, float, Mapping[str, Range]]]) -> tuple[str, ...]:
+    """Return one sentence per quantity that lies outside its range; of tables, the one furthest outside is named."""
+    worst: dict[str, tuple[float, int, str]] = {}
+    for path, value, ranges in values:
+        quantity = path.split("]")[-1].removeprefix(".").removeprefix("topology.")
+        limits = ranges.get(quantity)
+        if limits is None or limits.low <= value <= limits.high:
+            continue
+        excess = max(limits.low / max(value, 1e-30), value / limits.high)
+        found, count, sentence = worst.get(quantity, (0.0, 0, ""))
+        if excess > found:
+            sentence = (
+                f"{path}: is {value:,.6g}, outside {limits.low:,.6g} to {limits.high:,.6g} that the cost models of "
+                f"{bundle} were trained for"
+            )
+        worst[quantity] = (max(excess, found), count + 1, sentence)
+    return tuple(
+        sentence + (f" (so are {count - 1} more tables)" if count > 1 else "") + "; its cost is extrapolated"
+        for _, count, sentence in worst.values()
+    )
 
 
 def _read_manifest(path: Path) -> BundleManifest:

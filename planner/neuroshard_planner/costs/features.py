@@ -11,6 +11,7 @@ from neuroshard_api.tables import REUSE_BINS
 from neuroshard_api.topology import Topology
 from numpy.typing import NDArray
 
+from neuroshard_planner.costs.hit_counts import MEAN_HITS
 from neuroshard_planner.costs.shards import OPTIMIZERS, FloatArray, ShardArrays
 
 Float32Array = NDArray[np.float32]
@@ -29,8 +30,13 @@ COMPUTE_FEATURES = (
     "log2_hits_per_unique_row",
     "log2_lookup_bytes",
     "log2_unique_bytes",
+    "log2_row_sectors",
+    "log2_row_bursts",
+    "log2_output_sectors",
+    "log2_output_bursts",
     *(f"optimizer_{optimizer.value}" for optimizer in OPTIMIZERS),
     *(f"reuse_bin_{index}" for index in range(REUSE_BINS)),
+    *(f"lookup_bin_{index}" for index in range(REUSE_BINS)),
 )
 """Columns of compute_features, in this order."""
 
@@ -50,10 +56,18 @@ COMMUNICATION_FEATURES = (
 _LEAST_LATENCY_SECONDS = 1e-8  # a link without latency is read as ten nanoseconds: below any real one
 _LEAST_BYTES = 1.0
 
+SECTOR_BYTES = 32.0
+"""Granule of a GPU's cache and memory bus; rows that do not fill whole sectors waste the rest."""
+BURST_BYTES = 64.0
+"""Granule of one access to HBM."""
+OUTPUT_BYTES_PER_ELEMENT = 4.0
+"""Of pooled embeddings and their gradients in the kernel: FP32."""
+
 
 def compute_features(shards: ShardArrays) -> Float32Array:
     """Return [n, len(COMPUTE_FEATURES)]: logarithms of what a shard holds and serves, and how its rows repeat."""
     row_bytes = shards.num_columns * shards.bytes_per_element
+    output_bytes = shards.num_columns * OUTPUT_BYTES_PER_ELEMENT
     logs = np.log2(
         [
             shards.num_rows,
@@ -67,10 +81,16 @@ def compute_features(shards: ShardArrays) -> Float32Array:
             shards.lookups / shards.unique_rows,
             shards.lookups * row_bytes,
             shards.unique_rows * row_bytes,
+            np.ceil(row_bytes / SECTOR_BYTES),
+            np.ceil(row_bytes / BURST_BYTES),
+            np.ceil(output_bytes / SECTOR_BYTES),
+            np.ceil(output_bytes / BURST_BYTES),
         ]
     )
     one_hot = np.arange(len(OPTIMIZERS)) == shards.optimizer[:, None]
-    return np.concatenate((logs.T, one_hot, shards.reuse_histogram), axis=1, dtype=np.float32)
+    hits = shards.reuse_histogram * MEAN_HITS
+    lookup_bins = hits / hits.sum(axis=1, keepdims=True)
+    return np.concatenate((logs.T, one_hot, shards.reuse_histogram, lookup_bins), axis=1, dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

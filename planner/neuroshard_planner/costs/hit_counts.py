@@ -49,9 +49,8 @@ def poisson_bins(rates: FloatArray, *, offset: int = 0) -> FloatArray:
     so that with offset 0 the chance of a hit is exactly 1 - exp(-rate).
     """
     table = _poisson_table(offset)
-    position = np.clip((np.log(np.maximum(rates, 1e-300)) - _LOG_RATES[0]) / _LOG_RATE_STEP, 0, len(_LOG_RATES) - 1.001)
-    low = position.astype(np.int64)
-    share = (position - low)[..., None]
+    low, share = _grid_position(rates)
+    share = share[..., None]
     bins: FloatArray = table[low] * (1 - share) + table[low + 1] * share
     return bins if offset else bins * -np.expm1(-rates)[..., None]
 
@@ -59,9 +58,7 @@ def poisson_bins(rates: FloatArray, *, offset: int = 0) -> FloatArray:
 def mix_poisson_bins(rates: FloatArray, rows: FloatArray) -> FloatArray:
     """Return [n, 17]: expected rows in each bin when rows[n, g] rows have the rate rates[n, g]."""
     touched = rows * -np.expm1(-rates)
-    position = np.clip((np.log(np.maximum(rates, 1e-300)) - _LOG_RATES[0]) / _LOG_RATE_STEP, 0, len(_LOG_RATES) - 1.001)
-    low = position.astype(np.int64)
-    share = position - low
+    low, share = _grid_position(rates)
     size = len(_LOG_RATES)
     cell = low + size * np.arange(len(rates))[:, None]
     by_rate = np.bincount(cell.ravel(), weights=(touched * (1 - share)).ravel(), minlength=size * len(rates))
@@ -77,21 +74,33 @@ def rescaled_bins(ratio: float) -> FloatArray:
     touched). A larger one adds to k hits a Poisson count of mean k * (ratio - 1).
     """
     bins = np.zeros((REUSE_BINS, REUSE_BINS))
-    log_factorials = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, 2 ** (REUSE_BINS - 1) + 1)))))
     for index, (counts, weights) in enumerate(_MEMBERS):
         for count, weight in zip(counts.astype(int), weights, strict=True):
             if ratio < 1:
-                kept = np.arange(count + 1)
-                log_chance = log_factorials[count] - log_factorials[kept] - log_factorials[count - kept]
-                chance = np.exp(log_chance + kept * math.log(ratio) + (count - kept) * math.log1p(-ratio))
-                cumulative = np.cumsum(chance)[np.minimum(BIN_EDGES, count)]
-                none = chance[0]
+                chances = _binomial_chances(int(count), ratio)
+                none, at_most = chances[0], np.cumsum(chances)[np.minimum(BIN_EDGES, count)]
             else:
-                cumulative = _poisson_cumulative(count * (ratio - 1), BIN_EDGES - count)
-                none = 0.0
-            bins[index] += weight * np.maximum(np.diff(cumulative, prepend=none, append=1.0), 0.0)
+                none, at_most = 0.0, _poisson_cumulative(count * (ratio - 1), BIN_EDGES - count)
+            bins[index] += weight * np.maximum(np.diff(at_most, prepend=none, append=1.0), 0.0)
     bins.flags.writeable = False
     return bins
+
+
+def _binomial_chances(count: int, chance: float) -> FloatArray:
+    """Return the chances of 0, 1, ..., ``count`` successes."""
+    successes = np.arange(count + 1)
+    log_factorials = np.concatenate(([0.0], np.cumsum(np.log(successes[1:]))))
+    log_ways = log_factorials[count] - log_factorials - log_factorials[::-1]
+    chances: FloatArray = np.exp(log_ways + successes * math.log(chance) + successes[::-1] * math.log1p(-chance))
+    return chances
+
+
+def _grid_position(rates: FloatArray) -> tuple[IndexArray, FloatArray]:
+    """Return the grid rate below each rate and how far the rate lies towards the next; beyond the grid, its ends."""
+    log_rates = np.log(np.maximum(rates, 1e-300))
+    position = np.clip((log_rates - _LOG_RATES[0]) / _LOG_RATE_STEP, 0, len(_LOG_RATES) - 1.001)
+    low = position.astype(np.int64)
+    return low, position - low
 
 
 @lru_cache(maxsize=2)

@@ -67,9 +67,7 @@ class _Mlp:
         for index in range(num_layers):
             name = f"layer{index}.weight"
             next_width = weights[name].shape[-1] if name in weights else 0
-            layers.append(
-                (_take(weights, name, width, next_width), _take(weights, f"layer{index}.bias", next_width))
-            )
+            layers.append((_take(weights, name, width, next_width), _take(weights, f"layer{index}.bias", next_width)))
             width = next_width
         around = _take(weights, "around", num_inputs, width) / std[:, None]
         first, first_bias = layers[0][0] / std[:, None], layers[0][1].astype(np.float64)

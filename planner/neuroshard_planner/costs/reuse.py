@@ -10,7 +10,7 @@ from neuroshard_api.tables import REUSE_BINS, Optimizer, Table, TableSet
 from neuroshard_planner.costs.hit_counts import MEAN_HITS, mix_poisson_bins, poisson_bins, rescaled_bins
 from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT, OPTIMIZERS, FloatArray, ShardArrays
 
-DEFAULT_ZIPF_EXPONENT = 1.05
+DEFAULT_ZIPF_EXPONENT = 0.85  # fitted to published traces: benchmarks/zipf_fit.py
 
 _RANK_CELLS = 160  # cells of the rank grid; 10^13 rows in 160 cells are steps of 21 %
 _CHUNK_TABLES = 2048  # bounds the memory of the rank grid to some 20 MB
@@ -20,22 +20,7 @@ def shard_arrays(tables: TableSet, *, global_batch_size: int, optimizer: Optimiz
     """Return one whole-table shard per table, in the order of the set."""
     rows = np.array([table.num_embeddings for table in tables.tables], dtype=np.float64)
     pooling = np.array([table.pooling_factor for table in tables.tables])
-    counts = np.empty((len(rows), REUSE_BINS))
-    measured = np.array([table.reuse_histogram is not None for table in tables.tables])
-    if measured.any():
-        histograms = np.array([table.reuse_histogram for table in tables.tables if table.reuse_histogram is not None])
-        counts[measured] = rescaled_counts(
-            histograms,
-            num_rows=rows[measured],
-            lookups=pooling[measured] * tables.reuse_batch_size,
-            ratio=global_batch_size / tables.reuse_batch_size,
-        )
-    derived = np.flatnonzero(~measured)
-    exponents = np.array([_zipf_exponent(table, tables) for table in tables.tables])
-    for start in range(0, len(derived), _CHUNK_TABLES):
-        chunk = derived[start : start + _CHUNK_TABLES]
-        lookups = pooling[chunk] * global_batch_size
-        counts[chunk] = zipf_counts(rows[chunk], lookups=lookups, exponents=exponents[chunk])
+    counts = _row_counts(tables, rows, pooling, global_batch_size)
     touched = counts.sum(axis=1)
     return ShardArrays(
         num_rows=rows,
@@ -89,6 +74,26 @@ def rescaled_counts(histograms: FloatArray, *, num_rows: FloatArray, lookups: Fl
     grown += singles[:, None] * poisson_bins(single_rate * (ratio - 1), offset=1)
     grown += (cold_rows - singles)[:, None] * poisson_bins(cold_rate * (ratio - 1))
     return grown
+
+
+def _row_counts(tables: TableSet, rows: FloatArray, pooling: FloatArray, global_batch_size: int) -> FloatArray:
+    """Return [n, 17]: expected rows per bin, from histograms where they are given and from Zipf's law elsewhere."""
+    counts = np.empty((len(rows), REUSE_BINS))
+    measured = np.array([table.reuse_histogram is not None for table in tables.tables])
+    if measured.any():
+        counts[measured] = rescaled_counts(
+            np.array([table.reuse_histogram for table in tables.tables if table.reuse_histogram is not None]),
+            num_rows=rows[measured],
+            lookups=pooling[measured] * tables.reuse_batch_size,
+            ratio=global_batch_size / tables.reuse_batch_size,
+        )
+    exponents = np.array([_zipf_exponent(table, tables) for table in tables.tables])
+    derived = np.flatnonzero(~measured)
+    for start in range(0, len(derived), _CHUNK_TABLES):
+        chunk = derived[start : start + _CHUNK_TABLES]
+        lookups = pooling[chunk] * global_batch_size
+        counts[chunk] = zipf_counts(rows[chunk], lookups=lookups, exponents=exponents[chunk])
+    return counts
 
 
 def _zipf_exponent(table: Table, tables: TableSet) -> float:

@@ -9,7 +9,7 @@ from neuroshard_api.topology import DeviceType
 
 from neuroshard_planner.costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_planner.costs.simulator_communication import Direction, Network, Numbers, all_to_all_seconds
-from neuroshard_planner.costs.simulator_compute import demand_seconds, set_seconds
+from neuroshard_planner.costs.simulator_compute import call_seconds, demand_seconds
 
 _MS_PER_SECOND = 1000.0
 
@@ -47,7 +47,7 @@ class DeviceSimulator:
             set_index: [n] the set that each shard belongs to.
             num_sets: sets; those that no shard belongs to are devices without tables.
         """
-        seconds = set_seconds(demand_seconds(self.device, shards), set_index, num_sets)
+        seconds = call_seconds(demand_seconds(self.device, shards), set_index, num_sets)
         return self._noisy(seconds) * _MS_PER_SECOND
 
     def communication_ms(

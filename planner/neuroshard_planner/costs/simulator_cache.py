@@ -9,8 +9,8 @@ _TIMES = np.concatenate(([0.0], np.geomspace(1e-7, 20.0, 63)))
 _OCCUPANCY = -np.expm1(-_TIMES[:, None] * MEAN_HITS)
 """[64, 17] chance that a row is in a cache whose content lives for a share of the batch (the characteristic time).
 
-H. Che, Y. Tung, Z. Wang, Hierarchical web caching systems: modeling, design and experimental results, 2002: rows hit
-at rate k are cached with chance 1 - exp(-k T); T is such that the expected content fills the cache.
+Che et al., Hierarchical web caching systems: modeling, design and experimental results, 2002: rows hit at rate k are
+cached with chance 1 - exp(-k T); T is such that the expected content fills the cache.
 """
 _OCCUPANCY[-1] = 1.0  # everything fits
 

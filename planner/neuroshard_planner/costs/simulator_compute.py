@@ -14,31 +14,35 @@ from neuroshard_planner.costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_planner.costs.simulator_cache import missed_rows
 
 DRAM_EFFICIENCY = 0.90  # of the peak: TorchRec's copy kernels reach 89-91 % on an H100 (h100_pcie_regroup)
-CACHE_EFFICIENCY = 0.57  # of the peak for gathered rows
-ROW_ACTIVATION_BYTES = 64.0  # what opening a random row of DRAM costs, as bytes not transferred
-TURNAROUND = 1.3  # of read-modify-write: the memory bus changes direction
+CACHE_EFFICIENCY = 0.68  # of the peak for gathered rows; calibrated
+ROW_ACTIVATION_BYTES = 64.0  # what opening a random row of DRAM costs, as bytes not transferred; calibrated
+TURNAROUND = 1.4  # of read-modify-write: the memory bus changes direction; calibrated
 SECTOR_BYTES = 32.0  # granule of L2 and of the memory bus
 BURST_BYTES = 64.0  # granule of an HBM access
 
 WARP_ELEMENTS = 128.0  # one pass of a warp: 32 lanes of 4 elements
-WARPS_IN_FLIGHT = 32.0  # per multiprocessor; registers allow half of the 64
-CYCLES_PER_REQUEST = 2.0  # of a multiprocessor for one row read by one warp: address, load, accumulate
-CYCLES_PER_BAG = 8.0  # offsets, loop set-up and the write of one output row
-CYCLES_PER_SEGMENT = 12.0  # set-up of one unique row in the backward kernel
-LOOKUPS_PER_WARP = 32.0  # a longer segment of equal rows is cut and reduced by several blocks
+WARPS_IN_FLIGHT = 32.0  # per multiprocessor; registers allow half of the 64; assumed
+CYCLES_PER_REQUEST = 3.0  # of a multiprocessor for one row read by one warp: address, load, accumulate; calibrated
+CYCLES_PER_BAG = 8.0  # offsets, loop set-up and the write of one output row; calibrated
+CYCLES_PER_SEGMENT = 12.0  # set-up of one unique row in the backward kernel; assumed
+LOOKUPS_PER_WARP = 32.0  # FBGEMM cuts longer segments of equal rows and reduces them by several blocks
 
 INDEX_BYTES = 8.0
 GRADIENT_ELEMENT_BYTES = 4.0  # pooled embeddings and their gradients, FP32
 SORT_PASS_BYTES = 24.0  # read and write of an 8-byte key and a 4-byte payload
 SORT_FIXED_BYTES = 40.0  # linearise the indices, histogram of the digits, run-length encoding
 SORT_BITS_PER_PASS = 8.0
-SORT_EFFICIENCY = 0.6  # scattered writes
-SET_KEY_BITS = 4.0  # keys are numbered through over all tables of the call; some 16 tables
+SORT_EFFICIENCY = 0.6  # of the memory peak, writes are scattered; assumed
+SET_KEY_BITS = 4.0  # keys are numbered through over all tables of the call; some 16 tables assumed
 
-FORWARD_LAUNCH_SECONDS = 295e-6
-BACKWARD_LAUNCH_SECONDS = 450e-6
+LAUNCH_SECONDS = np.array([300e-6, 450e-6])
+"""What the host needs to launch a forward and a backward call, once per call; hidden behind longer kernels.
+
+Forward: TorchRec's times at a small batch (torchrec_split_tbe_p90). Backward is assumed: autograd and the sort launch
+about half as many kernels again.
+"""
 OVERLAP_NORM = 3.0
-"""Resources work at the same time: infinity is perfect overlap (the slowest counts), 1 none (times add)."""
+"""Resources work at the same time: infinity is perfect overlap (the slowest counts), 1 none (times add). Assumed."""
 
 _FORWARD = 3
 _SORT = 6
@@ -62,19 +66,24 @@ def demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
     return result
 
 
-def set_seconds(demands: FloatArray, set_index: IndexArray, num_sets: int) -> FloatArray:
-    """Return [num_sets, 2]: forward and backward seconds of the sets the shards belong to; 0 for an empty set."""
-    sums: FloatArray = np.stack(
-        [np.bincount(set_index, weights=column, minlength=num_sets) for column in demands.T], axis=1
-    )
-    forward = FORWARD_LAUNCH_SECONDS + _overlapped(sums[:, :_FORWARD])
-    backward = BACKWARD_LAUNCH_SECONDS + _overlapped(sums[:, _FORWARD:_SORT]) + sums[:, _SORT]
+def call_seconds(demands: FloatArray, set_index: IndexArray, num_sets: int) -> FloatArray:
+    """Return [num_sets, 2]: forward and backward seconds of one fused call per set; 0 for an empty set."""
+    kernels = kernel_seconds(demands, set_index, num_sets)
     is_used = np.bincount(set_index, minlength=num_sets) > 0
-    return np.where(is_used[:, None], np.stack([forward, backward], axis=1), 0.0)
+    return np.where(
+        is_used[:, None], _overlapped(np.stack([kernels, np.broadcast_to(LAUNCH_SECONDS, kernels.shape)])), 0.0
+    )
+
+
+def kernel_seconds(demands: FloatArray, set_index: IndexArray, num_sets: int) -> FloatArray:
+    """Return [num_sets, 2]: seconds the device computes for each set, whatever the host needs to launch it."""
+    sums: FloatArray = np.stack([np.bincount(set_index, weights=column, minlength=num_sets) for column in demands.T])
+    return np.stack([_overlapped(sums[:_FORWARD]), _overlapped(sums[_FORWARD:_SORT]) + sums[_SORT]], axis=1)
 
 
 def _overlapped(seconds: FloatArray) -> FloatArray:
-    total: FloatArray = (seconds**OVERLAP_NORM).sum(axis=1) ** (1 / OVERLAP_NORM)
+    """Return the time in which all along the first axis are done, working side by side."""
+    total: FloatArray = (seconds**OVERLAP_NORM).sum(axis=0) ** (1 / OVERLAP_NORM)
     return total
 
 

@@ -1,0 +1,122 @@
+"""Holds the device simulator against published kernel times and prints a table.
+
+    python benchmarks/simulator_vs_published.py > benchmarks/results/simulator-vs-published_any_2026-11-21.md
+
+Settings the sources do not give are assumed: uniform random rows, FP32 weights, and an A100 for TorchRec's times, whose
+device is not named. The V100 times are of the kernel alone, TorchRec's of the module with its launch.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from neuroshard_api.presets import preset
+from neuroshard_api.tables import Optimizer, Table, TableSet
+from neuroshard_api.topology import DeviceType
+from neuroshard_planner.costs.reuse import shard_arrays
+from neuroshard_planner.costs.shards import FloatArray, IndexArray
+from neuroshard_planner.costs.simulator_compute import call_seconds, demand_seconds, kernel_seconds
+
+DATA = Path(__file__).parent / "data" / "published_kernel_measurements.json"
+UNNAMED_DEVICE = "a100-80gb"
+LAUNCH_BOUND_BATCH = 1024  # TorchRec's small batch, whose times do not depend on the dim
+
+
+class Setting(NamedTuple):
+    """Equal tables in one fused call."""
+
+    batch_size: int
+    num_embeddings: int
+    num_tables: int
+    pooling_factor: int
+    embedding_dim: int
+
+    def __str__(self) -> str:
+        tables = f"{self.num_tables} tables of {self.num_embeddings:,} x {self.embedding_dim}"
+        return f"{tables}, batch {self.batch_size:,}, pooling {self.pooling_factor}"
+
+
+class Pair(NamedTuple):
+    """One published time and its simulation, in milliseconds."""
+
+    group: str
+    setting: Setting
+    published_ms: float
+    simulated_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """Simulated over published."""
+        return self.simulated_ms / self.published_ms
+
+
+def pairs() -> Iterator[Pair]:
+    """Yield every published time beside the simulated one."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    v100 = DeviceType.model_validate(data["v100_batched_embedding"]["device"])
+    for step, batch, rows, count, pooling, dim, kernel_us in data["v100_batched_embedding"]["rows"]:
+        setting = Setting(batch, rows, count, pooling, dim)
+        forward, backward = 1000 * kernel_seconds(*fused_call(v100, setting))[0]
+        kernel_ms = forward if step == "forward" else backward
+        yield Pair(f"V100 {step.partition('_')[0]}", setting, kernel_us / 1000, float(kernel_ms))
+    device = preset(UNNAMED_DEVICE).device
+    for rows, dim, count, batch, pooling, published_ms in data["torchrec_split_tbe_p90"]["rows"]:
+        setting = Setting(batch, rows, count, pooling, dim)
+        group = "TorchRec forward" if batch > LAUNCH_BOUND_BATCH else "TorchRec forward, launch-bound"
+        forward, _ = 1000 * call_seconds(*fused_call(device, setting))[0]
+        yield Pair(group, setting, published_ms, float(forward))
+
+
+def fused_call(device: DeviceType, setting: Setting) -> tuple[FloatArray, IndexArray, int]:
+    """Return the arguments for timing all tables as one set."""
+    tables = TableSet(
+        zipf_exponent=0.0,
+        tables=tuple(
+            Table(
+                name=f"t{index}",
+                num_embeddings=setting.num_embeddings,
+                embedding_dim=setting.embedding_dim,
+                pooling_factor=float(setting.pooling_factor),
+            )
+            for index in range(setting.num_tables)
+        ),
+    )
+    shards = shard_arrays(tables, global_batch_size=setting.batch_size, optimizer=Optimizer.SGD)
+    return demand_seconds(device, shards), np.zeros(len(shards), dtype=np.int64), 1
+
+
+def geomean_error(found: list[Pair]) -> float:
+    """Return the geometric mean of how far simulated and published times are apart, as a share."""
+    return float(np.exp(np.mean([abs(np.log(pair.ratio)) for pair in found])) - 1)
+
+
+def report() -> str:
+    """Return the comparison as Markdown."""
+    found = list(pairs())
+    lines = [
+        "# Device simulator beside published kernel times",
+        "",
+        "Made by `python benchmarks/simulator_vs_published.py`; sources in benchmarks/data. What they do not say is",
+        f"assumed: uniform random rows, FP32 weights, and the preset {UNNAMED_DEVICE} for TorchRec's unnamed device.",
+        "V100: the kernel alone; TorchRec: the whole module.",
+        "",
+        "| times | setting | published ms | simulated ms | simulated / published |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {pair.group} | {pair.setting} | {pair.published_ms:.4g} | {pair.simulated_ms:.4g} | {pair.ratio:.2f} |"
+        for pair in found
+    ]
+    lines += ["", "| times | number | geometric mean of the error |", "|---|---|---|"]
+    groups = list(dict.fromkeys(pair.group for pair in found))
+    for group in groups:
+        part = [pair for pair in found if pair.group == group]
+        lines.append(f"| {group} | {len(part)} | {geomean_error(part):.1%} |")
+    lines.append(f"| all | {len(found)} | {geomean_error(found):.1%} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    print(report(), end="")

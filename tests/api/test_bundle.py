@@ -1,0 +1,44 @@
+"""Bundle manifests: where cost models come from and how far they hold."""
+
+import pytest
+from builders import bundle_manifest, error_report, network
+from neuroshard_api.bundle import Range
+
+
+@pytest.mark.parametrize("source", ["measured:H100", "cpu:EPYC 7763", "simulated:h100-80gb"])
+def test_a_source_names_kind_and_device(source: str) -> None:
+    """Numbers always say where they come from."""
+    assert bundle_manifest(source=source).source == source
+
+
+@pytest.mark.parametrize("source", ["H100", "measured:", "guessed:H100", "Simulated:h100-80gb"])
+def test_another_source_is_refused(source: str) -> None:
+    """There are three kinds of sources and no others."""
+    with pytest.raises(ValueError, match="source"):
+        bundle_manifest(source=source)
+
+
+def test_each_network_is_there_once() -> None:
+    """A bundle without backward communication cannot cost a plan."""
+    with pytest.raises(ValueError, match=r"each network must be there once, found compute, compute, compute"):
+        bundle_manifest(networks=(network(), network(), network()))
+
+
+def test_a_range_is_ordered() -> None:
+    """A range that nothing lies in would warn about every table."""
+    with pytest.raises(ValueError, match="low must not exceed high, found 2 and 1"):
+        Range(low=2, high=1)
+
+
+@pytest.mark.parametrize("fields", [{"mape": -0.1}, {"kendall_tau": 1.1}, {"num_samples": 0}])
+def test_an_impossible_error_is_refused(fields: dict[str, float]) -> None:
+    """An error report is a measurement, too."""
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        error_report(**fields)
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 63, "G" * 64], ids=["empty", "short", "not-hexadecimal"])
+def test_the_weights_hash_is_a_sha256(digest: str) -> None:
+    """A damaged weight file is found by its hash."""
+    with pytest.raises(ValueError, match="weights_sha256"):
+        bundle_manifest(weights_sha256=digest)

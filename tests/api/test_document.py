@@ -1,0 +1,262 @@
+"""What holds for every document: strict, versioned, frozen, read with errors that name the place."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from neuroshard_api.document import Document, DocumentError, parse_data
+from neuroshard_api.request import Constraints
+from neuroshard_api.schemas import DOCUMENTS
+from neuroshard_api.tables import TableSet
+from pydantic import ValidationError
+
+EXAMPLES: tuple[Document, ...] = (
+    builders.table_set(),
+    builders.topology(),
+    Constraints(),
+    builders.request(),
+    builders.bundle_manifest(),
+    builders.plan(),
+    builders.profile_record(),
+    builders.step_report(),
+)
+each_document = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.schema_name)
+
+VALID_YAML = "schema_version: table-set/v1\ntables:\n  - {name: a, num_embeddings: 10, embedding_dim: 8}\n"
+
+
+def data_of(example: Document) -> dict[str, Any]:
+    """Return a document as plain data."""
+    data: dict[str, Any] = json.loads(example.to_json())
+    return data
+
+
+def problems_of(cls: type[Document], data: object) -> str:
+    """Return the message with which plain data is refused."""
+    with pytest.raises(DocumentError) as caught:
+        cls.from_data(data, where="file.json")
+    return str(caught.value)
+
+
+def test_every_kind_of_document_is_covered_here() -> None:
+    """A new document joins these tests."""
+    assert {type(example) for example in EXAMPLES} == set(DOCUMENTS)
+
+
+@each_document
+def test_a_document_survives_json(example: Document) -> None:
+    """Reading what was written gives an equal value."""
+    assert type(example).from_json(example.to_json()) == example
+
+
+@each_document
+def test_json_is_canonical(example: Document) -> None:
+    """Writing, reading and writing again gives the same bytes, with one final newline."""
+    text = example.to_json()
+
+    assert type(example).from_json(text).to_json() == text
+    assert text.endswith("}\n")
+
+
+@each_document
+def test_a_document_is_frozen(example: Document) -> None:
+    """Assigning to a field is an error; work returns new values."""
+    with pytest.raises(ValidationError, match="frozen"):
+        example.schema_version = "other/v1"  # type: ignore[attr-defined]
+
+
+@each_document
+def test_an_unknown_key_is_refused(example: Document) -> None:
+    """A misspelt key must not be silently ignored."""
+    message = problems_of(type(example), data_of(example) | {"surprise": 1})
+
+    assert message == "file.json: surprise: is not a known key; check its spelling or remove it"
+
+
+@each_document
+def test_a_missing_version_says_what_to_add(example: Document) -> None:
+    """The message can be pasted into the file."""
+    data = data_of(example)
+    del data["schema_version"]
+
+    assert f"add `schema_version: {example.schema_name}`" in problems_of(type(example), data)
+
+
+@each_document
+def test_another_version_names_both(example: Document) -> None:
+    """A file of a later release is refused, not half understood."""
+    later = example.schema_name.replace("/v1", "/v9")
+    message = problems_of(type(example), data_of(example) | {"schema_version": later})
+
+    assert f"is {later!r}, this release reads {example.schema_name!r}" in message
+
+
+@each_document
+def test_another_kind_of_document_is_recognised(example: Document) -> None:
+    """A plan given where tables are expected says so."""
+    message = problems_of(type(example), data_of(example) | {"schema_version": "recipe/v1"})
+
+    assert "is this another kind of document?" in message
+
+
+@each_document
+def test_truncated_json_names_line_and_column(example: Document) -> None:
+    """A file cut off in the middle is recognised as such."""
+    text = example.to_json()
+
+    with pytest.raises(DocumentError, match=r"is not complete JSON: .* at line \d+, column \d+; .*cut off"):
+        type(example).from_json(text[: len(text) // 2])
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [(None, "nothing"), ([], "a list"), ("tables", "a str"), (3, "a int")],
+    ids=["nothing", "list", "text", "number"],
+)
+def test_what_is_no_mapping_is_refused(data: object, found: str) -> None:
+    """The message says what kind of value stands there instead."""
+    assert problems_of(TableSet, data).endswith(f"found {found}")
+
+
+def test_every_fault_is_named_with_its_path() -> None:
+    """One reading shows all that is to be mended, each with the field's path."""
+    data = data_of(builders.table_set())
+    data["tables"][1]["num_embeddings"] = "many"
+    del data["tables"][3]["embedding_dim"]
+
+    assert problems_of(TableSet, data) == (
+        'file.json: tables[1].num_embeddings: input should be a valid integer, found "many"; '
+        "tables[3].embedding_dim: is missing"
+    )
+
+
+def test_many_faults_are_counted_not_listed() -> None:
+    """A thousand faults do not fill the terminal."""
+    data = data_of(builders.table_set(*builders.tables(1000)))
+    for table in data["tables"]:
+        table["embedding_dim"] = 6
+
+    assert problems_of(TableSet, data).endswith("; and 990 more")
+
+
+def test_a_long_value_is_shortened_in_the_message() -> None:
+    """A megabyte of text in a number's place is not echoed."""
+    data = data_of(builders.table_set())
+    data["global_batch_size"] = "x" * 1_000_000
+
+    assert len(problems_of(TableSet, data)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "must hold a mapping"),
+        ("tables: [", "is not valid YAML at line 2, column 1"),
+        (VALID_YAML + "tables: []", "line 4, column 1: the key 'tables' stands twice"),
+        (VALID_YAML + "[1, 2]: 3", "is not valid YAML at line 4, column 1: found unhashable key"),
+        (VALID_YAML + "1: 3", "1: is not a known key"),
+        (VALID_YAML + "x: &x [*x]", "holds what JSON cannot say"),
+        (VALID_YAML + "x: 2024-13-45", "cannot be read: month must be in 1..12"),
+        (VALID_YAML + "x: !!python/object:os.system 1", "could not determine a constructor for the tag"),
+        (VALID_YAML + "x: " + "9" * 5000, "cannot be read: Exceeds the limit"),
+        (VALID_YAML + "\x07", "is not valid YAML"),
+    ],
+    ids=[
+        "empty",
+        "truncated",
+        "repeated-key",
+        "list-as-key",
+        "number-as-key",
+        "cycle",
+        "impossible-date",
+        "python-object",
+        "endless-number",
+        "control-character",
+    ],
+)
+def test_broken_yaml_is_a_document_error(tmp_path: Path, text: str, problem: str) -> None:
+    """Whatever stands in a YAML file, the message names the file and the place."""
+    path = tmp_path / "tables.yaml"
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(DocumentError) as caught:
+        TableSet.read(path)
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is not complete JSON: Expecting value at line 1, column 1"),
+        ("{'a': 1}", "is not complete JSON"),
+        ('{"a": 1, "a": 2}', "the key 'a' stands twice in one mapping"),
+        ("[" * 100_000, "cannot be read: maximum recursion depth exceeded"),
+        ("9" * 5000, "cannot be read: Exceeds the limit"),
+    ],
+    ids=["empty", "single-quotes", "repeated-key", "deep", "endless-number"],
+)
+def test_broken_json_is_a_document_error(text: str, problem: str) -> None:
+    """Whatever stands in JSON text, the reader raises one kind of error."""
+    with pytest.raises(DocumentError) as caught:
+        TableSet.from_json(text)
+
+    assert problem in str(caught.value)
+
+
+def test_a_lone_surrogate_is_a_document_error() -> None:
+    """JSON can spell a character that no text can hold."""
+    data = '{"schema_version": "table-set/v1", "name": "\\ud800", "tables": []}'
+
+    with pytest.raises(DocumentError, match="hex escape"):
+        TableSet.from_json(data)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_binary_garbage_is_a_document_error(tmp_path: Path, suffix: str) -> None:
+    """A file that is not text says so, whatever its name."""
+    path = tmp_path / f"tables{suffix}"
+    path.write_bytes(bytes(range(256)))
+
+    with pytest.raises(DocumentError, match="is not text in UTF-8"):
+        TableSet.read(path)
+
+
+def test_binary_json_is_a_document_error() -> None:
+    """Bytes in another encoding are refused."""
+    with pytest.raises(DocumentError, match="is not text in UTF-8"):
+        TableSet.from_json(b"\xff\xfe{}")
+
+
+def test_a_missing_file_is_a_document_error(tmp_path: Path) -> None:
+    """The message names the path."""
+    with pytest.raises(DocumentError, match=r"nowhere\.json: does not exist; check the path"):
+        TableSet.read(tmp_path / "nowhere.json")
+
+
+def test_a_folder_is_a_document_error(tmp_path: Path) -> None:
+    """The operating system's reason is passed on."""
+    with pytest.raises(DocumentError, match="cannot be read: Is a directory"):
+        TableSet.read(tmp_path)
+
+
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
+    """Some editors put one before every file."""
+    path = tmp_path / "tables.json"
+    path.write_text(builders.table_set().to_json(), encoding="utf-8-sig")
+
+    assert TableSet.read(path) == builders.table_set()
+
+
+def test_yaml_and_json_mean_the_same(tmp_path: Path) -> None:
+    """A document may be written either way."""
+    path = tmp_path / "tables.yaml"
+    path.write_text(VALID_YAML, encoding="utf-8")
+
+    tables = TableSet.read(path)
+
+    assert TableSet.from_json(json.dumps(parse_data(VALID_YAML, where="text", is_json=False))) == tables
+    assert tables.tables[0].num_embeddings == 10

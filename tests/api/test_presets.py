@@ -1,0 +1,45 @@
+"""Device presets."""
+
+from pathlib import Path
+
+import pytest
+from neuroshard_api.presets import load_presets, preset
+from neuroshard_api.topology import Topology
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "topologies"
+NAMES = ["a100-40gb", "a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb"]
+
+
+def test_the_presets_are_the_published_kinds() -> None:
+    """Names are as in the file, in its order."""
+    assert list(load_presets()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_is_plausible(name: str) -> None:
+    """Memory is the named size within the driver's share, caches and near links are faster than memory and far ones."""
+    found = preset(name)
+    device = found.device
+
+    assert device.memory_bytes == pytest.approx(float(name.split("-")[1].removesuffix("gb")) * 1e9, rel=0.08)
+    assert device.cache_bandwidth_bytes_per_second > device.memory_bandwidth_bytes_per_second
+    assert found.intra_node.bandwidth_bytes_per_second > found.inter_node.bandwidth_bytes_per_second
+    assert "data sheet" in device.source
+
+
+def test_a_preset_makes_a_topology() -> None:
+    """As many devices per node as usual, or as many as asked for."""
+    assert preset("h100-80gb").topology(num_nodes=2).num_devices == 16
+    assert preset("h100-80gb").topology(devices_per_node=4).num_devices == 4
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    """The message lists what can be given instead."""
+    with pytest.raises(ValueError, match=r"'h300' is not known; choose one of a100-40gb, .*b200-180gb, or describe"):
+        preset("h300")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.stem)
+def test_an_example_of_a_device_described_by_numbers_is_valid(path: Path) -> None:
+    """What the message points to can be copied from the examples."""
+    assert Topology.read(path).device.name not in load_presets()

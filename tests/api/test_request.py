@@ -1,0 +1,61 @@
+"""Plan requests, constraints and search settings."""
+
+import pytest
+from builders import data_with, request, table
+from hypothesis import given, settings
+from neuroshard_api.document import DocumentError
+from neuroshard_api.request import Constraints, PlanRequest
+from strategies import constraints, requests
+
+
+@given(requests)
+@settings(max_examples=50)
+def test_any_request_survives_json(asked: PlanRequest) -> None:
+    """Reading what was written gives an equal value."""
+    assert PlanRequest.from_json(asked.to_json()) == asked
+
+
+@given(constraints)
+def test_any_constraints_survive_json(limits: Constraints) -> None:
+    """Reading what was written gives an equal value."""
+    assert Constraints.from_json(limits.to_json()) == limits
+
+
+def test_the_global_batch_spans_all_devices() -> None:
+    """Every shard serves the samples of all devices."""
+    assert request(table(), num_devices=8, batch_size_per_device=1024).global_batch_size == 8192
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("batch_size_per_device", 0),
+        ("optimizer", "momentum"),
+        ("algorithm", "best"),
+        ("memory.reserve_fraction", 1.0),
+        ("memory.num_pipelined_batches", 0),
+        ("search.beam_width", 0),
+        ("search.seed", -1),
+        ("search.work_budget", 0),
+        ("constraints.min_shard_width", 6),
+        ("constraints.forbidden_devices", [-1]),
+        ("constraints.max_shards_per_table", 0),
+        ("constraints.tables", {"a": {"devices": []}}),
+        ("constraints.tables", {"a": {"max_shard": 1}}),
+        ("constraints.colocate", [[]]),
+    ],
+)
+def test_a_bad_setting_is_refused_by_name(path: str, value: object) -> None:
+    """The message begins with the setting's path."""
+    with pytest.raises(DocumentError) as caught:
+        PlanRequest.from_data(data_with(request(), path, value))
+
+    assert str(caught.value).startswith(f"document: {path}")
+
+
+def test_a_request_with_bad_tables_names_the_table() -> None:
+    """A fault deep inside has its whole path."""
+    data = data_with(request(), "tables.tables.2.embedding_dim", 10)
+
+    with pytest.raises(DocumentError, match=r"tables\.tables\[2\]\.embedding_dim: must be a multiple of 4"):
+        PlanRequest.from_data(data)

@@ -1,0 +1,54 @@
+"""What is in the wheel that people install."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Build the wheel and return the names of the files in it."""
+    directory = tmp_path_factory.mktemp("wheel")
+    build = f"from hatchling.build import build_wheel; print(build_wheel({str(directory)!r}))"
+    name = subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True, capture_output=True, text=True)
+    with zipfile.ZipFile(directory / name.stdout.split()[-1]) as wheel:
+        return set(wheel.namelist())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "neuroshard_api/plan.py",
+        "neuroshard_api/presets/devices.yaml",
+        "neuroshard_api/py.typed",
+        "neuroshard_cli/py.typed",
+        "neuroshard_planner/py.typed",
+        "neuroshard_planner/workload_store.py",
+        "neuroshard_planner/workloads/mlperf-dlrm-dcnv2.yaml",
+    ],
+)
+def test_the_wheel_has_what_the_commands_need(wheel_names: set[str], name: str) -> None:
+    """Packages, their types, and the data they read."""
+    assert name in wheel_names
+
+
+def test_the_wheel_has_every_file_of_its_packages(wheel_names: set[str]) -> None:
+    """Code and data of the packages are in the wheel, and nothing else is but the metadata."""
+    files = {
+        path.relative_to(room)
+        for room in (ROOT / "api", ROOT / "planner", ROOT / "cli")
+        for path in room.glob("neuroshard_*/**/*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    assert {name for name in wheel_names if ".dist-info/" not in name} == set(map(str, files))
+
+
+def test_the_wheel_carries_the_licence(wheel_names: set[str]) -> None:
+    """Apache-2.0 asks for its text beside the code."""
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel_names)

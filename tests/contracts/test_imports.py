@@ -1,0 +1,53 @@
+"""What may be imported where, proved by importing it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "torchrec", "fbgemm_gpu", "matplotlib", "ortools")
+LIGHT_ROOMS = ("api/neuroshard_api", "planner/neuroshard_planner", "cli/neuroshard_cli")
+HEAVY_ROOMS = ("planner/neuroshard_planner/pretrain", "planner/neuroshard_planner/interop")
+"""Rooms that exist to use a heavy package; the others must start without any."""
+
+
+def light_modules() -> list[str]:
+    """Return every module of the plan path and of the commands by its import name."""
+    modules = []
+    for room in LIGHT_ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if not any(path.is_relative_to(ROOT / heavy) for heavy in HEAVY_ROOMS):
+                name = path.relative_to((ROOT / room).parent).with_suffix("")
+                modules.append(".".join(part for part in name.parts if part != "__init__"))
+    return modules
+
+
+def heavy_packages_after(statement: str) -> str:
+    """Run a statement in a new interpreter and return the heavy packages that it loaded."""
+    code = f"import sys\n{statement}\nprint(*sorted(set({HEAVY!r}) & set(sys.modules)))"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_plan_path_starts_without_heavy_packages() -> None:
+    """Planner image and demo have no torch: neither the plan nor a command's help may need it."""
+    modules = [name for name in light_modules() if not name.endswith("__main__")]
+
+    assert "neuroshard_api.plan" in modules
+    assert heavy_packages_after(f"import {', '.join(modules)}") == ""
+
+
+def test_the_documents_need_no_numpy() -> None:
+    """The operator's image has neither torch nor NumPy."""
+    statement = "import neuroshard_api.schemas, neuroshard_api.table_files\nassert 'numpy' not in sys.modules"
+
+    assert heavy_packages_after(statement) == ""
+
+
+def test_a_first_level_folder_is_no_package() -> None:
+    """An ``operator/__init__.py`` would shadow the standard library's operator."""
+    assert not list(ROOT.glob("*/__init__.py"))
+
+
+def test_tests_are_no_packages() -> None:
+    """They are imported by path, so that equal file names do not clash."""
+    assert not list((ROOT / "tests").rglob("__init__.py"))
