@@ -11,7 +11,7 @@ from neuroshard_planner.costs.features import FEATURE_VERSION, Float32Array
 from neuroshard_planner.costs.shards import FloatArray, ShardArrays
 from neuroshard_planner.costs.simulator import DeviceSimulator
 from neuroshard_planner.costs.simulator_communication import Network as Links
-from neuroshard_planner.costs.simulator_compute import demand_seconds, set_seconds
+from neuroshard_planner.costs.simulator_compute import call_seconds, demand_seconds
 
 MS_PER_SECOND = 1000.0
 
@@ -45,7 +45,7 @@ class ExactCosts:
     def compute_ms(self, sums: Float32Array) -> Float32Array:
         """Return [..., 2] the simulator's forward and backward times; 0 for a sum of 0."""
         demands = sums.reshape(-1, sums.shape[-1]).astype(np.float64) / MS_PER_SECOND
-        times = set_seconds(demands, np.arange(len(demands)), len(demands)) * MS_PER_SECOND
+        times = call_seconds(demands, np.arange(len(demands)), len(demands)) * MS_PER_SECOND
         times[~demands.any(axis=1)] = 0.0
         return times.reshape(*sums.shape[:-1], 2).astype(np.float32)
 
