@@ -1,0 +1,74 @@
+"""From a placement to the tables and the ledger of a plan."""
+
+import pytest
+from builders import request, table, tables
+from neuroshard_api.plan import Shard, ShardingType
+from neuroshard_planner.emission import placement_memory, table_placements
+from searches import placed, problem_of, used_bytes
+
+
+def test_a_split_tables_columns_are_dealt_out_by_ascending_device() -> None:
+    """Offsets follow on each other, whatever the order of the placement."""
+    problem = problem_of(request(table(embedding_dim=128)))
+
+    (found,) = table_placements(problem, placed(problem, (0, 40, 3), (0, 64, 0), (0, 24, 2)))
+
+    assert found.sharding_type is ShardingType.COLUMN_WISE
+    assert found.shards == tuple(
+        Shard(device=device, num_rows=1_000_000, column_offset=offset, num_columns=columns)
+        for device, offset, columns in ((0, 0, 64), (2, 64, 24), (3, 88, 40))
+    )
+
+
+def test_a_whole_table_is_table_wise() -> None:
+    """One shard of all its columns."""
+    problem = problem_of(request(table()))
+
+    (found,) = table_placements(problem, placed(problem, (0, 64, 1)))
+
+    assert found.sharding_type is ShardingType.TABLE_WISE
+    assert found.shards == (Shard(device=1, num_rows=1_000_000, num_columns=64),)
+
+
+def test_the_tables_of_a_group_appear_one_by_one_in_the_requests_order() -> None:
+    """Each whole, with its own rows and columns, on the group's device."""
+    members = (
+        table("a", colocation_group="g", embedding_dim=12),
+        table("b"),
+        table("c", colocation_group="g", num_embeddings=5),
+    )
+    problem = problem_of(request(*members))
+
+    found = table_placements(problem, placed(problem, (1, 64, 0), (0, 76, 2)))
+
+    assert [each.name for each in found] == ["a", "b", "c"]
+    assert [(each.shards[0].device, each.shards[0].num_rows, each.shards[0].num_columns) for each in found] == [
+        (2, 1_000_000, 12),
+        (0, 1_000_000, 64),
+        (2, 5, 64),
+    ]
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["free", "group"])
+def test_the_ledger_counts_what_the_search_counted(grouped: bool) -> None:  # noqa: FBT001 - a case
+    """Bytes of kinds and bytes of the plan are the same, device by device."""
+    members = tables(2, colocation_group="g" if grouped else None)
+    problem = problem_of(request(*members, table("c", embedding_dim=36), num_devices=2))
+    shards = [(0, 128, 0)] if grouped else [(0, 64, 0), (1, 64, 0)]
+    placement = placed(problem, *shards, (len(shards), 24, 1), (len(shards), 12, 0))
+
+    found = placement_memory(problem, placement)
+
+    for device, memory in enumerate(found):
+        here = placement.kinds[placement.devices == device]
+        assert used_bytes(memory) == problem.memory.fixed_bytes + problem.kinds.memory_bytes[here].sum()
+
+
+def test_an_empty_device_has_a_ledger_too() -> None:
+    """It holds what every device holds."""
+    problem = problem_of(request(table()))
+
+    found = placement_memory(problem, placed(problem, (0, 64, 1)))
+
+    assert [memory.weights_bytes > 0 for memory in found] == [False, True, False, False]
+    assert used_bytes(found[0]) == problem.memory.fixed_bytes
