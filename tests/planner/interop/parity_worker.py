@@ -34,7 +34,9 @@ def main(files: list[str]) -> None:
 
 def check(exported: TorchRecPlan) -> None:
     """Compare lookups, and lookups after one step, of the sharded and the unsharded module."""
-    (shapes,) = ({name: shape_of(parameter) for name, parameter in tables.items()} for tables in exported.modules.values())
+    (shapes,) = (
+        {name: shape_of(parameter) for name, parameter in tables.items()} for tables in exported.modules.values()
+    )
     torch.manual_seed(0)
     weights = {name: torch.randn(shape) for name, shape in shapes.items()}
     batches = [batch(shapes, seed) for seed in range(dist.get_world_size())]
@@ -61,7 +63,7 @@ def check(exported: TorchRecPlan) -> None:
     (loss / dist.get_world_size()).backward()
     with torch.no_grad():
         for weight in plain.parameters():
-            weight -= LEARNING_RATE * weight.grad
+            weight.sub_(LEARNING_RATE * weight.grad)
     compare(sharded(own).to_dict(), plain(own).to_dict())
 
 
