@@ -60,14 +60,11 @@ def test_helps_come_with_numbers() -> None:
 
 def test_a_nearly_full_device_is_said_to_limit() -> None:
     """Memory that is almost used up leaves the search little freedom."""
-    plan, _ = explained(request_of())
-    peak = max(
-        entry.weights_bytes + entry.optimizer_state_bytes + entry.activation_bytes + entry.input_bytes
-        for entry in plan.memory
-    )
-    limit = Constraints(max_memory_bytes_per_device=round(peak / 0.89))
+    entry = explained(request_of(num_devices=1))[0].memory[0]
+    shards = entry.weights_bytes + entry.optimizer_state_bytes + entry.activation_bytes + entry.input_bytes
+    limit = Constraints(max_memory_bytes_per_device=round(shards / 0.87))  # a tenth is reserve
 
-    _, found = explained(request_of(constraints=limit))
+    _, found = explained(request_of(num_devices=1, constraints=limit))
 
     assert found.memory_share > 0.95
     assert "more memory would leave more freedom" in found.helps[-1]
