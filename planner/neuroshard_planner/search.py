@@ -25,7 +25,6 @@ from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 150  # device evaluations: the default budget ends the search after some 1.5 ms per table
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
-LEAST_LOAD_MS = 1e-12  # far below every kernel; keeps shares of the load defined
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
 
@@ -135,8 +134,7 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     slopes = tangent(problem, mean_sums)
     options = OptionTable(problem)
-    # Where a launch hides all computing the slopes vanish; then shards weigh the same.
-    loads = np.maximum((problem.kinds.representation @ slopes).sum(axis=1), LEAST_LOAD_MS)
+    loads = (problem.kinds.representation @ slopes).sum(axis=1)
     splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
     starts = [candidate.placement for candidate in splits.run()] + list(_placed(baselines).values())
     order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
