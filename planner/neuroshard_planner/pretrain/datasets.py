@@ -7,7 +7,7 @@ part of it are covered:
 ====================  =========================================  =====================================================
 quantity              wide set (60 %)                            model-like set (40 %)
 ====================  =========================================  =====================================================
-shards                93 %: log-uniform 1..64; 7 %: 64..512      the same
+shards                95 %: log-uniform 1..64; 5 %: 64..512      the same
 global batch          log-uniform 2^8..2^22                      2^11..2^20, powers of two
 optimizer             uniform over the four                      the same
 rows                  log-uniform 1..4e9                         70 %: log-uniform 1..1e5; 30 %: 1e5..1e9
@@ -110,7 +110,7 @@ def compute_samples(preset: DevicePreset, *, num_samples: int, seed: int) -> Com
     """Draw sets of shards and time them."""
     random = np.random.default_rng([seed, 0])
     model_like = random.random(num_samples) < _MODEL_LIKE
-    many = random.random(num_samples) < 0.07  # noqa: PLR2004 - see the table above
+    many = random.random(num_samples) < 0.05  # noqa: PLR2004 - see the table above
     low, high = np.where(many, 64, 1), np.where(many, MAX_SHARDS, 64)
     sizes = np.round(_log_uniform(random, low, high)).astype(np.int64)
     set_index = np.repeat(np.arange(num_samples), sizes)
@@ -229,7 +229,7 @@ def _model_like_shards(random: np.random.Generator, set_index: IndexArray, num_s
         num_columns=columns,
         pooling_factor=np.where(many_hot, _log_uniform(random, np.full(count, 0.1), 100.0), 1.0),
         bytes_per_element=types[set_index],
-        batch_size=(2.0 ** random.integers(11, 21, size=num_sets))[set_index],
+        batch_size=np.exp2(random.integers(11, 21, size=num_sets).astype(np.float64))[set_index],
         optimizer=random.integers(len(OPTIMIZERS), size=num_sets)[set_index],
         zipf_exponent=centre + random.uniform(-0.2, 0.2, count),
         is_measured=random.random(count) < 0.1,  # noqa: PLR2004
@@ -267,7 +267,8 @@ def _histograms(random: np.random.Generator, lookups: FloatArray) -> FloatArray:
     decay = random.uniform(0.1, 2.5, len(lookups))[:, None]
     shares = np.exp(-decay * bins + random.normal(0.0, 0.5, (len(lookups), REUSE_BINS)))
     shares[bins > np.log2(np.maximum(lookups, 1.0))[:, None]] = 0.0
-    return shares / shares.sum(axis=1, keepdims=True)
+    histograms: FloatArray = shares / shares.sum(axis=1, keepdims=True)
+    return histograms
 
 
 def _log_uniform(random: np.random.Generator, low: FloatArray | IndexArray, high: FloatArray | float) -> FloatArray:
