@@ -102,8 +102,8 @@ class CostBundle:
         )
         columns = np.asarray(max_dim_sums, dtype=np.float64)
         times = [
-            self.forward_communication.transfer_ms(columns, collectives),
-            self.backward_communication.transfer_ms(columns, collectives),
+            network.transfer_ms(columns.ravel(), collectives).reshape(columns.shape)
+            for network in (self.forward_communication, self.backward_communication)
         ]
         if (calibration := self.manifest.calibration) is not None:
             scales = (calibration.forward_communication_scale, calibration.backward_communication_scale)

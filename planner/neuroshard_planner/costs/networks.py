@@ -174,7 +174,7 @@ class CommunicationNetwork:
         """Return milliseconds, non-decreasing and convex in ``max_dim_sums``, the columns of the fullest device.
 
         Args:
-            max_dim_sums: [n] one for each collective, or [...] for a single collective.
+            max_dim_sums: [n] one for each collective; if there is a single collective, of any number of plans.
             collectives: their settings.
         """
         constant, linear, smooth = self.coefficients_ms(collectives).T

@@ -34,17 +34,12 @@ def _record(line: str, *, where: str) -> ProfileRecord:
         raise RecordsError(f"{error}; {_MEASURE_AGAIN}") from error
     if record.out_of_memory:
         return record
-    if (record.compute is None) == (record.communication is None):
-        raise RecordsError(f"{where}: must hold either compute or communication; {_MEASURE_AGAIN}")
     if record.compute is not None and (record.forward_ms is None or record.backward_ms is None):
         raise RecordsError(f"{where}: forward_ms and backward_ms must be given with compute; {_MEASURE_AGAIN}")
-    if record.communication is not None:
-        sample = record.communication
-        num_devices = sample.num_nodes * sample.devices_per_node
-        for name, values in (("device_ms", record.device_ms), ("embedding_dim_sums", sample.embedding_dim_sums)):
-            if len(values) != num_devices:
-                raise RecordsError(
-                    f"{where}: {name}: must hold one number for each of the {num_devices} devices, "
-                    f"found {len(values)}; {_MEASURE_AGAIN}"
-                )
+    sample = record.communication
+    if sample is not None and len(record.device_ms) != len(sample.embedding_dim_sums):
+        raise RecordsError(
+            f"{where}: device_ms: must have one entry for each of the {len(sample.embedding_dim_sums)} devices, "
+            f"found {len(record.device_ms)}; {_MEASURE_AGAIN}"
+        )
     return record

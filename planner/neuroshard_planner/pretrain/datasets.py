@@ -25,7 +25,7 @@ A communication sample is one all-to-all: 2..1,024 devices (log-uniform; 1, 2, 4
 72), links of the device's preset (half of the samples) or with a log-uniform bandwidth within 5 GB/s..2 TB/s inside and
 1..500 GB/s between nodes and latencies of 0.5..50 us, mean columns log-uniform 4..2^17, largest / mean - 1 log-uniform
 1e-3 up to the number of devices or 64 (10 %: balanced), batch per device log-uniform from 32 up to a global batch of
-2^23, 1, 2 or 4 bytes.
+2^23 or what fits the device's memory, 1, 2 or 4 bytes.
 """
 
 from dataclasses import dataclass, fields
@@ -141,12 +141,15 @@ def communication_samples(preset: DevicePreset, *, num_samples: int, seed: int) 
     def link(usual_value: float, low: float, high: float) -> FloatArray:
         return np.where(usual, usual_value, _log_uniform(random, np.full(num_samples, low), high))
 
+    mean_dim_sum = _log_uniform(random, np.full(num_samples, 4.0), MAX_MEAN_DIM_SUM)
+    bytes_per_element = random.choice([1.0, 2.0, 4.0], num_samples)
+    most_samples = np.minimum(2 * MAX_BATCH, preset.device.memory_bytes / (mean_dim_sum * bytes_per_element))
     collectives = Collectives(
-        mean_dim_sum=_log_uniform(random, np.full(num_samples, 4.0), MAX_MEAN_DIM_SUM),
+        mean_dim_sum=mean_dim_sum,
         batch_size_per_device=np.round(
-            _log_uniform(random, np.full(num_samples, 32.0), 2 * MAX_BATCH / (num_nodes * per_node))
+            _log_uniform(random, np.full(num_samples, 32.0), np.maximum(most_samples / (num_nodes * per_node), 33.0))
         ),
-        bytes_per_element=random.choice([1.0, 2.0, 4.0], num_samples),
+        bytes_per_element=bytes_per_element,
         num_nodes=num_nodes,
         devices_per_node=per_node,
         intra_bandwidth=link(intra.bandwidth_bytes_per_second, 5e9, 2e12),

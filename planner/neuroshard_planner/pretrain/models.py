@@ -76,8 +76,9 @@ class Mlp(nn.Module):
         """Return the arrays that networks._Mlp reads."""
         weights = {"mean": _array(self.mean), "std": _array(self.std), "around": _array(self.around.weight.T)}
         for index, layer in enumerate((*self.hidden, self.last)):
-            for name, tensor in layer.state_dict().items():
-                weights[f"layer{index}.{name}"] = _array(tensor.T)
+            state = layer.state_dict()
+            weights[f"layer{index}.weight"] = _array(state["weight"].T)
+            weights[f"layer{index}.bias"] = _array(state["bias"])
         return weights
 
 

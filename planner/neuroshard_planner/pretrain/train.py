@@ -44,11 +44,11 @@ class PretrainSettings:
 
     seed: int = 0
     """Of samples, first weights and order: equal seeds give equal bundles on equal libraries."""
-    num_compute_samples: int = 60_000
+    num_compute_samples: int = 80_000
     """Sets of shards; a tenth each validates and is held out."""
     num_communication_samples: int = 60_000
     """All-to-alls; split likewise."""
-    compute_epochs: int = 40
+    compute_epochs: int = 60
     """Most passes over the compute samples."""
     communication_epochs: int = 30
     """Most passes over the communication samples, per direction."""
