@@ -173,9 +173,16 @@ def test_a_calibration_rescales_all_times(tmp_path: Path) -> None:
     save_bundle(tmp_path / "b", manifest().model_copy(update={"calibration": calibration}), weights())
     bundle = load_bundle(tmp_path / "b")
     sums = np.ones((4, 5), dtype=np.float32)
-    collective = {"mean_dim_sum": 64.0, "topology": topology(), "batch_size_per_device": 512, "bytes_per_element": 4}
-    widest = np.array([64.0, 100.0])
-    before, after = plain.transfer_ms(widest, **collective), bundle.transfer_ms(widest, **collective)
+    before, after = (
+        each.transfer_ms(
+            np.array([64.0, 100.0]),
+            mean_dim_sum=64.0,
+            topology=topology(),
+            batch_size_per_device=512,
+            bytes_per_element=4,
+        )
+        for each in (plain, bundle)
+    )
 
     np.testing.assert_allclose(bundle.compute_ms(sums), 3 * np.sqrt(plain.compute_ms(sums)), rtol=1e-6)
     np.testing.assert_allclose(after, np.stack((2 * before[:, 0], before[:, 1] ** 2), axis=1))

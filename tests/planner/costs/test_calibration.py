@@ -1,6 +1,7 @@
 """Specification of calibration."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def planted(bundle: CostBundle, count: int, *, seed: int = 0) -> list[ProfileRec
     random = np.random.default_rng(seed)
     records = []
     for _ in range(count):
-        fields = {
+        fields: dict[str, Any] = {
             "embedding_dim": int(4 * random.integers(1, 64)),
             "pooling_factor": float(random.uniform(1, 100)),
             "num_embeddings": int(10 ** random.uniform(2, 8)),
@@ -55,7 +56,8 @@ def test_a_planted_scale_is_found(tmp_path: Path, bundle: CostBundle) -> None:
 def test_an_outlier_counts_little(tmp_path: Path, bundle: CostBundle) -> None:
     """One record of twelve that is ten times too slow does not move the scale."""
     records = planted(bundle, 12)
-    records[3] = records[3].model_copy(update={"forward_ms": records[3].forward_ms * 10})
+    slow_ms = 10 * (records[3].forward_ms or 0.0)
+    records[3] = records[3].model_copy(update={"forward_ms": slow_ms})
     calibration = calibrate(tmp_path / "bundle", written(tmp_path, *records), tmp_path / "out").calibration
 
     assert calibration is not None

@@ -1,5 +1,6 @@
 """Specification of fitting, on a line through three points."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,13 @@ class Killed(Exception):  # noqa: N818 - what happens, not an error
     """The process ends here."""
 
 
-def run(checkpoint: Path, *, kill_after: int | None = None, **fields: float) -> tuple[ProportionalTask, FitResult]:
+SETTINGS = FitSettings(max_epochs=8, batch_size=16, learning_rate=0.1, patience=8, seed=0)
+
+
+def run(
+    checkpoint: Path, *, kill_after: int | None = None, settings: FitSettings = SETTINGS
+) -> tuple[ProportionalTask, FitResult]:
     """Fit a fresh task; ``kill_after`` ends it after so many epochs."""
-    settings = {"max_epochs": 8, "batch_size": 16, "learning_rate": 0.1, "patience": 8, "seed": 0, **fields}
 
     def on_epoch(epoch: int) -> None:
         if epoch == kill_after:
@@ -51,7 +56,7 @@ def run(checkpoint: Path, *, kill_after: int | None = None, **fields: float) -> 
         task,
         train=SAMPLES[:50],
         validation=SAMPLES[50:],
-        settings=FitSettings(**settings),
+        settings=settings,
         checkpoint=checkpoint,
         on_epoch=on_epoch,
     )
@@ -60,7 +65,7 @@ def run(checkpoint: Path, *, kill_after: int | None = None, **fields: float) -> 
 
 def test_a_fit_finds_the_factor(tmp_path: Path) -> None:
     """The relative error falls, and predictions are in milliseconds."""
-    task, result = run(tmp_path / "c", max_epochs=40)
+    task, result = run(tmp_path / "c", settings=replace(SETTINGS, max_epochs=40))
 
     np.testing.assert_allclose(predict(task, SAMPLES), task.targets_ms.numpy(), rtol=0.02)
     assert result.validation_loss < 1e-3
@@ -79,14 +84,14 @@ def test_a_resumed_fit_ends_like_one_that_was_not_killed(tmp_path: Path) -> None
 
 def test_a_fit_without_progress_stops_early(tmp_path: Path) -> None:
     """With a learning rate of zero nothing improves after the first epoch."""
-    _, result = run(tmp_path / "c", learning_rate=0.0, patience=2)
+    _, result = run(tmp_path / "c", settings=replace(SETTINGS, learning_rate=0.0, patience=2))
 
     assert (result.epochs, result.best_epoch) == (3, 1)
 
 
 def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
     """A later, worse epoch does not change the model."""
-    task, result = run(tmp_path / "c", learning_rate=5.0, max_epochs=6)
+    task, result = run(tmp_path / "c", settings=replace(SETTINGS, learning_rate=5.0, max_epochs=6))
     loss = np.square(np.log(predict(task, SAMPLES[50:]) / task.targets_ms[50:].numpy())).mean()
 
     assert loss == pytest.approx(result.validation_loss, rel=1e-4)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,9 +43,8 @@ class KilledProgress(Progress):
         super().__init__(disable=True)
         self._left = epochs
 
-    def update(self, *args: object, **kwargs: object) -> None:
+    def update(self, *_: Any, **__: Any) -> None:
         """Count down, then end."""
-        super().update(*args, **kwargs)
         self._left -= 1
         if self._left == 0:
             raise Killed
@@ -74,7 +74,8 @@ def test_a_run_writes_a_bundle_with_its_errors(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-@pytest.mark.parametrize("epochs", [1, 3, 6], ids=["compute", "forward", "backward"])
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [1, 6], ids=["compute", "backward"])
 def test_a_resumed_run_gives_the_same_bundle(tmp_path: Path, epochs: int) -> None:
     """Wherever a run is killed, the next one ends with the same bytes as a run that was not."""
     with pytest.raises(Killed):
@@ -82,6 +83,7 @@ def test_a_resumed_run_gives_the_same_bundle(tmp_path: Path, epochs: int) -> Non
     assert pretrain(preset("h100-80gb"), tmp_path / "a", TINY) == pretrain(preset("h100-80gb"), tmp_path / "b", TINY)
 
 
+@pytest.mark.slow
 def test_checkpoints_of_other_settings_are_not_continued(tmp_path: Path) -> None:
     """A run that was killed and started with another seed begins anew."""
     other = replace(TINY, seed=1)
@@ -91,6 +93,7 @@ def test_checkpoints_of_other_settings_are_not_continued(tmp_path: Path) -> None
     assert pretrain(preset("h100-80gb"), tmp_path / "a", other) == pretrain(preset("h100-80gb"), tmp_path / "b", other)
 
 
+@pytest.mark.slow
 def test_numpy_computes_what_torch_computes() -> None:
     """On 10,000 sets of up to 512 shards the relative difference stays below 1e-4."""
     samples = compute_samples(preset("h100-80gb"), num_samples=PARITY_SETS, seed=5)
