@@ -22,7 +22,7 @@ from neuroshard_planner.search import plan as search
 pytestmark = [
     pytest.mark.torchrec,
     pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="torchrec is not installed"),
-    pytest.mark.filterwarnings("default"),  # torchrec's own warnings are not ours to mend
+    pytest.mark.filterwarnings("ignore"),  # torchrec's own warnings are not ours to mend
     pytest.mark.timeout(400),
 ]
 
