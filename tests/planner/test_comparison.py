@@ -1,5 +1,7 @@
 """All algorithms side by side."""
 
+from typing import Any
+
 import builders
 import pytest
 from exact_costs import ExactCosts
@@ -10,7 +12,7 @@ from neuroshard_planner.search import plan as search
 OWN = tuple(algorithm for algorithm in Algorithm if algorithm is not Algorithm.TORCHREC)
 
 
-def request_of(num_tables: int = 9, **fields: object) -> PlanRequest:
+def request_of(num_tables: int = 9, **fields: Any) -> PlanRequest:
     """Return tables of two widths and rising pooling factors on four devices."""
     members = [
         builders.table(f"t{index}", embedding_dim=128 if index % 2 else 64, pooling_factor=1.0 + 3 * index)

@@ -1,5 +1,7 @@
 """Why a table is where it is."""
 
+from typing import Any
+
 import builders
 import pytest
 from exact_costs import ExactCosts
@@ -18,7 +20,7 @@ def planned(request: PlanRequest) -> tuple[Plan, ExactCosts]:
     return search(request, bundle=bundle), bundle
 
 
-def request_of(**fields: object) -> PlanRequest:
+def request_of(**fields: Any) -> PlanRequest:
     """Return seven tables of rising load on three devices."""
     members = [builders.table(f"t{index}", embedding_dim=64, pooling_factor=2.0 + 5 * index) for index in range(7)]
     return builders.request(*members, num_devices=3, **fields)

@@ -1,5 +1,7 @@
 """What bounds a plan and what could help."""
 
+from typing import Any
+
 import builders
 import pytest
 from exact_costs import ExactCosts
@@ -9,14 +11,14 @@ from neuroshard_planner.explain_plan import PlanExplanation, explain_plan
 from neuroshard_planner.search import plan as search
 
 
-def explained(request: PlanRequest, **changes: object) -> tuple[Plan, PlanExplanation]:
+def explained(request: PlanRequest, **changes: Any) -> tuple[Plan, PlanExplanation]:
     """Return a plan, with some fields changed, and its explanation."""
     bundle = ExactCosts(request.topology.device)
     plan = search(request, bundle=bundle).model_copy(update=changes)
     return plan, explain_plan(plan, bundle=bundle)
 
 
-def request_of(**fields: object) -> PlanRequest:
+def request_of(**fields: Any) -> PlanRequest:
     """Return six tables of which one has most lookups."""
     members = [builders.table(f"t{index}", embedding_dim=64, pooling_factor=2.0) for index in range(5)]
     return builders.request(*members, builders.table("hot", embedding_dim=64, pooling_factor=400.0), **fields)

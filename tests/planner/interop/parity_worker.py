@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_planner.interop.torchrec import load_sharding_plan
-from neuroshard_planner.interop.torchrec_document import TorchRecPlan
+from neuroshard_planner.interop.torchrec_document import TorchRecParameter, TorchRecPlan
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
@@ -67,7 +67,7 @@ def check(exported: TorchRecPlan) -> None:
     compare(sharded(own).to_dict(), plain(own).to_dict())
 
 
-def shape_of(parameter: object) -> tuple[int, int]:
+def shape_of(parameter: TorchRecParameter) -> tuple[int, int]:
     """Return rows and columns of a table from its shards."""
     last = parameter.shards[-1]
     return last.shard_sizes[0], last.shard_offsets[1] + last.shard_sizes[1]

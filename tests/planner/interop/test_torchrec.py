@@ -30,7 +30,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "torchrec"
 ROWS = 50
 
 
-def request_of(num_devices: int = 2, **fields: object) -> PlanRequest:
+def request_of(num_devices: int = 2, **fields: Any) -> PlanRequest:
     """Return three small tables."""
     members = [
         builders.table(name, num_embeddings=ROWS, embedding_dim=columns, pooling_factor=pooling)

@@ -1,5 +1,7 @@
 """Exported plans as JSON; nothing here needs torch."""
 
+from typing import Any
+
 import builders
 import pytest
 from exact_costs import ExactCosts
@@ -13,7 +15,7 @@ from neuroshard_planner.interop.torchrec_document import TorchRecPlan, torchrec_
 from neuroshard_planner.search import plan as search
 
 
-def plan_of(**fields: object) -> Plan:
+def plan_of(**fields: Any) -> Plan:
     """Return a plan for one heavy and two light tables on two nodes of two devices."""
     members = [
         builders.table("heavy", embedding_dim=256, pooling_factor=50.0),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from typing import Any
 
 import builders
 import pytest
@@ -29,7 +30,7 @@ def with_torchrec(test: object) -> object:
     return test
 
 
-def request_of(**fields: object) -> PlanRequest:
+def request_of(**fields: Any) -> PlanRequest:
     """Return eight tables of two widths and rising pooling factors on four devices."""
     members = [
         builders.table(f"t{index}", embedding_dim=128 if index % 2 else 32, pooling_factor=1.0 + 4 * index)
