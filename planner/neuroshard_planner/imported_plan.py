@@ -6,9 +6,8 @@ from neuroshard_api.plan import Plan, TablePlacement
 from neuroshard_api.request import PlanRequest
 
 from neuroshard_planner.bounds import lower_bound_ms
-from neuroshard_planner.checks import require_sound, table_problems
+from neuroshard_planner.checks import require_none, require_sound, table_problems
 from neuroshard_planner.emission import placement_of
-from neuroshard_planner.errors import PlanError
 from neuroshard_planner.problem import Problem
 from neuroshard_planner.search import Bundle, Found, attempts, document
 
@@ -23,10 +22,7 @@ def imported_plan(tables: Sequence[TablePlacement], request: PlanRequest, *, bun
             a way that cannot be scored.
         RequestError: the request contradicts itself.
     """
-    problems = table_problems(tables, request)
-    if problems:
-        rest = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""  # noqa: PLR2004 - three fill a terminal
-        raise PlanError(f"the shards do not match the request: {'; '.join(problems[:3])}{rest}")
+    require_none(table_problems(tables, request))
     problem = Problem(request, bundle)
     plan = document(
         problem,
