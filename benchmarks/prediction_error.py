@@ -98,7 +98,7 @@ def speed(bundles: list[CostBundle]) -> Iterator[str]:
     demands = bundle.represent(shards)
     yield "## Inference\n"
     yield f"Milliseconds per call, median of {REPEATS}; representations have {demands.shape[1]} numbers.\n"
-    yield "| rows | head (device sums to times) | representation (shards to demands, features included) |\n|---|---|---|"
+    yield "| rows | head: device sums to times | representation: shards to features to demands |\n|---|---|---|"
     for num_rows in TIMED_ROWS:
         rows = np.arange(num_rows) % len(shards)
         sums, many = demands[rows], shards.take(rows)
@@ -119,7 +119,8 @@ def training(device: str) -> Iterator[str]:
     same = manifest.weights_sha256 == bundled_bundle(device).manifest.weights_sha256
     yield "## Training\n"
     yield f"{device}, default settings, one thread: {processor:.0f} s of processor time, {wall:.0f} s on the clock of a"
-    yield f"machine shared with other work. The weights are {'' if same else 'not '}those of the bundled bundle, bit for bit."
+    yield "machine shared with other work."
+    yield f"The weights are {'' if same else 'not '}those of the bundled bundle, bit for bit."
 
 
 def _load_errors(bundle: CostBundle, tables: TableSet) -> FloatArray:
