@@ -73,9 +73,7 @@ def draw_pool(shape: PoolShape | None = None, num_tables: int = NUM_POOL_TABLES)
     mean_lookups = LOOKUPS / NUM_POOL_TABLES / GLOBAL_BATCH_SIZE
     spread = np.exp(shape.log_lookups_spread * lookups)
     return Pool(
-        num_rows=np.clip(
-            np.round(10 ** (shape.log10_rows + shape.log10_rows_spread * rows)), FEWEST_ROWS, MOST_ROWS
-        ),
+        num_rows=np.clip(np.round(10 ** (shape.log10_rows + shape.log10_rows_spread * rows)), FEWEST_ROWS, MOST_ROWS),
         pooling_factor=np.minimum(spread * mean_lookups / spread.mean(), MOST_LOOKUPS_PER_SAMPLE),
         exponent=np.clip(
             shape.exponent + shape.exponent_per_row_spread * rows + shape.exponent_spread * rest, 0.0, 2.0
