@@ -110,7 +110,8 @@ def find(problem: Problem, *, starts: list[Placement], bound_ms: float) -> Found
     # Where a launch hides all computing the slopes vanish; then shards weigh the same.
     loads = np.maximum((problem.kinds.representation @ slopes).sum(axis=1), LEAST_LOAD_MS)
     splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
-    starts = [candidate.placement for candidate in splits.run()] + starts
+    # Merged before they are ranked: two shards of a table on one device can seem cheaper than the one they become.
+    starts = [merged(problem, candidate.placement) for candidate in splits.run()] + starts
     if not starts:
         starts = [_packed(problem)]
     order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
