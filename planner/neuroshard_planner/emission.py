@@ -1,9 +1,16 @@
-"""From a placement to the tables of a plan document. Decides nothing."""
+"""From a placement to the tables of a plan document and back. Decides nothing."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from neuroshard_api.plan import DeviceMemory, Shard, ShardingType, TablePlacement
 
-from neuroshard_planner.problem import Placement, Problem
+from neuroshard_planner.errors import PlanError
+from neuroshard_planner.memory import MemoryLedger
+from neuroshard_planner.problem import Placement, Problem, ShardSize
+
+SCORED_TYPES = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+"""What the cost models can score."""
 
 
 def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlacement, ...]:
@@ -35,13 +42,39 @@ def _placement(name: str, num_rows: int, pairs: list[tuple[int, int]]) -> TableP
     return TablePlacement(name=name, sharding_type=kind, shards=tuple(shards))
 
 
-def placement_memory(problem: Problem, placement: Placement) -> tuple[DeviceMemory, ...]:
-    """Return the ledger of every device."""
-    position = {table.name: index for index, table in enumerate(problem.request.tables.tables)}
+def tables_memory(ledger: MemoryLedger, tables: Sequence[TablePlacement]) -> tuple[DeviceMemory, ...]:
+    """Return the ledger of every device under these tables, which stand in the request's order."""
     shards = [
-        (position[table.name], shard.num_rows, shard.num_columns, shard.device)
-        for table in table_placements(problem, placement)
+        (position, shard.num_rows, shard.num_columns, shard.device)
+        for position, table in enumerate(tables)
         for shard in table.shards
     ]
-    tables, num_rows, num_columns, devices = np.array(shards, dtype=np.int64).T
-    return tuple(problem.memory.devices(tables, num_rows, num_columns, devices))
+    position, num_rows, num_columns, devices = np.array(shards, dtype=np.int64).T
+    return tuple(ledger.devices(position, num_rows, num_columns, devices))
+
+
+def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placement:
+    """Return the placement that these tables describe; shards stay as they are cut, in the order of the units.
+
+    Args:
+        tables: without problems (see checks.py) for the problem's request.
+        problem: takes up the kinds of the shards.
+
+    Raises:
+        PlanError: a table is sharded in a way that the cost models cannot score.
+    """
+    shards: list[tuple[int, ShardSize, int]] = []
+    for index, unit in enumerate(problem.units):
+        table = tables[unit.tables[0]]
+        if table.sharding_type not in SCORED_TYPES:
+            known = " and ".join(each.value for each in SCORED_TYPES)
+            raise PlanError(
+                f"tables[{unit.tables[0]}].sharding_type: {table.name!r} is {table.sharding_type.value}, the cost "
+                f"models score {known} only; shard it in one of these ways"
+            )
+        if len(unit.tables) > 1:
+            shards.append((index, ShardSize(unit.num_rows, unit.num_columns), table.shards[0].device))
+        else:
+            shards += [(index, ShardSize(shard.num_rows, shard.num_columns), shard.device) for shard in table.shards]
+    kinds = problem.kinds_of([index for index, _, _ in shards], [size for _, size, _ in shards])
+    return Placement(kinds=kinds, devices=np.array([device for _, _, device in shards], dtype=np.int64))

@@ -3,7 +3,9 @@
 PlannerError
 |-- RequestError      mend the request (it contradicts itself or names what is not there)
 |-- InfeasibleError   give more devices or memory, or loosen a constraint
+|-- PlanError         use another plan, or make it again (it is not whole, or says what cannot be scored)
 |-- RecordsError      give other records of measurements, or more of them
+|-- MissingPackageError   install the package that the message names
 `-- BundleError       use another bundle of cost models, or make it again
     |-- BundleNotFoundError   check the path or the device's name
     |-- BundleVersionError    make the bundle again with this release
@@ -21,6 +23,14 @@ class RequestError(PlannerError):
 
 class InfeasibleError(PlannerError):
     """No plan fits the devices under the constraints."""
+
+
+class PlanError(PlannerError):
+    """A plan does not match its own request, or says what the planner cannot score."""
+
+
+class MissingPackageError(PlannerError):
+    """An optional package is not installed."""
 
 
 class BundleError(PlannerError):

@@ -11,6 +11,7 @@ from neuroshard_planner.packing import Packing
 
 GIB = 2**30
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
+QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too
 PRECISION = 0.01  # of the memory that a device would need
 
 
@@ -84,11 +85,11 @@ def _least_capacity(packing: Packing) -> int | None:
     """Return the least capacity per device, to PRECISION, at which the units pack."""
     low = max(packing.capacity_bytes, 1)
     high = max(sum(packing.whole_bytes), 2 * low)
-    if packing.pack(high) is None:
+    if packing.pack(high, max_nodes=QUICK_NODES) is None:
         return None
     while high > max(low * (1 + PRECISION), low + 1):
         middle = max(math.isqrt(low * high), low + 1)
-        low, high = (low, middle) if packing.pack(middle) is not None else (middle, high)
+        low, high = (low, middle) if packing.pack(middle, max_nodes=QUICK_NODES) is not None else (middle, high)
     return high
 
 
@@ -103,7 +104,7 @@ def _least_nodes(request: PlanRequest) -> int | None:
             packing = Packing(larger, units, allowed_devices(larger, units))
         except RequestError:
             return False
-        return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes) is not None
+        return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes, max_nodes=QUICK_NODES) is not None
 
     low, high = topology.num_nodes, 2 * topology.num_nodes
     while not fits(high):

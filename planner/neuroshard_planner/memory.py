@@ -126,3 +126,15 @@ class MemoryLedger:
             )
             for weights, state, activation, inputs in columns
         ]
+
+
+def needed_bytes(device: DeviceMemory) -> int:
+    """Return what a device's ledger adds up to; a plan fits where that is at most the capacity."""
+    return (
+        device.weights_bytes
+        + device.optimizer_state_bytes
+        + device.activation_bytes
+        + device.input_bytes
+        + device.dense_bytes
+        + device.reserve_bytes
+    )

@@ -214,23 +214,7 @@ class Problem:
     def _add_kinds(self, keys: Sequence[tuple[int, ShardSize]]) -> None:
         first = len(self._kind_of)
         self._kind_of.update((key, first + row) for row, key in enumerate(keys))
-        members = [(row, table) for row, (unit, _) in enumerate(keys) for table in self.units[unit].tables]
-        kind = np.array([row for row, _ in members], dtype=np.int64)
-        tables = np.array([table for _, table in members], dtype=np.int64)
-        units = [self.units[unit] for unit, _ in keys]
-        # A group is never cut, so that its members keep their own rows and columns: both shares are 1.
-        row_share = np.array([size.num_rows / unit.num_rows for unit, (_, size) in zip(units, keys, strict=True)])[kind]
-        column_share = np.array(
-            [size.num_columns / unit.num_columns for unit, (_, size) in zip(units, keys, strict=True)]
-        )[kind]
-        whole = self._tables.take(tables)
-        shards = replace(
-            whole,
-            num_rows=np.ceil(whole.num_rows * row_share),
-            num_columns=np.rint(whole.num_columns * column_share),
-            pooling_factor=whole.pooling_factor * row_share,
-            unique_rows=whole.unique_rows * row_share,
-        )
+        shards, kind, tables = self._cut(keys)
         each = self.costs.represent(shards)
         representation = np.zeros((len(keys), each.shape[1]), dtype=np.float32)
         np.add.at(representation, kind, each)
@@ -243,6 +227,36 @@ class Problem:
             memory_bytes=memory_bytes,
             representation=representation,
         )
+
+    def shards_of(self, kinds: IndexArray) -> tuple[ShardArrays, IndexArray]:
+        """Return the table shards that n kinds consist of, and for each the position of its kind in ``kinds``."""
+        units, rows, columns = (
+            values[kinds].tolist() for values in (self.kinds.unit, self.kinds.num_rows, self.kinds.num_columns)
+        )
+        keys = list(zip(units, map(ShardSize, rows, columns), strict=True))
+        shards, position, _ = self._cut(keys)
+        return shards, position
+
+    def _cut(self, keys: Sequence[tuple[int, ShardSize]]) -> tuple[ShardArrays, IndexArray, IndexArray]:
+        """Return the table shards of units cut to sizes, the position of each one's key, and its table."""
+        members = [(row, table) for row, (unit, _) in enumerate(keys) for table in self.units[unit].tables]
+        row = np.array([row for row, _ in members], dtype=np.int64)
+        tables = np.array([table for _, table in members], dtype=np.int64)
+        units = [self.units[unit] for unit, _ in keys]
+        # A group is never cut, so that its members keep their own rows and columns: both shares are 1.
+        row_share = np.array([size.num_rows / unit.num_rows for unit, (_, size) in zip(units, keys, strict=True)])[row]
+        column_share = np.array(
+            [size.num_columns / unit.num_columns for unit, (_, size) in zip(units, keys, strict=True)]
+        )[row]
+        whole = self._tables.take(tables)
+        shards = replace(
+            whole,
+            num_rows=np.ceil(whole.num_rows * row_share),
+            num_columns=np.rint(whole.num_columns * column_share),
+            pooling_factor=whole.pooling_factor * row_share,
+            unique_rows=whole.unique_rows * row_share,
+        )
+        return shards, row, tables
 
     def compute_ms(self, sums: Float32Array) -> Float32Array:
         """Return [..., 2] forward and backward times, counted as evaluations."""

@@ -3,7 +3,9 @@
 import numpy as np
 from neuroshard_api.plan import DeviceCost, PlanCost
 
-from neuroshard_planner.costs.shards import FloatArray, IndexArray
+from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT, FloatArray, IndexArray
+from neuroshard_planner.costs.simulator import DeviceSimulator
+from neuroshard_planner.costs.simulator_communication import Direction, Network
 from neuroshard_planner.problem import Placement, Problem
 
 
@@ -12,6 +14,33 @@ def predicted_cost(problem: Problem, placement: Placement, source: str) -> PlanC
     columns = device_columns(problem, placement)
     times = problem.compute_ms(problem.device_sums(placement.kinds, placement.devices)).astype(np.float64)
     return step_cost(times, columns, problem.transfer.directions_ms(float(columns.max())), source)
+
+
+def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
+    """Return the cost that the simulator of the request's device gives, without noise; labelled ``simulated:``.
+
+    Each device's shards are one fused set; the all-to-alls run over the request's topology.
+    """
+    request = problem.request
+    simulator = DeviceSimulator(request.topology.device)
+    shards, position = problem.shards_of(placement.kinds)
+    times = simulator.compute_ms(shards, placement.devices[position], problem.num_devices)
+    columns = device_columns(problem, placement)
+    network = Network.of(request.topology)
+
+    def transfer_ms(direction: Direction) -> float:
+        return float(
+            simulator.communication_ms(
+                network,
+                max_dim_sum=float(columns.max()),
+                mean_dim_sum=float(columns.mean()),
+                batch_size_per_device=request.batch_size_per_device,
+                bytes_per_element=BYTES_PER_ELEMENT[request.memory.output_data_type],
+                direction=direction,
+            )
+        )
+
+    return step_cost(times, columns, (transfer_ms("forward"), transfer_ms("backward")), simulator.source)
 
 
 def device_columns(problem: Problem, placement: Placement) -> IndexArray:

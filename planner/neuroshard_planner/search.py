@@ -1,19 +1,21 @@
 """The whole algorithm on one page: propose splits, place, refine, bound, and write the plan down."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from neuroshard_api.bundle import BundleManifest
-from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics
+from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
 
 from neuroshard_planner.baselines import BASELINES
 from neuroshard_planner.bounds import lower_bound_ms
 from neuroshard_planner.column_split import SplitSearch
-from neuroshard_planner.emission import placement_memory, table_placements
-from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.emission import table_placements, tables_memory
+from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError
 from neuroshard_planner.infeasible import infeasible
+from neuroshard_planner.interop.torchrec_planner import torchrec_placement
 from neuroshard_planner.local_search import LocalSearch, merged
 from neuroshard_planner.options import OptionTable
 from neuroshard_planner.packing import Packing
@@ -22,7 +24,7 @@ from neuroshard_planner.problem import CostModel, Placement, Problem, ShardSize
 from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 150  # device evaluations: the default budget ends the search after some 1.5 ms per table
-LEAST_LOAD_MS = 1e-12  # far below every kernel; keeps shares of the load defined
+TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
 
@@ -37,20 +39,55 @@ class Bundle(CostModel, Protocol):
         """Return a sentence for everything in the request that the networks were not trained for."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A placement and how it was found."""
+
+    placement: Placement
+    placements: int = 1
+    levels: int = 0
+    improvements: int = 0
+    budget_exhausted: bool = False
+
+
+Attempts = Mapping[Algorithm, Placement | PlannerError]
+"""What each baseline found, or why it found nothing."""
+
+
 def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
     """Return the plan that the request asks for; equal requests and bundles give equal plans.
 
     Raises:
         RequestError: the request contradicts itself.
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
+        MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
     problem = Problem(request, bundle)
     if problem.memory.shard_capacity_bytes <= 0:
         raise infeasible(request, _packing(problem))
-    baselines = {algorithm: _attempt(problem, algorithm) for algorithm in BASELINES}
-    placed = {algorithm: found for algorithm, found in baselines.items() if isinstance(found, Placement)}
+    baselines = attempts(problem)
     bound_ms = lower_bound_ms(problem)
-    result = find(problem, starts=list(placed.values()), bound_ms=bound_ms)
+    result = find(problem, baselines=baselines, bound_ms=bound_ms)
+    tables = table_placements(problem, result.placement)
+    return document(problem, bundle, result, baselines=baselines, bound_ms=bound_ms, tables=tables)
+
+
+def document(
+    problem: Problem,
+    bundle: Bundle,
+    result: Found,
+    *,
+    baselines: Attempts,
+    bound_ms: float,
+    tables: tuple[TablePlacement, ...],
+) -> Plan:
+    """Write a plan down: its costs, its memory and what the baselines cost.
+
+    ``tables`` are the tables of the result's placement: the search deals out their columns itself, a plan from
+    elsewhere has an order of its own.
+    """
+    request = problem.request
+    placed = _placed(baselines)
     cost = predicted_cost(problem, result.placement, bundle.manifest.source)
     totals_ms = dict(zip(placed, problem.total_ms(list(placed.values())).tolist(), strict=True))
     return Plan(
@@ -66,8 +103,8 @@ def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
             else BaselineCost(algorithm=algorithm, problem=str(found))
             for algorithm, found in baselines.items()
         ),
-        tables=table_placements(problem, result.placement),
-        memory=placement_memory(problem, result.placement),
+        tables=tables,
+        memory=tables_memory(problem.memory, tables),
         search=SearchStatistics(
             evaluations=problem.evaluations,
             placements=result.placements,
@@ -79,27 +116,17 @@ def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """A placement and how it was found."""
-
-    placement: Placement
-    placements: int = 1
-    levels: int = 0
-    improvements: int = 0
-    budget_exhausted: bool = False
-
-
-def find(problem: Problem, *, starts: list[Placement], bound_ms: float) -> Found:
-    """Search as the request says; the neural search also refines ``starts`` where they promise more.
+def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
+    """Search as the request says; the neural search also refines the baselines' placements that promise more.
 
     Raises:
         InfeasibleError: nothing fits, or the baseline that was asked for found nothing.
+        MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
     request = problem.request
     if request.algorithm is not Algorithm.NEUROSHARD:
-        found = _attempt(problem, request.algorithm)
-        if isinstance(found, InfeasibleError):
+        found = baselines.get(request.algorithm) or _attempt(problem, request.algorithm)
+        if isinstance(found, PlannerError):
             raise found
         return Found(placement=found)
     # What the bound took is no search: on wide tables it would leave nothing of the budget.
@@ -107,16 +134,21 @@ def find(problem: Problem, *, starts: list[Placement], bound_ms: float) -> Found
     mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     slopes = tangent(problem, mean_sums)
     options = OptionTable(problem)
-    # Where a launch hides all computing the slopes vanish; then shards weigh the same.
-    loads = np.maximum((problem.kinds.representation @ slopes).sum(axis=1), LEAST_LOAD_MS)
+    loads = (problem.kinds.representation @ slopes).sum(axis=1)
     splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
     # Merged before they are ranked: two shards of a table on one device can seem cheaper than the one they become.
-    starts = [merged(problem, candidate.placement) for candidate in splits.run()] + starts
-    if not starts:
-        starts = [_packed(problem)]
+    starts = [merged(problem, candidate.placement) for candidate in splits.run()] + list(_placed(baselines).values())
     order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
+    chosen = [starts[start] for start in order]
+    packing = _packing(problem)
+    if not chosen or sum(packing.whole_bytes) > TIGHT * packing.num_usable_devices * packing.capacity_bytes:
+        # Greedy placement looks at loads first; where memory binds, a packing often leads to a better plan.
+        packed = _packed(problem, packing)
+        chosen += [] if packed is None else [packed]
+    if not chosen:
+        raise infeasible(request, packing)
     local = LocalSearch(problem, slopes=slopes, work_budget=work_budget)
-    refined = [local.improve(starts[start]) for start in order]
+    refined = [local.improve(start) for start in chosen]
     totals = problem.total_ms(refined)
     best, best_ms = refined[int(totals.argmin())], float(totals.min())
     generator = np.random.default_rng(request.search.seed)
@@ -134,27 +166,33 @@ def find(problem: Problem, *, starts: list[Placement], bound_ms: float) -> Found
     )
 
 
-def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | InfeasibleError:
-    """Run a baseline; an InfeasibleError is a result like any other."""
-    baseline = BASELINES.get(algorithm)
-    if baseline is None:
-        raise RequestError(f"algorithm: {algorithm.value!r} is not a planner of this package; use `neuroshard compare`")
+def attempts(problem: Problem) -> Attempts:
+    """Run every baseline that needs nothing beyond the planner."""
+    return {algorithm: _attempt(problem, algorithm) for algorithm in BASELINES}
+
+
+def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | PlannerError:
+    """Run a baseline; finding nothing is a result like any other."""
+    baseline = torchrec_placement if algorithm is Algorithm.TORCHREC else BASELINES[algorithm]
     try:
         return merged(problem, baseline(problem))
-    except InfeasibleError as error:
+    except (InfeasibleError, MissingPackageError) as error:
         return error
+
+
+def _placed(found: Attempts) -> dict[Algorithm, Placement]:
+    return {algorithm: each for algorithm, each in found.items() if isinstance(each, Placement)}
 
 
 def _packing(problem: Problem) -> Packing:
     return Packing(problem.request, problem.units, problem.allowed)
 
 
-def _packed(problem: Problem) -> Placement:
+def _packed(problem: Problem, packing: Packing) -> Placement | None:
     """Return a placement found by memory alone."""
-    packing = _packing(problem)
     pieces = packing.pack(packing.capacity_bytes)
     if pieces is None:
-        raise infeasible(problem.request, packing)
+        return None
     units = [piece.unit for piece in pieces]
     sizes = [ShardSize(problem.units[piece.unit].num_rows, piece.num_columns) for piece in pieces]
     return Placement(

@@ -2,8 +2,13 @@
 
 import pytest
 from builders import request, table, tables
+from exact_costs import ExactCosts
 from neuroshard_api.plan import Shard, ShardingType
-from neuroshard_planner.emission import placement_memory, table_placements
+from neuroshard_api.request import Constraints
+from neuroshard_planner.emission import placement_of, table_placements, tables_memory
+from neuroshard_planner.errors import PlanError
+from neuroshard_planner.problem import Problem
+from neuroshard_planner.search import plan as search
 from searches import placed, problem_of, used_bytes
 
 
@@ -57,7 +62,7 @@ def test_the_ledger_counts_what_the_search_counted(grouped: bool) -> None:  # no
     shards = [(0, 128, 0)] if grouped else [(0, 64, 0), (1, 64, 0)]
     placement = placed(problem, *shards, (len(shards), 24, 1), (len(shards), 12, 0))
 
-    found = placement_memory(problem, placement)
+    found = tables_memory(problem.memory, table_placements(problem, placement))
 
     for device, memory in enumerate(found):
         here = placement.kinds[placement.devices == device]
@@ -68,7 +73,33 @@ def test_an_empty_device_has_a_ledger_too() -> None:
     """It holds what every device holds."""
     problem = problem_of(request(table()))
 
-    found = placement_memory(problem, placed(problem, (0, 64, 1)))
+    found = tables_memory(problem.memory, table_placements(problem, placed(problem, (0, 64, 1))))
 
     assert [memory.weights_bytes > 0 for memory in found] == [False, True, False, False]
     assert used_bytes(found[0]) == problem.memory.fixed_bytes
+
+
+def test_a_plan_read_back_has_the_same_shards_and_cost() -> None:
+    """From placement to document and back nothing is lost: groups, splits, devices and cost."""
+    members = [table(f"t{index}", embedding_dim=128, pooling_factor=4.0 * 3**index) for index in range(5)]
+    asked = request(*members, constraints=Constraints(colocate=(("t0", "t2"),)))
+    bundle = ExactCosts(asked.topology.device)
+    plan = search(asked, bundle=bundle)
+    problem = Problem(asked, bundle)
+
+    placement = placement_of(plan.tables, problem)
+
+    assert any(table.sharding_type is ShardingType.COLUMN_WISE for table in plan.tables)
+    assert table_placements(problem, placement) == plan.tables
+    assert problem.total_ms([placement])[0] == pytest.approx(plan.predicted.total_ms, rel=1e-6)
+
+
+def test_what_cannot_be_scored_is_named() -> None:
+    """Cost models know table-wise and column-wise shards; anything else is an error with the table's name."""
+    asked = request()
+    plan = search(asked, bundle=ExactCosts(asked.topology.device))
+    rows = plan.tables[1].model_copy(update={"sharding_type": ShardingType.ROW_WISE})
+    tables = (plan.tables[0], rows, *plan.tables[2:])
+
+    with pytest.raises(PlanError, match=r"tables\[1\]\.sharding_type: 't1' is row_wise"):
+        placement_of(tables, Problem(asked, ExactCosts(asked.topology.device)))

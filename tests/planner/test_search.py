@@ -16,7 +16,7 @@ from neuroshard_api.plan import ShardingType
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.tables import Optimizer
 from neuroshard_planner.baselines import BASELINES
-from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.search import plan
 from searches import assert_valid, placed, planned, problem_of, search_requests
 
@@ -147,12 +147,6 @@ def test_a_baseline_can_be_asked_for(algorithm: Algorithm) -> None:
     compared = {baseline.algorithm: baseline.total_ms for baseline in found.baselines}
     assert found.predicted.total_ms == pytest.approx(compared[algorithm], rel=1e-6)
     assert found.search.improvements == 0
-
-
-def test_an_algorithm_of_another_package_is_refused_by_name() -> None:
-    """TorchRec's planner is no part of the plan path."""
-    with pytest.raises(RequestError, match=r"^algorithm: 'torchrec'"):
-        planned(request(algorithm=Algorithm.TORCHREC))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""The task distribution of NeuroShard's paper (MLSys 2023), redrawn from what is published of it. Solves nothing.
+
+The paper samples its tasks from the 856 tables of facebookresearch/dlrm_datasets: 100 tasks of 10 to 59 tables, each
+with a dimension from {4, 8, ..., 128}, for 4 devices of 4 GB. Of those tables only sums are published here
+(benchmarks/data): lookups, distinct rows, and the shares of both by hits per row in a batch of 65,536. The spread over
+the tables is therefore assumed:
+
+- rows: log-normal, cut off at 100 and 10 million;
+- lookups per sample: log-normal, independent of the rows, scaled to the published sum;
+- skew: row frequencies fall as 1 / rank ** exponent; the exponent grows with the rows, with a normal rest.
+
+`python -m benchmarks.task_pool` fits the five free numbers to the published sums and shows how near they come.
+The draws are the quantiles of each distribution in random order, so that a pool differs from its distribution in
+nothing but the pairing.
+"""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from neuroshard_api.presets import preset
+from neuroshard_api.request import Constraints, MemorySettings, PlanRequest
+from neuroshard_api.tables import Optimizer, Table, TableSet
+from neuroshard_planner.costs.shards import FloatArray
+from neuroshard_planner.memory import MemoryLedger
+
+NUM_POOL_TABLES = 856
+GLOBAL_BATCH_SIZE = 65_536
+LOOKUPS = 887_017_990  # of the pool in one batch, as published
+DIMS = (4, 8, 16, 32, 64, 128)
+NUM_TASKS = 100
+FEWEST_TABLES, MOST_TABLES = 10, 59
+MEMORY_BYTES = 4 * 10**9
+DEVICE_TYPE = "h100-80gb"
+SEED = 2023
+FEWEST_ROWS, MOST_ROWS = 100, 10_000_000
+MOST_LOOKUPS_PER_SAMPLE = 200.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolShape:
+    """The free numbers of the pool; the defaults are the fit's, rounded."""
+
+    log10_rows: float = 5.716
+    """Mean of the logarithm."""
+    log10_rows_spread: float = 0.511
+    """Standard deviation of the logarithm."""
+    log_lookups_spread: float = 1.02
+    """Standard deviation of the natural logarithm of the lookups per sample."""
+    exponent: float = 0.854
+    """Zipf exponent of a table of median rows."""
+    exponent_per_row_spread: float = 0.275
+    """What one standard deviation more rows adds to the exponent."""
+    exponent_spread: float = 0.045
+    """Standard deviation of the exponents of equal rows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """Tables without dimensions, one row each."""
+
+    num_rows: FloatArray
+    pooling_factor: FloatArray
+    exponent: FloatArray
+
+
+def draw_pool(shape: PoolShape | None = None, num_tables: int = NUM_POOL_TABLES) -> Pool:
+    """Return the pool; fewer tables than NUM_POOL_TABLES stand for the whole with an equal share of the lookups."""
+    shape = shape or PoolShape()
+    generator = np.random.default_rng(SEED)
+    quantiles = np.array([NormalDist().inv_cdf((index + 0.5) / num_tables) for index in range(num_tables)])
+    rows, lookups, rest = (generator.permutation(quantiles) for _ in range(3))
+    mean_lookups = LOOKUPS / NUM_POOL_TABLES / GLOBAL_BATCH_SIZE
+    spread = np.exp(shape.log_lookups_spread * lookups)
+    return Pool(
+        num_rows=np.clip(
+            np.round(10 ** (shape.log10_rows + shape.log10_rows_spread * rows)), FEWEST_ROWS, MOST_ROWS
+        ),
+        pooling_factor=np.minimum(spread * mean_lookups / spread.mean(), MOST_LOOKUPS_PER_SAMPLE),
+        exponent=np.clip(
+            shape.exponent + shape.exponent_per_row_spread * rows + shape.exponent_spread * rest, 0.0, 2.0
+        ),
+    )
+
+
+def sampled_tables(pool: Pool, num_tables: int, generator: np.random.Generator, *, name: str) -> TableSet:
+    """Return a set of tables of the pool, each with a dimension of its own; repeats only where the pool is too small."""
+    chosen = generator.choice(len(pool.num_rows), num_tables, replace=num_tables > len(pool.num_rows))
+    dims = generator.choice(DIMS, num_tables)
+    return TableSet(
+        name=name,
+        global_batch_size=GLOBAL_BATCH_SIZE,
+        tables=tuple(
+            Table(
+                name=f"t{position}",
+                num_embeddings=int(pool.num_rows[table]),
+                embedding_dim=int(dim),
+                pooling_factor=float(pool.pooling_factor[table]),
+                zipf_exponent=float(pool.exponent[table]),
+            )
+            for position, (table, dim) in enumerate(zip(chosen.tolist(), dims.tolist(), strict=True))
+        ),
+    )
+
+
+def task_tables() -> list[TableSet]:
+    """Return the tables of the 100 tasks."""
+    pool = draw_pool()
+    generator = np.random.default_rng(SEED)
+    return [
+        sampled_tables(pool, int(generator.integers(FEWEST_TABLES, MOST_TABLES + 1)), generator, name=f"task {task}")
+        for task in range(NUM_TASKS)
+    ]
+
+
+def weights_only_request(tables: TableSet, num_devices: int) -> PlanRequest:
+    """Return a task under the paper's memory rule: 4 GB hold the FP32 weights, nothing else counts.
+
+    The ledger always counts pooled embeddings and inputs too. They get room of their own: received embeddings in
+    full, the embeddings and inputs of the shards in an even share per device. A plan with more than its share of
+    them on a device has that much less than 4 GB for the weights there.
+    """
+    draft = _request(tables, num_devices, optimizer=Optimizer.SGD, memory=MemorySettings(reserve_fraction=0.0))
+    ledger = MemoryLedger(draft)
+    index = np.arange(len(tables.tables))
+    columns = np.array([table.embedding_dim for table in tables.tables])
+    beside = int((ledger.activation_bytes(columns) + ledger.input_bytes(index)).sum())
+    return _limited(draft, MEMORY_BYTES + ledger.fixed_bytes + -(-beside // num_devices))
+
+
+def full_ledger_request(tables: TableSet, num_devices: int) -> PlanRequest:
+    """Return a task where 4 GB hold all that training needs: row-wise Adagrad's state, embeddings, inputs, reserve."""
+    return _limited(_request(tables, num_devices), MEMORY_BYTES)
+
+
+def unlimited_request(tables: TableSet, num_devices: int, *, devices_per_node: int | None = None) -> PlanRequest:
+    """Return a request with the whole memory of the device. ``devices_per_node`` None: one node."""
+    return _request(tables, num_devices, devices_per_node=devices_per_node)
+
+
+def _request(
+    tables: TableSet,
+    num_devices: int,
+    *,
+    devices_per_node: int | None = None,
+    optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD,
+    memory: MemorySettings | None = None,
+) -> PlanRequest:
+    per_node = devices_per_node or num_devices
+    return PlanRequest(
+        tables=tables,
+        topology=preset(DEVICE_TYPE).topology(num_nodes=num_devices // per_node, devices_per_node=per_node),
+        batch_size_per_device=max(1, (tables.global_batch_size or GLOBAL_BATCH_SIZE) // num_devices),
+        optimizer=optimizer,
+        memory=memory or MemorySettings(),
+    )
+
+
+def _limited(request: PlanRequest, memory_bytes: int) -> PlanRequest:
+    return request.model_copy(update={"constraints": Constraints(max_memory_bytes_per_device=memory_bytes)})

@@ -1,0 +1,126 @@
+"""Plans in TorchRec's types, there and back. Importing this needs nothing; calling it needs torchrec."""
+
+from typing import TYPE_CHECKING
+
+from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
+from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.tables import Table
+
+from neuroshard_planner.emission import SCORED_TYPES
+from neuroshard_planner.errors import PlanError
+from neuroshard_planner.imported_plan import imported_plan
+from neuroshard_planner.interop.installed import require_torchrec
+from neuroshard_planner.interop.torchrec_document import (
+    DEFAULT_MODULE_PATH,
+    ComputeDevice,
+    TorchRecParameter,
+    TorchRecPlan,
+    torchrec_plan,
+)
+from neuroshard_planner.search import Bundle
+
+if TYPE_CHECKING:
+    from torchrec.distributed.types import ParameterSharding, ShardingPlan
+
+
+def to_sharding_plan(
+    plan: Plan, *, module_path: str = DEFAULT_MODULE_PATH, compute_device: ComputeDevice = "cuda"
+) -> "ShardingPlan":
+    """Return the plan for DistributedModelParallel; arguments and errors as torchrec_plan's."""
+    return load_sharding_plan(torchrec_plan(plan, module_path=module_path, compute_device=compute_device))
+
+
+def load_sharding_plan(exported: TorchRecPlan) -> "ShardingPlan":
+    """Return an exported plan in TorchRec's types. Raises MissingPackageError without torchrec."""
+    require_torchrec("a TorchRec ShardingPlan")
+    from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan  # noqa: PLC0415
+
+    return ShardingPlan(
+        plan={
+            path: EmbeddingModuleShardingPlan({name: _sharding(parameter) for name, parameter in tables.items()})
+            for path, tables in exported.modules.items()
+        }
+    )
+
+
+def from_sharding_plan(
+    sharding_plan: "ShardingPlan",
+    request: PlanRequest,
+    *,
+    bundle: Bundle,
+    algorithm: Algorithm = Algorithm.TORCHREC,
+) -> Plan:
+    """Return a plan document for a TorchRec plan: its own shards, with costs, bound and baselines of this planner.
+
+    Args:
+        sharding_plan: of any module paths; its tables together are the request's.
+        request: what the plan answers; the result carries it with the given algorithm.
+        bundle: predicts the costs.
+        algorithm: what the document says the plan was found by.
+
+    Raises:
+        PlanError: tables, shards, devices, constraints or memory do not match the request, or a table is sharded
+            or computed in a way that cannot be scored.
+    """
+    request = request.model_copy(update={"algorithm": algorithm})
+    wanted = {table.name: table for table in request.tables.tables}
+    given = {name: sharding for module in sharding_plan.plan.values() for name, sharding in module.items()}
+    # The request's tables in its order, then whatever else there is: the checks name both what lacks and what is over.
+    order = [name for name in wanted if name in given] + [name for name in given if name not in wanted]
+    tables = tuple(_table(name, wanted.get(name), given[name]) for name in order)
+    return imported_plan(tables, request, bundle=bundle)
+
+
+def _sharding(parameter: TorchRecParameter) -> "ParameterSharding":
+    from torchrec.distributed.types import (  # noqa: PLC0415
+        EnumerableShardingSpec,
+        ParameterSharding,
+        ShardMetadata,
+    )
+    from torchrec.modules.embedding_configs import DataType  # noqa: PLC0415
+
+    return ParameterSharding(
+        sharding_type=parameter.sharding_type.value,
+        compute_kernel=parameter.compute_kernel,
+        ranks=list(parameter.ranks),
+        sharding_spec=EnumerableShardingSpec(
+            [
+                ShardMetadata(
+                    shard_offsets=list(shard.shard_offsets),
+                    shard_sizes=list(shard.shard_sizes),
+                    placement=shard.placement,
+                )
+                for shard in parameter.shards
+            ]
+        ),
+        output_dtype=None if parameter.output_dtype is None else DataType[parameter.output_dtype.value],
+    )
+
+
+def _table(name: str, table: Table | None, sharding: "ParameterSharding") -> TablePlacement:
+    """Return the shards of one table, by ascending column; ``table`` None: not in the request."""
+    known = [kind.value for kind in SCORED_TYPES]
+    if sharding.sharding_type not in known:
+        raise PlanError(
+            f"{name}.sharding_type: is {sharding.sharding_type!r}, the cost models score {' and '.join(known)} only"
+        )
+    if sharding.compute_kernel != "fused":
+        raise PlanError(f"{name}.compute_kernel: is {sharding.compute_kernel!r}, the cost models are for 'fused' only")
+    if sharding.sharding_spec is None:
+        raise PlanError(f"{name}.sharding_spec: is missing; give an EnumerableShardingSpec with every shard's place")
+    shards = sorted(
+        (
+            Shard(
+                device=metadata.placement.rank(),
+                row_offset=metadata.shard_offsets[0],
+                num_rows=metadata.shard_sizes[0],
+                column_offset=metadata.shard_offsets[1],
+                num_columns=metadata.shard_sizes[1],
+            )
+            for metadata in sharding.sharding_spec.shards
+        ),
+        key=lambda shard: shard.column_offset,
+    )
+    whole = table is not None and len(shards) == 1 and shards[0].num_columns == table.embedding_dim
+    kind = ShardingType.TABLE_WISE if whole else ShardingType(sharding.sharding_type)
+    return TablePlacement(name=name, sharding_type=kind, shards=tuple(shards))
