@@ -64,7 +64,7 @@ def test_the_swaps_next_to_the_wanted_load_are_given() -> None:
     placement = placed(problem, (0, 64, 0), *((unit, 64, 1) for unit in range(1, 6)))
     load = np.array([10.0, 1.0, 6.0, 8.0, 9.0, 12.0])
 
-    steps = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), load=load, wanted=np.array([3.0]))
+    steps = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([3.0]))
 
     assert sorted(load[steps.target_shard].tolist()) == [6.0, 8.0]
     assert (steps.source_kind == problem.whole[steps.target_shard]).all()
@@ -73,18 +73,18 @@ def test_the_swaps_next_to_the_wanted_load_are_given() -> None:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        pytest.param(0.0, {9.0}, id="none: the next lighter"),
+        pytest.param(0.0, {9.0, 11.0}, id="none: the next lighter and heavier"),
         pytest.param(100.0, {1.0}, id="more than there is: the lightest"),
     ],
 )
-def test_a_partner_is_always_lighter(wanted: float, expected: set[float]) -> None:
-    """A swap takes load off the source."""
+def test_a_want_out_of_range_takes_what_is_nearest(wanted: float, expected: set[float]) -> None:
+    """There is a candidate on each side that has shards."""
     problem = problem_of(request(*tables(4), num_devices=2))
     placement = placed(problem, (0, 64, 0), (1, 64, 1), (2, 64, 1), (3, 64, 1))
     load = np.array([10.0, 1.0, 9.0, 11.0])
 
     steps = swaps(
-        problem, State(problem, placement), np.array([0]), np.array([1]), load=load, wanted=np.array([wanted])
+        problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([wanted])
     )
 
     assert set(load[steps.target_shard].tolist()) == expected
@@ -101,7 +101,7 @@ def test_a_swap_looks_at_each_target_apart() -> None:
         State(problem, placement),
         np.array([0]),
         np.array([2, 3, 1]),
-        load=load,
+        size=load,
         wanted=np.array([3.0, 3.0, 7.0]),
     )
 
@@ -115,7 +115,7 @@ def test_a_swap_brings_no_two_shards_of_a_table_together() -> None:
     placement = placed(problem, (0, 64, 0), (0, 64, 1), (1, 128, 1))
     load = np.array([5.0, 4.0, 1.0])
 
-    steps = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), load=load, wanted=np.array([4.0]))
+    steps = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([4.0]))
 
     assert outcomes(problem, placement, 0, steps) in ([], [[(0, 64, 0), (0, 64, 1), (1, 128, 1)]])
 
@@ -127,7 +127,7 @@ def test_a_swap_keeps_both_tables_on_their_devices() -> None:
     placement = placed(problem, (0, 64, 0), (1, 64, 1), (2, 64, 1))
     load = np.array([10.0, 5.0, 4.0])
 
-    steps = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), load=load, wanted=np.array([5.5]))
+    steps = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([5.5]))
 
     assert steps.target_shard.tolist() == [2]
 
@@ -217,7 +217,7 @@ def test_no_step_breaks_a_constraint_or_loses_a_column(asked: PlanRequest, seed:
     steps = Steps.concatenated(
         [
             moves(problem, state, held, targets),
-            swaps(problem, state, held, targets, load=load, wanted=wanted),
+            swaps(problem, state, held, targets, size=load, wanted=wanted),
             splits(problem, state, held, targets, load=load, wanted=wanted),
         ]
     )
