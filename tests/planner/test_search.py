@@ -59,7 +59,7 @@ def test_another_process_with_another_hash_seed_finds_the_same_plan() -> None:
     assert found.stdout == planned(golden_request()).to_json()
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(asked=search_requests())
 def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     """Tables are covered once within constraints and memory, no baseline is cheaper, and the bound lies below."""
