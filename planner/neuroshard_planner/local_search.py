@@ -83,7 +83,7 @@ class LocalSearch:
         """Steps taken so far, over all placements."""
 
     def improve(self, placement: Placement) -> Placement:
-        """Return a placement that costs at most as much."""
+        """Return a placement that costs at most as much as the merged one."""
         state = State(self._problem, merged(self._problem, placement))
         while self._problem.work < self._work_budget:
             if not any(self._step(state, source) for source in _bounding_devices(state)):

@@ -136,7 +136,8 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     options = OptionTable(problem)
     loads = (problem.kinds.representation @ slopes).sum(axis=1)
     splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
-    starts = [candidate.placement for candidate in splits.run()] + list(_placed(baselines).values())
+    # Merged before they are ranked: two shards of a table on one device can seem cheaper than the one they become.
+    starts = [merged(problem, candidate.placement) for candidate in splits.run()] + list(_placed(baselines).values())
     order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
     chosen = [starts[start] for start in order]
     packing = _packing(problem)

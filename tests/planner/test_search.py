@@ -59,7 +59,7 @@ def test_another_process_with_another_hash_seed_finds_the_same_plan() -> None:
     assert found.stdout == planned(golden_request()).to_json()
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(asked=search_requests())
 def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     """Tables are covered once within constraints and memory, no baseline is cheaper, and the bound lies below."""
@@ -202,6 +202,20 @@ def test_a_table_that_fits_no_device_whole_is_split() -> None:
 
     assert_valid(asked, found)
     assert all(baseline.total_ms is None and "never splits" in str(baseline.problem) for baseline in found.baselines)
+
+
+def test_shards_that_will_be_merged_are_ranked_as_merged() -> None:
+    """Two slices of a cached table on one device seem cheaper than the one they become, and than a baseline."""
+    members = [
+        table("t0", num_embeddings=100_000, embedding_dim=1024, zipf_exponent=0.0, pooling_factor=30.0),
+        table("t1", num_embeddings=10_000, embedding_dim=512, zipf_exponent=0.0, pooling_factor=10.0),
+        table("t2", num_embeddings=1_000_000, embedding_dim=256, zipf_exponent=0.6, pooling_factor=60.0),
+        table("t3", num_embeddings=1_000_000, embedding_dim=512, zipf_exponent=0.0, pooling_factor=60.0),
+    ]
+
+    found = planned(request(*members, num_devices=2, search=SearchSettings(beam_width=1, work_budget=200)))
+
+    assert found.predicted.total_ms <= min(baseline.total_ms or np.inf for baseline in found.baselines) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("work_budget", [1, 50, 400])
