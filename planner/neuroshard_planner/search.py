@@ -26,7 +26,7 @@ from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
 MOST_WORK_PER_UNIT = 200
-WORK_PER_DEVICE = 100
+LEAST_WORK = 20_000  # some tenths of a second: small sets are cheap to search well
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
@@ -141,7 +141,7 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
     # Merged before they are ranked: two shards of a table on one device can seem cheaper than the one they become.
     starts = [merged(problem, candidate.placement) for candidate in splits.run()] + list(_placed(baselines).values())
-    order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
+    order = np.argsort(problem.total_ms(starts), kind="stable")[: 2 * request.search.beam_width]
     chosen = [starts[start] for start in order]
     packing = _packing(problem)
     if not chosen or sum(packing.whole_bytes) > TIGHT * packing.num_usable_devices * packing.capacity_bytes:
@@ -177,7 +177,7 @@ def attempts(problem: Problem) -> Attempts:
 
 def _default_budget(problem: Problem) -> int:
     per_unit = min(MOST_WORK_PER_UNIT, WORK_PER_UNIT * problem.num_devices**0.5)
-    return int(per_unit * len(problem.units)) + WORK_PER_DEVICE * problem.num_devices
+    return max(LEAST_WORK, int(per_unit * len(problem.units)))
 
 
 def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | PlannerError:
