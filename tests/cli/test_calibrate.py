@@ -2,31 +2,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import table
+from builders import table, table_set
 from neuroshard_api.records import ComputeSample, ProfileRecord
 from neuroshard_api.tables import Optimizer
 from neuroshard_planner.costs.bundle_store import bundled_root, load_bundle
+from neuroshard_planner.costs.reuse import shard_arrays
 
 BUNDLE = bundled_root() / "h100-80gb"
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
-    """Write ten measurements of a machine, of more and more tables."""
+    """Write ten measurements of a machine that takes 1.7 times as long as the bundle says."""
     path = tmp_path / "records.jsonl"
-    lines = [
-        ProfileRecord(
-            source="measured:Test Device",
-            compute=ComputeSample(
-                tables=tuple(table(f"t{index}") for index in range(count)),
-                batch_size=65536,
-                optimizer=Optimizer.ROWWISE_ADAGRAD,
-            ),
-            forward_ms=0.5 * count,
-            backward_ms=1.1 * count,
-        ).model_dump_json(exclude_none=True)
-        for count in range(1, 11)
-    ]
+    costs = load_bundle(BUNDLE)
+    lines = []
+    for count in range(1, 11):
+        tables = tuple(table(f"t{index}", pooling_factor=float(count)) for index in range(count))
+        sample = ComputeSample(tables=tables, batch_size=65536, optimizer=Optimizer.ROWWISE_ADAGRAD)
+        shards = shard_arrays(table_set(*tables), global_batch_size=sample.batch_size, optimizer=sample.optimizer)
+        forward, backward = costs.compute_ms(costs.represent(shards).sum(axis=0)).tolist()
+        record = ProfileRecord(
+            source="measured:Test Device", compute=sample, forward_ms=1.7 * forward, backward_ms=1.7 * backward
+        )
+        lines.append(record.model_dump_json(exclude_none=True))
     path.write_text("\n".join(lines))
     return path
 
@@ -40,7 +39,8 @@ def test_a_bundle_is_rescaled(neuroshard: Any, records: Path) -> None:
     assert "measured:Test Device, 10 records; error" in result.out
     calibration = load_bundle(out).manifest.calibration
     assert calibration is not None
-    assert calibration.mape_after < calibration.mape_before
+    assert calibration.compute_scale == pytest.approx((1.0, 1.7), rel=1e-3)
+    assert calibration.mape_after < 0.01 < calibration.mape_before
     assert load_bundle(BUNDLE).manifest.calibration is None
 
 

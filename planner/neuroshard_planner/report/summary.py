@@ -34,6 +34,8 @@ def cost_terms_ms(cost: DeviceCost) -> list[float]:
     return [getattr(cost, field) for field, _ in COST_TERMS]
 
 
+LEAST_SHARE = 5e-4  # of a step; less is shown as nothing
+
 FEW_SHARDS = 3
 """Shards of one table that are always named one by one."""
 
@@ -173,7 +175,7 @@ class PlanSummary:
             (("compute", slowest.compute_ms), ("all-to-all", slowest.communication_ms), ("wait", slowest.cost.wait_ms)),
             key=lambda part: -part[1],
         )
-        shares = ", ".join(f"{format_percent(ms / total)} {name}" for name, ms in parts if ms)
+        shares = ", ".join(f"{format_percent(ms / total)} {name}" for name, ms in parts if ms / total >= LEAST_SHARE)
         return f"Device {slowest.index} decides the step: {format_ms(total)} ms, of which {shares}."
 
     def extremes(self, count: int) -> tuple[DeviceView, ...]:
