@@ -8,7 +8,7 @@ from neuroshard_planner.report.html import render_html
 def test_a_plan_becomes_a_page(neuroshard: Any, tmp_path: Path) -> None:
     """On stdout, or in a file of which people are told."""
     plan, page = tmp_path / "plan.json", tmp_path / "report.html"
-    neuroshard("plan", "mlperf-dlrm-v1", "--devices", "4", "--device-type", "h200-141gb", "--out", plan)
+    neuroshard("plan", "mlperf-dlrm-v1", "--devices", "4", "--device-type", "h100-80gb", "--out", plan)
     to_stdout = neuroshard("report", plan)
     to_file = neuroshard("report", plan, "-o", page)
 

@@ -13,7 +13,7 @@ from neuroshard_planner.costs.bundle_store import bundled_root
 def plan(neuroshard: Any, tmp_path: Path) -> Path:
     """Write a plan of a bundled workload."""
     path = tmp_path / "plan.json"
-    neuroshard("plan", "criteo-kaggle", "--devices", "4", "--device-type", "a100-80gb", "--out", path)
+    neuroshard("plan", "criteo-kaggle", "--devices", "4", "--device-type", "h100-80gb", "--out", path)
     return path
 
 
