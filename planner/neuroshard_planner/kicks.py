@@ -49,11 +49,13 @@ class Kicks:
     def _recut(self, placement: Placement, bounding: int) -> Placement:
         """Cut a unit of the bounding device another way; each new shard goes where there is least load."""
         options, kinds = self._options, self._problem.kinds
-        held = np.unique(kinds.unit[placement.kinds[placement.devices == bounding]])
-        splittable = held[options.last[held] > options.first[held]]
-        if not len(splittable):
+        held = placement.kinds[placement.devices == bounding]
+        held = held[options.last[kinds.unit[held]] > options.first[kinds.unit[held]]]
+        if not len(held):
             return self._moved(placement, bounding)
-        unit = int(self._generator.choice(splittable))
+        # What bounds the device is most often its most expensive unit.
+        load = kinds.representation[held].astype(np.float64) @ self._slopes
+        unit = int(kinds.unit[self._generator.choice(held, p=load / load.sum())])
         option = int(self._generator.integers(options.first[unit], options.last[unit] + 1))
         rest = kinds.unit[placement.kinds] != unit
         recut = Placement(kinds=placement.kinds[rest], devices=placement.devices[rest])

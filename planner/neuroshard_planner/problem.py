@@ -16,7 +16,7 @@ from neuroshard_planner.memory import MemoryLedger
 
 Float32Array = NDArray[np.float32]
 
-LOOKUPS_PER_EVALUATION = 512  # greedy look-ups that take as long as one evaluation of a device by the networks
+LOOKUPS_PER_EVALUATION = 1024  # greedy look-ups that take as long as one evaluation of a device by the networks
 NUM_TRANSFER_KNOTS = 256  # relative interpolation error of a transfer time is below 1e-3
 
 
