@@ -108,10 +108,8 @@ def speed(bundles: list[CostBundle]) -> Iterator[str]:
 
 def training(device: str) -> Iterator[str]:
     """Yield the time of one training run, and whether it gives the bundled weights."""
-    import torch  # noqa: PLC0415 - only this section trains
-    from neuroshard_planner.pretrain.train import PretrainSettings, pretrain  # noqa: PLC0415
+    from neuroshard_planner.pretrain.train import PretrainSettings, pretrain  # noqa: PLC0415 - only here torch loads
 
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         wall, processor = time.perf_counter(), time.process_time()
         manifest = pretrain(preset(device), Path(folder) / device, PretrainSettings())
