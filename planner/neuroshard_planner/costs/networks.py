@@ -62,6 +62,8 @@ class _Mlp:
             raise ValueError("holds no layers")
         mean = _take(weights, "mean", num_inputs).astype(np.float64)
         std = _take(weights, "std", num_inputs).astype(np.float64)
+        if std.min() <= 0:
+            raise ValueError("has standard deviations in 'std' that are not positive")
         layers: list[tuple[Float32Array, Float32Array]] = []
         width = num_inputs
         for index in range(num_layers):

@@ -76,6 +76,7 @@ def test_a_head_that_could_fall_is_refused(name: str, position: tuple[int, ...])
         ({"head_bias": np.ones(2, dtype=np.float32)}, "'head_bias'"),
         ({"shard.layer1.bias": np.full(NUM_DEMANDS, np.nan, dtype=np.float32)}, "not finite"),
         ({"shard.around": np.ones((3, NUM_DEMANDS), dtype=np.float32)}, "'around'"),
+        ({"shard.std": np.zeros(59, dtype=np.float32)}, "'std' that are not positive"),
         ({"shard.layer0.weight": np.ones((59, 7), dtype=np.float64)}, "float64"),
     ],
 )
