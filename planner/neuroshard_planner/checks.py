@@ -20,7 +20,11 @@ TOLERANCE = 1e-6  # relative, between costs that are written in the plan twice
 
 def require_sound(plan: Plan) -> None:
     """Do nothing if the plan has no problems. Raises PlanError that lists them."""
-    problems = plan_problems(plan)
+    require_none(plan_problems(plan))
+
+
+def require_none(problems: Sequence[str]) -> None:
+    """Do nothing if there are no problems. Raises PlanError that lists them."""
     if problems:
         rest = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""  # noqa: PLR2004 - three fill a terminal
         raise PlanError(f"the plan does not match its request: {'; '.join(problems[:3])}{rest}; make it again")

@@ -54,6 +54,8 @@ class SplitSearch:
         beam = self._best(((state, grid) for state in self._proposals()), settings.beam_width)
         waited = 0
         while beam and waited < PATIENCE and self.levels < settings.max_levels:
+            if self._problem.work >= self._work_budget:
+                break
             self.levels += 1
             children = [
                 (child, [(candidate.lane.dim_limit / self._mean_dim_sum, candidate.lane.memory_price)])

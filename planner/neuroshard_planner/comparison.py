@@ -51,7 +51,8 @@ def compare(
     """Give one comparison per algorithm, each worked out when it is asked for, from the start and alone.
 
     The request's own ``algorithm`` plays no part. The time between two items is the time of the second one's
-    algorithm, its scoring included; the neural search includes the baselines that it starts from.
+    algorithm, its scoring included; the neural search includes the baselines that it starts from, and TorchRec's
+    planner the first import of TorchRec, unless interop.installed.require_torchrec was called before.
 
     Raises:
         RequestError: the request contradicts itself.

@@ -123,7 +123,7 @@ def _groups(request: PlanRequest, position: Mapping[str, int]) -> list[tuple[int
                 name = request.tables.tables[index].name
                 raise RequestError(f"{path}: table {name!r} is already in {owner[index]}; a table has one group")
             owner[index] = path
-    return [tuple(sorted(group)) for group in members.values() if len(group) > 1]
+    return [tuple(sorted(group)) for group in members.values()]
 
 
 def _check_devices(path: str, devices: Sequence[int], num_devices: int) -> None:

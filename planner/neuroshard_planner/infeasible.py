@@ -1,5 +1,7 @@
 """Why no plan fits, and the smallest change after which one does, as a sentence."""
 
+import math
+
 from neuroshard_api.request import PlanRequest
 
 from neuroshard_planner.constraints import allowed_devices, resolve_units
@@ -9,6 +11,7 @@ from neuroshard_planner.packing import Packing
 
 GIB = 2**30
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
+QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too
 PRECISION = 0.01  # of the memory that a device would need
 
 
@@ -60,7 +63,14 @@ def _remedy(request: PlanRequest, packing: Packing) -> str:
     if needed is not None:
         ledger = MemoryLedger(request)
         per_device = (needed + ledger.fixed_bytes - ledger.reserve_bytes) / (1 - request.memory.reserve_fraction)
-        remedies.append(f"devices with {_gib(per_device)} of memory would do")
+        enough = _gib(math.ceil(per_device / GIB * 100) * GIB / 100)  # rounded down it might not do
+        limit = request.constraints.max_memory_bytes_per_device
+        if limit is None:
+            remedies.append(f"devices with {enough} of memory would do")
+        elif per_device + GIB / 100 <= request.topology.device.memory_bytes:
+            remedies.append(f"constraints.max_memory_bytes_per_device of {enough} would do")
+        else:
+            remedies.append(f"devices with, and constraints.max_memory_bytes_per_device of, {enough} would do")
     nodes = _least_nodes(request)
     if nodes is not None:
         devices = nodes * request.topology.devices_per_node
@@ -75,11 +85,11 @@ def _least_capacity(packing: Packing) -> int | None:
     """Return the least capacity per device, to PRECISION, at which the units pack."""
     low = max(packing.capacity_bytes, 1)
     high = max(sum(packing.whole_bytes), 2 * low)
-    if packing.pack(high) is None:
+    if packing.pack(high, max_nodes=QUICK_NODES) is None:
         return None
-    while high > low * (1 + PRECISION):
-        middle = int((low * high) ** 0.5)
-        low, high = (low, middle) if packing.pack(middle) is not None else (middle, high)
+    while high > max(low * (1 + PRECISION), low + 1):
+        middle = max(math.isqrt(low * high), low + 1)
+        low, high = (low, middle) if packing.pack(middle, max_nodes=QUICK_NODES) is not None else (middle, high)
     return high
 
 
@@ -94,7 +104,7 @@ def _least_nodes(request: PlanRequest) -> int | None:
             packing = Packing(larger, units, allowed_devices(larger, units))
         except RequestError:
             return False
-        return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes) is not None
+        return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes, max_nodes=QUICK_NODES) is not None
 
     low, high = topology.num_nodes, 2 * topology.num_nodes
     while not fits(high):

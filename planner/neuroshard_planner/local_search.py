@@ -83,7 +83,7 @@ class LocalSearch:
         """Steps taken so far, over all placements."""
 
     def improve(self, placement: Placement) -> Placement:
-        """Return a placement that costs at most as much."""
+        """Return a placement that costs at most as much as the merged one."""
         state = State(self._problem, merged(self._problem, placement))
         while self._problem.work < self._work_budget:
             if not any(self._step(state, source) for source in _bounding_devices(state)):
@@ -126,13 +126,18 @@ class LocalSearch:
         targets = targets[targets != source][:NUM_TARGETS]
         wanted = (loaded[source] - loaded[targets]) / 2
         some = _spread(shards, NUM_SOURCE_SHARDS)
-        whole = Steps.concatenated(
-            [
-                moves(self._problem, state, some, targets),
-                swaps(self._problem, state, some, targets, load=load, wanted=wanted),
+        kinds = [
+            moves(self._problem, state, some, targets),
+            swaps(self._problem, state, some, targets, size=load, wanted=wanted),
+        ]
+        room = self._problem.memory.shard_capacity_bytes - state.levels[targets, MEMORY]
+        memory = self._traits()[state.kinds, MEMORY]
+        if room.min() < memory[some].max():  # memory may forbid the best by load: look for swaps that fit as well
+            kinds += [
+                swaps(self._problem, state, some, targets, size=memory, wanted=difference)
+                for difference in (room, np.zeros_like(room))
             ]
-        )
-        if self._take_best(state, source, whole, prices):
+        if self._take_best(state, source, Steps.concatenated(kinds), prices):
             return True
         largest, near = shards[-NUM_SPLIT_SHARDS:], slice(NUM_SPLIT_TARGETS)
         parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])

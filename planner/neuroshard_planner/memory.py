@@ -8,16 +8,21 @@ from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import Optimizer
 
 from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT, IndexArray
+from neuroshard_planner.errors import InfeasibleError
 
 INDEX_BYTES = 8  # KeyedJaggedTensor holds 64-bit indices and offsets
 STATE_BYTES = 4  # FBGEMM keeps optimizer state in FP32
+MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 
 _STATE_PER_ROW = {Optimizer.ROWWISE_ADAGRAD: 1}
 _STATE_PER_ELEMENT = {Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
 
 
 class MemoryLedger:
-    """Bytes by purpose, for the request's training settings."""
+    """Bytes by purpose, for the request's training settings.
+
+    Raises InfeasibleError where the tables need more bytes than can be counted.
+    """
 
     def __init__(self, request: PlanRequest) -> None:
         self._request = request
@@ -48,6 +53,7 @@ class MemoryLedger:
         """What every device needs whatever the plan."""
         self.shard_capacity_bytes = self.capacity_bytes - self.fixed_bytes
         """What is left for shards; not positive where nothing fits."""
+        self._check_countable()
 
     def weights_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
         """Return the weights of shards, [n]."""
@@ -75,6 +81,20 @@ class MemoryLedger:
             + self.activation_bytes(num_columns)
             + self.input_bytes(tables)
         )
+
+    def _check_countable(self) -> None:
+        tables = self._request.tables.tables
+        rows = np.array([table.num_embeddings for table in tables])
+        columns = np.array([table.embedding_dim for table in tables])
+        whole = self.shard_bytes(np.arange(len(tables)), rows, columns)
+        total = float(whole.sum(dtype=np.float64))
+        if total > MOST_BYTES:
+            largest = int(whole.argmax())
+            raise InfeasibleError(
+                f"the tables need {total:.3g} bytes, more than any memory; the largest table is "
+                f"{tables[largest].name!r} with {float(whole[largest]):.3g} bytes; "
+                f"check tables.tables[{largest}].num_embeddings"
+            )
 
     def devices(
         self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray, device: IndexArray

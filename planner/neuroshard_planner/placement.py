@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from neuroshard_planner.costs.shards import FloatArray, IndexArray
 from neuroshard_planner.problem import Float32Array, Placement, Problem
 
+_LEAST_SLOPE = 1e-12
 _SECANT_STEP = 0.05  # of the coordinate; ReLU heads are piecewise linear, so a step must cross some pieces
 
 
@@ -36,7 +37,8 @@ def tangent(problem: Problem, sums: Float32Array) -> FloatArray:
     steps = _SECANT_STEP * sums + np.float32(1e-6) * sums.sum() + np.float32(1e-12)
     points = np.vstack([sums, sums + np.diag(steps)])
     times = problem.compute_ms(points).astype(np.float64)
-    slopes: FloatArray = (times[1:] - times[0]) / steps[:, None]
+    # Tiny tables vanish beside a call's launch; a floor keeps their loads apart and above zero.
+    slopes: FloatArray = np.maximum((times[1:] - times[0]) / steps[:, None], _LEAST_SLOPE)
     return slopes
 
 

@@ -24,6 +24,7 @@ from neuroshard_planner.problem import CostModel, Placement, Problem, ShardSize
 from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 150  # device evaluations: the default budget ends the search after some 1.5 ms per table
+TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
 
@@ -62,6 +63,8 @@ def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
     problem = Problem(request, bundle)
+    if problem.memory.shard_capacity_bytes <= 0:
+        raise infeasible(request, _packing(problem))
     baselines = attempts(problem)
     bound_ms = lower_bound_ms(problem)
     result = find(problem, baselines=baselines, bound_ms=bound_ms)
@@ -126,21 +129,26 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
         if isinstance(found, PlannerError):
             raise found
         return Found(placement=found)
-    if problem.memory.shard_capacity_bytes <= 0:
-        raise infeasible(request, _packing(problem))
-    work_budget = request.search.work_budget or WORK_PER_UNIT * len(problem.units)
+    # What the bound took is no search: on wide tables it would leave nothing of the budget.
+    work_budget = problem.work + (request.search.work_budget or WORK_PER_UNIT * len(problem.units))
     mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     slopes = tangent(problem, mean_sums)
     options = OptionTable(problem)
-    splits = SplitSearch(
-        problem, options, loads=(problem.kinds.representation @ slopes).sum(axis=1), work_budget=work_budget * 2 // 3
-    )
-    starts = [candidate.placement for candidate in splits.run()] + list(_placed(baselines).values())
-    if not starts:
-        starts = [_packed(problem)]
+    loads = (problem.kinds.representation @ slopes).sum(axis=1)
+    splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
+    # Merged before they are ranked: two shards of a table on one device can seem cheaper than the one they become.
+    starts = [merged(problem, candidate.placement) for candidate in splits.run()] + list(_placed(baselines).values())
     order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
+    chosen = [starts[start] for start in order]
+    packing = _packing(problem)
+    if not chosen or sum(packing.whole_bytes) > TIGHT * packing.num_usable_devices * packing.capacity_bytes:
+        # Greedy placement looks at loads first; where memory binds, a packing often leads to a better plan.
+        packed = _packed(problem, packing)
+        chosen += [] if packed is None else [packed]
+    if not chosen:
+        raise infeasible(request, packing)
     local = LocalSearch(problem, slopes=slopes, work_budget=work_budget)
-    refined = [local.improve(starts[start]) for start in order]
+    refined = [local.improve(start) for start in chosen]
     totals = problem.total_ms(refined)
     best, best_ms = refined[int(totals.argmin())], float(totals.min())
     generator = np.random.default_rng(request.search.seed)
@@ -180,12 +188,11 @@ def _packing(problem: Problem) -> Packing:
     return Packing(problem.request, problem.units, problem.allowed)
 
 
-def _packed(problem: Problem) -> Placement:
+def _packed(problem: Problem, packing: Packing) -> Placement | None:
     """Return a placement found by memory alone."""
-    packing = _packing(problem)
     pieces = packing.pack(packing.capacity_bytes)
     if pieces is None:
-        raise infeasible(problem.request, packing)
+        return None
     units = [piece.unit for piece in pieces]
     sizes = [ShardSize(problem.units[piece.unit].num_rows, piece.num_columns) for piece in pieces]
     return Placement(

@@ -68,30 +68,31 @@ def swaps(
     shards: IndexArray,
     targets: IndexArray,
     *,
-    load: FloatArray,
+    size: FloatArray,
     wanted: FloatArray,
 ) -> Steps:
-    """Give, for each shard and target, the swaps whose difference in load is next to the wanted one.
+    """Give, for each shard and target, the swaps whose difference in size is next to the wanted one.
 
-    ``load`` has one entry per placed shard, ``wanted`` one per target; the neighbours on both sides are given.
+    ``size`` (load or memory) has one entry per placed shard, ``wanted`` one per target; the neighbours on both sides
+    are given.
     """
     place = np.full(problem.num_devices, NONE)
     place[targets] = np.arange(len(targets))
     there = np.flatnonzero(place[state.devices] != NONE)
-    there = there[np.lexsort((load[there], place[state.devices[there]]))]
+    there = there[np.lexsort((size[there], place[state.devices[there]]))]
     if not len(there):
         return moves(problem, state, shards[:0], targets)
-    # One sorted key over all targets: the target's place in front of the load, scaled into [0, 1).
-    scale = 2.0 * float(load.max()) + 1e-30
-    key = place[state.devices[there]] + load[there] / scale
+    # One sorted key over all targets: the target's place in front of the size, scaled into [0, 1).
+    scale = 2.0 * float(size.max()) + 1e-30
+    key = place[state.devices[there]] + size[there] / scale
     shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
-    partner_load = np.clip(load[shard] - wanted[column], 0.0, None) / scale
-    above = np.searchsorted(key, column + np.minimum(partner_load, 0.75))
+    partner_size = np.clip(size[shard] - wanted[column], 0.0, None) / scale
+    above = np.searchsorted(key, column + np.minimum(partner_size, 0.75))
     partners = np.stack([above - 1, above])
     valid = (partners >= 0) & (partners < len(there))
     partner = there[np.where(valid, partners, 0)]
     target = targets[column]
-    valid &= (state.devices[partner] == target) & (load[partner] < load[shard])
+    valid &= state.devices[partner] == target
     shard, target = (np.broadcast_to(each, valid.shape)[valid] for each in (shard, target))
     partner = partner[valid]
     unit, partner_unit = problem.kinds.unit[state.kinds[shard]], problem.kinds.unit[state.kinds[partner]]

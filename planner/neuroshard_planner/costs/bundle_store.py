@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from neuroshard_api.bundle import BundleManifest, Range
@@ -31,7 +32,8 @@ from neuroshard_planner.errors import BundleDamagedError, BundleNotFoundError, B
 
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "weights.safetensors"
-NETWORK_FEATURES = {
+NetworkName = Literal["compute", "forward_communication", "backward_communication"]
+NETWORK_FEATURES: dict[NetworkName, tuple[str, ...]] = {
     "compute": COMPUTE_FEATURES,
     "forward_communication": COMMUNICATION_FEATURES,
     "backward_communication": COMMUNICATION_FEATURES,
@@ -100,8 +102,8 @@ class CostBundle:
         )
         columns = np.asarray(max_dim_sums, dtype=np.float64)
         times = [
-            self.forward_communication.transfer_ms(columns, collectives),
-            self.backward_communication.transfer_ms(columns, collectives),
+            network.transfer_ms(columns.ravel(), collectives).reshape(columns.shape)
+            for network in (self.forward_communication, self.backward_communication)
         ]
         if (calibration := self.manifest.calibration) is not None:
             scales = (calibration.forward_communication_scale, calibration.backward_communication_scale)

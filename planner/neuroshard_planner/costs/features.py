@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.costs.hit_counts import MEAN_HITS
 from neuroshard_planner.costs.shards import OPTIMIZERS, FloatArray, ShardArrays
+from neuroshard_planner.costs.simulator_cache import missed_rows
 
 Float32Array = NDArray[np.float32]
 
 FEATURE_VERSION = 1
+
+CACHE_MIB = (4, 16, 32, 64, 128)
+"""Caches for which the row reads that miss are features: around the last-level caches of today's devices."""
 
 COMPUTE_FEATURES = (
     "log2_num_rows",
@@ -34,6 +38,8 @@ COMPUTE_FEATURES = (
     "log2_row_bursts",
     "log2_output_sectors",
     "log2_output_bursts",
+    "log2_filled_bag_bytes",
+    *(f"log2_rows_missing_{size}_mib" for size in CACHE_MIB),
     *(f"optimizer_{optimizer.value}" for optimizer in OPTIMIZERS),
     *(f"reuse_bin_{index}" for index in range(REUSE_BINS)),
     *(f"lookup_bin_{index}" for index in range(REUSE_BINS)),
@@ -50,10 +56,15 @@ COMMUNICATION_FEATURES = (
     "log2_intra_node_latency",
     "log2_inter_node_latency",
     "log2_bytes_per_element",
+    "log2_total_bytes",
+    "log2_intra_node_transfer_seconds",
+    "log2_inter_node_transfer_seconds",
+    "log2_intra_node_latencies_seconds",
+    "log2_inter_node_latencies_seconds",
 )
 """Columns of communication_features, in this order. The largest message enters behind the network, as a ratio."""
 
-_LEAST_LATENCY_SECONDS = 1e-8  # a link without latency is read as ten nanoseconds: below any real one
+_LEAST_SECONDS = 1e-8  # what takes no time, such as a link without peers, is read as ten nanoseconds
 _LEAST_BYTES = 1.0
 
 SECTOR_BYTES = 32.0
@@ -68,6 +79,7 @@ def compute_features(shards: ShardArrays) -> Float32Array:
     """Return [n, len(COMPUTE_FEATURES)]: logarithms of what a shard holds and serves, and how its rows repeat."""
     row_bytes = shards.num_columns * shards.bytes_per_element
     output_bytes = shards.num_columns * OUTPUT_BYTES_PER_ELEMENT
+    row_sectors = np.ceil(row_bytes / SECTOR_BYTES)
     logs = np.log2(
         [
             shards.num_rows,
@@ -81,10 +93,17 @@ def compute_features(shards: ShardArrays) -> Float32Array:
             shards.lookups / shards.unique_rows,
             shards.lookups * row_bytes,
             shards.unique_rows * row_bytes,
-            np.ceil(row_bytes / SECTOR_BYTES),
+            row_sectors,
             np.ceil(row_bytes / BURST_BYTES),
             np.ceil(output_bytes / SECTOR_BYTES),
             np.ceil(output_bytes / BURST_BYTES),
+            shards.batch_size * -np.expm1(-shards.pooling_factor) * output_bytes,
+            *(
+                missed_rows(
+                    shards, row_bytes=row_sectors * SECTOR_BYTES, capacity_bytes=np.full(len(shards), size * 2.0**20)
+                )
+                for size in CACHE_MIB
+            ),
         ]
     )
     one_hot = np.arange(len(OPTIMIZERS)) == shards.optimizer[:, None]
@@ -154,17 +173,25 @@ def communication_features(collectives: Collectives) -> Float32Array:
     intra_latency = np.where(one_device, collectives.inter_latency, collectives.intra_latency)
     inter_latency = np.where(one_node, collectives.intra_latency, collectives.inter_latency)
     mean_bytes = collectives.mean_dim_sum * collectives.batch_size_per_device * collectives.bytes_per_element
+    num_devices = collectives.num_nodes * collectives.devices_per_node
+    intra_peers = collectives.devices_per_node - 1
+    inter_peers = num_devices - collectives.devices_per_node
     logs = np.log2(
         [
             np.maximum(mean_bytes, _LEAST_BYTES),
-            collectives.num_nodes * collectives.devices_per_node,
+            num_devices,
             collectives.devices_per_node,
             collectives.num_nodes,
             intra_bandwidth,
             inter_bandwidth,
-            np.maximum(intra_latency, _LEAST_LATENCY_SECONDS),
-            np.maximum(inter_latency, _LEAST_LATENCY_SECONDS),
+            np.maximum(intra_latency, _LEAST_SECONDS),
+            np.maximum(inter_latency, _LEAST_SECONDS),
             collectives.bytes_per_element,
+            np.maximum(mean_bytes * num_devices, _LEAST_BYTES),
+            np.maximum(mean_bytes * intra_peers / intra_bandwidth, _LEAST_SECONDS),
+            np.maximum(mean_bytes * inter_peers / inter_bandwidth, _LEAST_SECONDS),
+            np.maximum(intra_latency * intra_peers, _LEAST_SECONDS),
+            np.maximum(inter_latency * inter_peers, _LEAST_SECONDS),
         ]
     )
     return np.ascontiguousarray(logs.T, dtype=np.float32)

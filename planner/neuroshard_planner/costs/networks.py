@@ -6,8 +6,8 @@ weight of the head is non-negative and its units are maxima of two affine functi
 non-decreasing in the sum. That is what makes a search's lower bounds valid: for D devices with sums x_d,
 max_d f(x_d) >= f(sum_d x_d / D), and a device costs no less than any part of its shards.
 
-Communication: an MLP turns the collective's features into positive coefficients of three rising functions of the
-largest device's columns, so that the time never falls when that device grows.
+Communication: an MLP turns the collective's features into positive coefficients (each a sum of exponentials) of three
+rising functions of the largest device's columns, so that the time never falls when that device grows.
 """
 
 from collections.abc import Mapping
@@ -123,7 +123,7 @@ class ComputeNetwork:
     @property
     def num_demands(self) -> int:
         """Length R of a representation."""
-        return self.head_in.shape[0]
+        return len(self.head_in)
 
     def represent(self, features: Float32Array) -> Float32Array:
         """Return the demands [n, R] of shards, all positive; a device's demand is the sum over its shards."""
@@ -137,7 +137,7 @@ class ComputeNetwork:
             occupied: [...] which devices hold any shard; all others cost 0. None: those whose demand is not 0.
         """
         units = self.head_out.shape[0]
-        pieces = sums @ self.head_in
+        pieces: Float32Array = sums @ self.head_in
         pieces += self.head_bias
         first = pieces[..., :units]
         np.maximum(first, pieces[..., units:-2], out=first)
@@ -159,13 +159,14 @@ class CommunicationNetwork:
     def from_weights(cls, weights: Weights) -> Self:
         """Take the weights of one network by their names. Raises ValueError for shapes that do not fit."""
         mlp = _Mlp.from_weights(weights, num_inputs=len(COMMUNICATION_FEATURES))
-        if mlp.around.shape[1] != NUM_LOAD_TERMS:
-            raise ValueError(f"gives {mlp.around.shape[1]} coefficients, expected {NUM_LOAD_TERMS}")
+        if mlp.around.shape[1] % NUM_LOAD_TERMS:
+            raise ValueError(f"gives {mlp.around.shape[1]} outputs, expected a multiple of {NUM_LOAD_TERMS}")
         return cls(mlp=mlp)
 
     def coefficients_ms(self, collectives: Collectives) -> FloatArray:
         """Return [n, 3]: milliseconds of the constant and of each load term; 0 for collectives of one device."""
-        coefficients = self.mlp.exp(communication_features(collectives)).astype(np.float64)
+        outputs = self.mlp.exp(communication_features(collectives)).astype(np.float64)
+        coefficients: FloatArray = outputs.reshape(len(outputs), NUM_LOAD_TERMS, -1).sum(axis=2)
         coefficients *= (collectives.num_nodes * collectives.devices_per_node > 1)[:, None]
         return coefficients
 
@@ -173,12 +174,13 @@ class CommunicationNetwork:
         """Return milliseconds, non-decreasing and convex in ``max_dim_sums``, the columns of the fullest device.
 
         Args:
-            max_dim_sums: [n] one for each collective, or [...] for a single collective.
+            max_dim_sums: [n] one for each collective; if there is a single collective, of any number of plans.
             collectives: their settings.
         """
         constant, linear, smooth = self.coefficients_ms(collectives).T
         load, smooth_maximum = load_terms(np.maximum(max_dim_sums / collectives.mean_dim_sum, 1.0))
-        return constant + linear * load + smooth * smooth_maximum
+        times: FloatArray = constant + linear * load + smooth * smooth_maximum
+        return times
 
 
 def _take(weights: Weights, name: str, *shape: int) -> Float32Array:

@@ -6,10 +6,9 @@ from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
 from neuroshard_api.tables import Table
 
-from neuroshard_planner.bounds import lower_bound_ms
-from neuroshard_planner.checks import require_sound, table_problems
-from neuroshard_planner.emission import SCORED_TYPES, placement_of
+from neuroshard_planner.emission import SCORED_TYPES
 from neuroshard_planner.errors import PlanError
+from neuroshard_planner.imported_plan import imported_plan
 from neuroshard_planner.interop.installed import require_torchrec
 from neuroshard_planner.interop.torchrec_document import (
     DEFAULT_MODULE_PATH,
@@ -18,8 +17,7 @@ from neuroshard_planner.interop.torchrec_document import (
     TorchRecPlan,
     torchrec_plan,
 )
-from neuroshard_planner.problem import Problem
-from neuroshard_planner.search import Bundle, Found, attempts, document
+from neuroshard_planner.search import Bundle
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ParameterSharding, ShardingPlan
@@ -70,16 +68,7 @@ def from_sharding_plan(
     # The request's tables in its order, then whatever else there is: the checks name both what lacks and what is over.
     order = [name for name in wanted if name in given] + [name for name in given if name not in wanted]
     tables = tuple(_table(name, wanted.get(name), given[name]) for name in order)
-    problems = table_problems(tables, request)
-    if problems:
-        raise PlanError(f"the TorchRec plan does not match the request: {'; '.join(problems[:3])}")
-    problem = Problem(request, bundle)
-    found = Found(placement=placement_of(tables, problem))
-    plan = document(
-        problem, bundle, found, baselines=attempts(problem), bound_ms=lower_bound_ms(problem), tables=tables
-    )
-    require_sound(plan)
-    return plan
+    return imported_plan(tables, request, bundle=bundle)
 
 
 def _sharding(parameter: TorchRecParameter) -> "ParameterSharding":

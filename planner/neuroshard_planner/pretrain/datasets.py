@@ -7,7 +7,7 @@ part of it are covered:
 ====================  =========================================  =====================================================
 quantity              wide set (60 %)                            model-like set (40 %)
 ====================  =========================================  =====================================================
-shards                93 %: log-uniform 1..64; 7 %: 64..512      the same
+shards                95 %: log-uniform 1..64; 5 %: 64..512      the same
 global batch          log-uniform 2^8..2^22                      2^11..2^20, powers of two
 optimizer             uniform over the four                      the same
 rows                  log-uniform 1..4e9                         70 %: log-uniform 1..1e5; 30 %: 1e5..1e9
@@ -25,7 +25,7 @@ A communication sample is one all-to-all: 2..1,024 devices (log-uniform; 1, 2, 4
 72), links of the device's preset (half of the samples) or with a log-uniform bandwidth within 5 GB/s..2 TB/s inside and
 1..500 GB/s between nodes and latencies of 0.5..50 us, mean columns log-uniform 4..2^17, largest / mean - 1 log-uniform
 1e-3 up to the number of devices or 64 (10 %: balanced), batch per device log-uniform from 32 up to a global batch of
-2^23, 1, 2 or 4 bytes.
+2^23 or what fits the device's memory, 1, 2 or 4 bytes.
 """
 
 from dataclasses import dataclass, fields
@@ -110,7 +110,7 @@ def compute_samples(preset: DevicePreset, *, num_samples: int, seed: int) -> Com
     """Draw sets of shards and time them."""
     random = np.random.default_rng([seed, 0])
     model_like = random.random(num_samples) < _MODEL_LIKE
-    many = random.random(num_samples) < 0.07  # noqa: PLR2004 - see the table above
+    many = random.random(num_samples) < 0.05  # noqa: PLR2004 - see the table above
     low, high = np.where(many, 64, 1), np.where(many, MAX_SHARDS, 64)
     sizes = np.round(_log_uniform(random, low, high)).astype(np.int64)
     set_index = np.repeat(np.arange(num_samples), sizes)
@@ -141,12 +141,15 @@ def communication_samples(preset: DevicePreset, *, num_samples: int, seed: int) 
     def link(usual_value: float, low: float, high: float) -> FloatArray:
         return np.where(usual, usual_value, _log_uniform(random, np.full(num_samples, low), high))
 
+    mean_dim_sum = _log_uniform(random, np.full(num_samples, 4.0), MAX_MEAN_DIM_SUM)
+    bytes_per_element = random.choice([1.0, 2.0, 4.0], num_samples)
+    most_samples = np.minimum(2 * MAX_BATCH, preset.device.memory_bytes / (mean_dim_sum * bytes_per_element))
     collectives = Collectives(
-        mean_dim_sum=_log_uniform(random, np.full(num_samples, 4.0), MAX_MEAN_DIM_SUM),
+        mean_dim_sum=mean_dim_sum,
         batch_size_per_device=np.round(
-            _log_uniform(random, np.full(num_samples, 32.0), 2 * MAX_BATCH / (num_nodes * per_node))
+            _log_uniform(random, np.full(num_samples, 32.0), np.maximum(most_samples / (num_nodes * per_node), 33.0))
         ),
-        bytes_per_element=random.choice([1.0, 2.0, 4.0], num_samples),
+        bytes_per_element=bytes_per_element,
         num_nodes=num_nodes,
         devices_per_node=per_node,
         intra_bandwidth=link(intra.bandwidth_bytes_per_second, 5e9, 2e12),
@@ -229,7 +232,7 @@ def _model_like_shards(random: np.random.Generator, set_index: IndexArray, num_s
         num_columns=columns,
         pooling_factor=np.where(many_hot, _log_uniform(random, np.full(count, 0.1), 100.0), 1.0),
         bytes_per_element=types[set_index],
-        batch_size=(2.0 ** random.integers(11, 21, size=num_sets))[set_index],
+        batch_size=np.exp2(random.integers(11, 21, size=num_sets).astype(np.float64))[set_index],
         optimizer=random.integers(len(OPTIMIZERS), size=num_sets)[set_index],
         zipf_exponent=centre + random.uniform(-0.2, 0.2, count),
         is_measured=random.random(count) < 0.1,  # noqa: PLR2004
@@ -267,7 +270,8 @@ def _histograms(random: np.random.Generator, lookups: FloatArray) -> FloatArray:
     decay = random.uniform(0.1, 2.5, len(lookups))[:, None]
     shares = np.exp(-decay * bins + random.normal(0.0, 0.5, (len(lookups), REUSE_BINS)))
     shares[bins > np.log2(np.maximum(lookups, 1.0))[:, None]] = 0.0
-    return shares / shares.sum(axis=1, keepdims=True)
+    histograms: FloatArray = shares / shares.sum(axis=1, keepdims=True)
+    return histograms
 
 
 def _log_uniform(random: np.random.Generator, low: FloatArray | IndexArray, high: FloatArray | float) -> FloatArray:

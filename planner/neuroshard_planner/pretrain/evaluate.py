@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from neuroshard_api.bundle import ErrorReport
 from numpy.typing import NDArray
 
-from neuroshard_planner.costs.shards import FloatArray
+from neuroshard_planner.costs.shards import FloatArray, IndexArray
 
 _MAX_PAIRED = 4000  # samples whose order is compared pair by pair: tau is then known to about 0.01
 _MAX_DOTS = 4000
@@ -49,11 +49,14 @@ def kendall_tau(first: FloatArray, second: FloatArray) -> float:
     return float(order_first @ order_second) / pairs if pairs else 0.0
 
 
-def ranges(values: FloatArray, edges: tuple[int, ...]) -> NDArray[np.str_]:
-    """Label each value by the range between two edges it lies in: ``"001-008"``, padded so that labels sort."""
-    width = len(str(edges[-1]))
-    names = [f"{low:0{width}}-{high:0{width}}" for low, high in pairwise(edges)]
-    position = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, len(names) - 1)
+def ranges(values: FloatArray | IndexArray, edges: tuple[int, ...]) -> NDArray[np.str_]:
+    """Label each value by the range it lies in: for the edges 1, 4, 9 ``"1-3"`` or ``"4-8"``.
+
+    Edges are the first value of each range and one beyond the last, padded so that the labels sort.
+    """
+    width = len(str(edges[-1] - 1))
+    names = [f"{low:0{width}}-{high - 1:0{width}}" for low, high in pairwise(edges)]
+    position = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(names) - 1)
     return np.array(names)[position]
 
 

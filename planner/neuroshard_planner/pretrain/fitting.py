@@ -24,9 +24,15 @@ _PREDICT_BATCH = 1024
 class Task(Protocol):
     """What is fitted: a model and the samples it is fitted to."""
 
-    model: nn.Module
-    targets_ms: Tensor
-    """[samples] or [samples, outputs]"""
+    @property
+    def model(self) -> nn.Module:
+        """What is fitted."""
+        ...
+
+    @property
+    def targets_ms(self) -> Tensor:
+        """[samples] or [samples, outputs] true milliseconds."""
+        ...
 
     def predict(self, samples: IndexArray) -> Tensor:
         """Return the model's milliseconds for these samples, with gradients, shaped like targets_ms."""
@@ -62,7 +68,7 @@ def fit(
     validation: IndexArray,
     settings: FitSettings,
     checkpoint: Path,
-    on_epoch: Callable[[int, float], None],
+    on_epoch: Callable[[int], None],
 ) -> FitResult:
     """Fit the task's model to its training samples by the mean squared logarithm of predicted / true.
 
@@ -72,7 +78,7 @@ def fit(
         validation: samples that decide when to stop and which epoch is kept.
         settings: length and speed.
         checkpoint: a file that is written after every epoch and continued from if it is there.
-        on_epoch: called after each epoch with its number, from 1, and the validation loss.
+        on_epoch: called after each epoch with how many are done.
     """
     model = task.model
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
@@ -88,12 +94,12 @@ def fit(
                 group["lr"] = settings.learning_rate * rate
             samples = np.sort(order[step * settings.batch_size : (step + 1) * settings.batch_size])
             optimizer.zero_grad(set_to_none=True)
-            _loss(task, samples).backward()
+            _loss(task, samples).backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), _MAX_GRADIENT_NORM)
             optimizer.step()
         state.end_epoch(_validation_loss(task, validation))
         state.store(checkpoint)
-        on_epoch(state.epoch, state.best_loss)
+        on_epoch(state.epoch)
     model.load_state_dict(state.best_weights)
     return FitResult(epochs=state.epoch, best_epoch=state.best_epoch, validation_loss=state.best_loss)
 

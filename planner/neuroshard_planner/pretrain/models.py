@@ -1,5 +1,6 @@
 """The cost networks in torch, for training; costs/networks.py is the same in NumPy and describes them."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -7,8 +8,31 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neuroshard_planner.costs.features import Float32Array
+from neuroshard_planner.costs.features import COMMUNICATION_FEATURES, COMPUTE_FEATURES, Float32Array
 from neuroshard_planner.costs.networks import MAX_LOG, NUM_LOAD_TERMS
+
+_TRAFFIC = (
+    ("log2_lookups", "log2_row_sectors"),
+    ("log2_lookups", "log2_output_sectors"),
+    ("log2_unique_rows", "log2_row_bursts"),
+    ("log2_unique_rows", "log2_output_bursts"),
+    ("log2_filled_bag_bytes",),
+    ("log2_lookups",),
+    ("log2_unique_rows",),
+    ("log2_batch_size",),
+    ("log2_rows_missing_16_mib", "log2_row_bursts"),
+    ("log2_rows_missing_64_mib", "log2_row_bursts"),
+)
+"""Features whose product is a count of sectors, bursts, bytes or rows; a demand begins as that many bytes at 1 TB/s."""
+
+_TRANSFERS = (
+    ("log2_intra_node_transfer_seconds", 1e3),
+    ("log2_inter_node_transfer_seconds", 1e3),
+    ("log2_intra_node_latencies_seconds", 1e3),
+    ("log2_inter_node_latencies_seconds", 1e3),
+    ("log2_total_bytes", 1e-9),
+)
+"""What each coefficient of an all-to-all begins as a sum of, with the factor to milliseconds."""
 
 _LEAST_STD = 1e-3  # a feature that hardly varies in training must not explode outside
 
@@ -23,24 +47,38 @@ class Mlp(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         sizes = [len(mean), *widths]
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
+        self.hidden = nn.ModuleList(nn.Linear(width, following) for width, following in pairwise(sizes[:-1]))
+        self.last = nn.Linear(sizes[-2], sizes[-1])
         self.around = nn.Linear(len(mean), widths[-1], bias=False)
-        nn.init.normal_(self.around.weight, std=0.02)
+        nn.init.zeros_(self.around.weight)
+        nn.init.normal_(self.last.weight, std=0.02)
+        nn.init.zeros_(self.last.bias)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return positive outputs [n, widths[-1]]."""
         scaled = (features - self.mean) / self.std
         hidden = scaled
-        for layer in self.layers[:-1]:
+        for layer in self.hidden:
             hidden = torch.relu(layer(hidden))
-        return torch.exp((self.layers[-1](hidden) + self.around(scaled)).clamp(-MAX_LOG, MAX_LOG))
+        return torch.exp((self.last(hidden) + self.around(scaled)).clamp(-MAX_LOG, MAX_LOG))
+
+    def begin_with(self, products: Sequence[tuple[Sequence[int], float]]) -> None:
+        """Let each output begin as a factor times the product of some features, whose inputs are binary logarithms.
+
+        Costs are near such products, so training begins near the truth instead of at chance.
+        """
+        with torch.no_grad():
+            for output, (columns, factor) in enumerate(products):
+                self.around.weight[output, columns] += math.log(2.0) * self.std[columns]
+                self.last.bias[output] += math.log(2.0) * self.mean[columns].sum() + math.log(factor)
 
     def export(self) -> dict[str, Float32Array]:
         """Return the arrays that networks._Mlp reads."""
         weights = {"mean": _array(self.mean), "std": _array(self.std), "around": _array(self.around.weight.T)}
-        for index, layer in enumerate(self.layers):
-            weights[f"layer{index}.weight"] = _array(layer.weight.T)
-            weights[f"layer{index}.bias"] = _array(layer.bias)
+        for index, layer in enumerate((*self.hidden, self.last)):
+            state = layer.state_dict()
+            weights[f"layer{index}.weight"] = _array(state["weight"].T)
+            weights[f"layer{index}.bias"] = _array(state["bias"])
         return weights
 
 
@@ -53,8 +91,12 @@ class ComputeModel(nn.Module):
         super().__init__()
         self.shard_mlp = Mlp(mean, std, (*hidden, num_demands))
         self.num_units = num_units
-        with torch.no_grad():
-            self.shard_mlp.layers[-1].bias.sub_(3.0)  # demands begin at some 0.05 ms
+        self.shard_mlp.begin_with(
+            [
+                ([COMPUTE_FEATURES.index(name) for name in _TRAFFIC[demand % len(_TRAFFIC)]], 1e-9)
+                for demand in range(num_demands)
+            ]
+        )
         # Raw values; softplus keeps the weights non-negative.
         self.head_in = nn.Parameter(torch.empty(num_demands, 2 * num_units + 2).uniform_(-4.0, 0.0))
         self.first_bias = nn.Parameter(torch.full((num_units,), -5.0))
@@ -88,11 +130,19 @@ class CommunicationModel(nn.Module):
 
     def __init__(self, mean: Tensor, std: Tensor, *, hidden: Sequence[int]) -> None:
         super().__init__()
-        self.mlp = Mlp(mean, std, (*hidden, NUM_LOAD_TERMS))
+        self.mlp = Mlp(mean, std, (*hidden, NUM_LOAD_TERMS * len(_TRANSFERS)))
+        self.mlp.begin_with(
+            [
+                ([COMMUNICATION_FEATURES.index(name)], factor)
+                for _ in range(NUM_LOAD_TERMS)
+                for name, factor in _TRANSFERS
+            ]
+        )
 
     def forward(self, features: Tensor, terms: Tensor) -> Tensor:
         """Return [n] milliseconds. ``terms`` [n, 3]: 1 and networks.load_terms of the largest device's load."""
-        times: Tensor = (self.mlp(features) * terms).sum(dim=1)
+        coefficients = self.mlp(features).unflatten(1, (NUM_LOAD_TERMS, -1)).sum(dim=2)
+        times: Tensor = (coefficients * terms).sum(dim=1)
         return times
 
     def export(self) -> dict[str, Float32Array]:

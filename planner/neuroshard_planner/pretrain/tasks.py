@@ -28,7 +28,7 @@ class ComputeTask:
         features = compute_features(samples.shards)
         self._sizes = np.bincount(samples.set_index, minlength=len(samples))
         self._starts = np.cumsum(self._sizes) - self._sizes
-        self._features = torch.from_numpy(features)
+        self.features = torch.from_numpy(features)
         self.targets_ms = torch.from_numpy(samples.times_ms.astype(np.float32))
         self.model = ComputeModel(
             *moments(features[self._shards_of(train)]),
@@ -42,7 +42,7 @@ class ComputeTask:
         """Return [samples, 2] milliseconds."""
         set_index = np.repeat(np.arange(len(samples)), self._sizes[samples])
         shards = torch.from_numpy(self._shards_of(samples))
-        times: Tensor = self.model(self._features[shards], torch.from_numpy(set_index), len(samples))
+        times: Tensor = self.model(self.features[shards], torch.from_numpy(set_index), len(samples))
         return times
 
     def _shards_of(self, samples: IndexArray) -> IndexArray:
@@ -60,7 +60,7 @@ class CommunicationTask:
         features = communication_features(samples.collectives)
         load = samples.max_dim_sum / samples.collectives.mean_dim_sum
         terms = np.stack((np.ones_like(load), *load_terms(load)), axis=1)
-        self._features = torch.from_numpy(features)
+        self.features = torch.from_numpy(features)
         self._terms = torch.from_numpy(terms.astype(np.float32))
         self.targets_ms = torch.from_numpy(samples.times_ms[:, direction].astype(np.float32))
         self.model = CommunicationModel(*moments(features[train]), hidden=hidden)
@@ -68,5 +68,5 @@ class CommunicationTask:
     def predict(self, samples: IndexArray) -> Tensor:
         """Return [samples] milliseconds."""
         index = torch.from_numpy(samples)
-        times: Tensor = self.model(self._features[index], self._terms[index])
+        times: Tensor = self.model(self.features[index], self._terms[index])
         return times

@@ -1,9 +1,11 @@
 """Pre-training: samples, fits and hold-out errors of the three cost networks, written as a bundle."""
 
+import hashlib
 import platform
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,14 +14,19 @@ from neuroshard_api.presets import DevicePreset
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from neuroshard_planner.costs.bundle_store import NETWORK_FEATURES, save_bundle
+from neuroshard_planner.costs.bundle_store import NETWORK_FEATURES, NetworkName, save_bundle
 from neuroshard_planner.costs.features import FEATURE_VERSION, Float32Array
 from neuroshard_planner.costs.shards import FloatArray, IndexArray
 from neuroshard_planner.pretrain import evaluate
 from neuroshard_planner.pretrain.datasets import (
     COMMUNICATION_VALIDITY,
     COMPUTE_VALIDITY,
+    MAX_COLUMNS,
+    MAX_DEVICES,
+    MAX_MEAN_DIM_SUM,
+    MAX_SHARDS,
     CommunicationSamples,
+    ComputeSamples,
     communication_samples,
     compute_samples,
 )
@@ -37,25 +44,25 @@ class PretrainSettings:
 
     seed: int = 0
     """Of samples, first weights and order: equal seeds give equal bundles on equal libraries."""
-    num_compute_samples: int = 100_000
+    num_compute_samples: int = 80_000
     """Sets of shards; a tenth each validates and is held out."""
-    num_communication_samples: int = 100_000
+    num_communication_samples: int = 60_000
     """All-to-alls; split likewise."""
     compute_epochs: int = 60
     """Most passes over the compute samples."""
-    communication_epochs: int = 40
+    communication_epochs: int = 30
     """Most passes over the communication samples, per direction."""
-    batch_size: int = 256
+    batch_size: int = 128
     """Samples per step of the optimizer."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 1e-2
     """Highest of the schedule."""
     patience: int = 15
     """Epochs without improvement on the validation samples after which a fit stops."""
-    compute_hidden: tuple[int, ...] = (128, 64)
+    compute_hidden: tuple[int, ...] = (64,)
     """Hidden widths of the network that reads one shard."""
-    num_demands: int = 32
+    num_demands: int = 24
     """Length of a shard's representation; the search's work grows with it."""
-    num_units: int = 32
+    num_units: int = 16
     """Units of the head."""
     communication_hidden: tuple[int, ...] = (128, 64, 32, 16)
     """Hidden widths of the communication networks; these are the paper's."""
@@ -78,42 +85,72 @@ def pretrain(
     scratch = output.with_name(f"{output.name}.training")
     scratch.mkdir(parents=True, exist_ok=True)
     bars = progress or Progress(disable=True)
-    parts = {"compute": _fit_compute(preset, settings, scratch, bars)}
+    compute = compute_samples(preset, num_samples=settings.num_compute_samples, seed=settings.seed)
     communication = communication_samples(preset, num_samples=settings.num_communication_samples, seed=settings.seed)
-    for index, name in enumerate(("forward_communication", "backward_communication")):
-        parts[name] = _fit_communication(communication, settings, scratch, bars, direction=index, name=name)
+    jobs = (
+        _compute_job(compute, settings),
+        _communication_job(communication, settings, "forward_communication", direction=0),
+        _communication_job(communication, settings, "backward_communication", direction=1),
+    )
+    parts = {job.name: _fitted(job, settings, scratch, bars) for job in jobs}
     manifest = BundleManifest(
         name=f"{preset.device.name}-simulated",
         source=f"simulated:{preset.device.product}",
         device=preset.device,
         feature_version=FEATURE_VERSION,
         networks=tuple(
-            Network(
-                name=name,
-                features=features,
-                hidden=parts[name].hidden,
-                validity=parts[name].validity,
-                hold_out=parts[name].error,
-            )
-            for name, features in NETWORK_FEATURES.items()
+            Network(name=name, features=features, hidden=part.hidden, validity=part.validity, hold_out=part.error)
+            for (name, features), part in zip(NETWORK_FEATURES.items(), parts.values(), strict=True)
         ),
-        weights_sha256="0" * 64,
+        weights_sha256="0" * 64,  # replaced when the weights are written
         training={
-            **{key: str(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()},
+            **{name: str(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()},
             **{f"{name}_best_epoch": part.best_epoch for name, part in parts.items()},
             "python": platform.python_version(),
             "numpy": np.__version__,
             "torch": torch.__version__,
         },
     )
-    weights = {f"{name}.{key}": array for name, part in parts.items() for key, array in part.weights.items()}
     picture = evaluate.plot(
         {name: (part.true_ms, part.predicted_ms) for name, part in parts.items()},
         title=f"{manifest.name}: held-out samples ({manifest.source})",
     )
+    weights = {f"{name}.{key}": array for name, part in parts.items() for key, array in part.weights.items()}
     manifest = save_bundle(output, manifest, weights, extras={PLOT_FILE: picture})
     shutil.rmtree(scratch)
     return manifest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Split:
+    """Which samples serve what."""
+
+    train: IndexArray
+    validation: IndexArray
+    hold_out: IndexArray
+
+    @classmethod
+    def of(cls, num_samples: int, seed: int) -> Self:
+        """Draw 80 % to train on, 10 % to validate with and 10 % to hold out."""
+        order = np.random.default_rng([seed, 2]).permutation(num_samples)
+        first, second = round(_TRAIN_SHARE * num_samples), round((_TRAIN_SHARE + _VALIDATION_SHARE) * num_samples)
+        return cls(
+            train=np.sort(order[:first]), validation=np.sort(order[first:second]), hold_out=np.sort(order[second:])
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Job:
+    """One network to fit."""
+
+    name: NetworkName
+    task: ComputeTask | CommunicationTask
+    split: _Split
+    groups: dict[str, NDArray[np.str_]]
+    """Labels of all samples, for the error by groups."""
+    hidden: tuple[int, ...]
+    validity: dict[str, Range]
+    max_epochs: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,113 +166,85 @@ class _Part:
     predicted_ms: FloatArray
 
 
-def _fit_compute(preset: DevicePreset, settings: PretrainSettings, scratch: Path, bars: Progress) -> _Part:
-    samples = compute_samples(preset, num_samples=settings.num_compute_samples, seed=settings.seed)
-    train, validation, hold_out = _split(len(samples), settings.seed)
+def _compute_job(samples: ComputeSamples, settings: PretrainSettings) -> _Job:
+    split = _Split.of(len(samples), settings.seed)
     torch.manual_seed(settings.seed)
     task = ComputeTask(
         samples,
-        train,
+        split.train,
         hidden=settings.compute_hidden,
         num_demands=settings.num_demands,
         num_units=settings.num_units,
     )
     sizes = np.bincount(samples.set_index)
-    columns = np.bincount(samples.set_index, weights=samples.shards.num_columns) / sizes
-    groups = {
-        "num_tables": evaluate.ranges(sizes, (1, 2, 8, 32, 128, 512)),
-        "mean_dim": evaluate.ranges(columns, (4, 16, 32, 64, 128, 256, 512)),
-        "kind": np.where(samples.is_model_like, "model-like", "wide"),
-    }
-    return _fitted(
-        task,
-        (train, validation, hold_out),
-        groups=groups,
+    mean_columns = np.bincount(samples.set_index, weights=samples.shards.num_columns) / sizes
+    return _Job(
         name="compute",
+        task=task,
+        split=split,
+        groups={
+            "num_tables": evaluate.ranges(sizes, (1, 2, 4, 9, 33, 129, MAX_SHARDS + 1)),
+            "mean_dim": evaluate.ranges(mean_columns, (4, 17, 33, 65, 129, 257, MAX_COLUMNS + 1)),
+            "kind": np.where(samples.is_model_like, "model-like", "wide"),
+        },
         hidden=(*settings.compute_hidden, settings.num_demands, settings.num_units),
         validity=COMPUTE_VALIDITY,
         max_epochs=settings.compute_epochs,
-        settings=settings,
-        scratch=scratch,
-        bars=bars,
     )
 
 
-def _fit_communication(
-    samples: CommunicationSamples,
-    settings: PretrainSettings,
-    scratch: Path,
-    bars: Progress,
-    *,
-    direction: int,
-    name: str,
-) -> _Part:
-    train, validation, hold_out = _split(len(samples), settings.seed)
+def _communication_job(
+    samples: CommunicationSamples, settings: PretrainSettings, name: NetworkName, *, direction: int
+) -> _Job:
+    split = _Split.of(len(samples), settings.seed)
     torch.manual_seed(settings.seed)
-    task = CommunicationTask(samples, train, direction=direction, hidden=settings.communication_hidden)
-    devices = samples.collectives.num_nodes * samples.collectives.devices_per_node
-    groups = {
-        "num_devices": evaluate.ranges(devices, (1, 2, 8, 32, 128, 1024)),
-        "mean_dim_sum": evaluate.ranges(samples.collectives.mean_dim_sum, (4, 64, 1024, 16384, 131072)),
-    }
-    return _fitted(
-        task,
-        (train, validation, hold_out),
-        groups=groups,
+    collectives = samples.collectives
+    return _Job(
         name=name,
+        task=CommunicationTask(samples, split.train, direction=direction, hidden=settings.communication_hidden),
+        split=split,
+        groups={
+            "num_devices": evaluate.ranges(
+                collectives.num_nodes * collectives.devices_per_node, (2, 3, 9, 33, 129, MAX_DEVICES + 1)
+            ),
+            "mean_dim_sum": evaluate.ranges(collectives.mean_dim_sum, (4, 65, 1025, 16385, int(MAX_MEAN_DIM_SUM) + 1)),
+        },
         hidden=settings.communication_hidden,
         validity=COMMUNICATION_VALIDITY,
         max_epochs=settings.communication_epochs,
-        settings=settings,
-        scratch=scratch,
-        bars=bars,
     )
 
 
-def _fitted(
-    task: ComputeTask | CommunicationTask,
-    split: tuple[IndexArray, IndexArray, IndexArray],
-    *,
-    groups: dict[str, NDArray[np.str_]],
-    name: str,
-    hidden: tuple[int, ...],
-    validity: dict[str, Range],
-    max_epochs: int,
-    settings: PretrainSettings,
-    scratch: Path,
-    bars: Progress,
-) -> _Part:
-    train, validation, hold_out = split
-    bar = bars.add_task(name, total=max_epochs)
+def _fitted(job: _Job, settings: PretrainSettings, scratch: Path, bars: Progress) -> _Part:
+    bar = bars.add_task(job.name, total=job.max_epochs)
+    run = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]  # no checkpoint of other settings is continued
     result = fit(
-        task,
-        train=train,
-        validation=validation,
+        job.task,
+        train=job.split.train,
+        validation=job.split.validation,
         settings=FitSettings(
-            max_epochs=max_epochs,
+            max_epochs=job.max_epochs,
             batch_size=settings.batch_size,
             learning_rate=settings.learning_rate,
             patience=settings.patience,
             seed=settings.seed,
         ),
-        checkpoint=scratch / f"{name}.pt",
-        on_epoch=lambda epoch, _: bars.update(bar, completed=epoch),
+        checkpoint=scratch / f"{job.name}-{run}.pt",
+        on_epoch=lambda epoch: bars.update(bar, completed=epoch),
     )
-    bars.update(bar, completed=max_epochs)
-    true_ms, predicted_ms = task.targets_ms[torch.from_numpy(hold_out)].double().numpy(), predict(task, hold_out)
+    bars.update(bar, completed=job.max_epochs)
+    hold_out = job.split.hold_out
+    true_ms, predicted_ms = (
+        job.task.targets_ms[torch.from_numpy(hold_out)].double().numpy(),
+        predict(job.task, hold_out),
+    )
+    groups = {name: labels[hold_out] for name, labels in job.groups.items()}
     return _Part(
-        hidden=hidden,
-        weights=task.model.export(),
-        validity=validity,
-        error=evaluate.error_report(true_ms, predicted_ms, {key: labels[hold_out] for key, labels in groups.items()}),
+        hidden=job.hidden,
+        weights=job.task.model.export(),
+        validity=job.validity,
+        error=evaluate.error_report(true_ms, predicted_ms, groups),
         best_epoch=result.best_epoch,
         true_ms=true_ms,
         predicted_ms=predicted_ms,
     )
-
-
-def _split(num_samples: int, seed: int) -> tuple[IndexArray, IndexArray, IndexArray]:
-    """Return the samples to train on, to validate with and to hold out."""
-    order = np.random.default_rng([seed, 2]).permutation(num_samples)
-    first, second = round(_TRAIN_SHARE * num_samples), round((_TRAIN_SHARE + _VALIDATION_SHARE) * num_samples)
-    return np.sort(order[:first]), np.sort(order[first:second]), np.sort(order[second:])

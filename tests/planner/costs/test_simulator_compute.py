@@ -26,13 +26,16 @@ def seconds(*members: Table, batch: int = 65536, optimizer: Optimizer = Optimize
     """Return forward and backward seconds of the tables in one fused call."""
     shards = shard_arrays(table_set(*members), global_batch_size=batch, optimizer=optimizer)
     demands = demand_seconds(device_type(**device), shards)
-    return call_seconds(demands, np.zeros(len(members), dtype=np.int64), 1)[0]
+    times: FloatArray = call_seconds(demands, np.zeros(len(members), dtype=np.int64), 1)[0]
+    return times
 
 
 def kernels(*members: Table) -> FloatArray:
     """Return forward and backward seconds of the device's own work on the tables."""
     shards = shard_arrays(table_set(*members), global_batch_size=65536, optimizer=Optimizer.SGD)
-    return kernel_seconds(demand_seconds(device_type(), shards), np.zeros(len(members), dtype=np.int64), 1)[0]
+    demands = demand_seconds(device_type(), shards)
+    times: FloatArray = kernel_seconds(demands, np.zeros(len(members), dtype=np.int64), 1)[0]
+    return times
 
 
 def busy(**fields: Any) -> Table:

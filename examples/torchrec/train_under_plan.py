@@ -1,0 +1,99 @@
+"""A training script of your own that runs under a plan of NeuroShard: one process of a torchrun.
+
+    torchrun --standalone --nproc-per-node 2 train_under_plan.py sharding.json
+
+The plan was exported for --compute-device cpu and --module-path tables; docs/guides/use-with-torchrec.md has the steps.
+"""  # noqa: INP001 - a script, not a package
+
+import csv
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from neuroshard_planner.interop.torchrec import load_sharding_plan
+from neuroshard_planner.interop.torchrec_document import TorchRecPlan
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+SAMPLES = 64  # of each rank and step
+STEPS = 3
+
+
+class Model(torch.nn.Module):
+    """A few tables and one dense layer. The tables' path in the model is ``tables``: the exported module path."""
+
+    def __init__(self, configs: list[EmbeddingBagConfig]) -> None:
+        super().__init__()
+        self.tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+        self.dense = torch.nn.Linear(sum(config.embedding_dim for config in configs), 1)
+        self.names = [config.name for config in configs]
+
+    def forward(self, lookups: KeyedJaggedTensor) -> torch.Tensor:
+        """Return one logit per sample."""
+        pooled = self.tables(lookups).to_dict()  # by name: a sharded collection returns its keys in another order
+        return self.dense(torch.cat([pooled[name] for name in self.names], dim=1)).squeeze(1)
+
+
+def main(plan_file: Path) -> None:
+    """Train a few steps."""
+    dist.init_process_group("gloo")  # nccl on GPUs
+    configs = read_configs(Path(__file__).with_name("tables.csv"))
+    exported = TorchRecPlan.read(plan_file)
+    if exported.world_size != dist.get_world_size():
+        raise SystemExit(
+            f"{plan_file} is for {exported.world_size} processes, torchrun started {dist.get_world_size()}"
+        )
+    model = DistributedModelParallel(
+        Model(configs),
+        env=ShardingEnv.from_process_group(dist.group.WORLD),
+        device=torch.device("cpu"),  # torch.device("cuda", local_rank) on GPUs
+        plan=load_sharding_plan(exported),
+        sharders=[
+            EmbeddingBagCollectionSharder(
+                fused_params={"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": 0.1}
+            )
+        ],
+    )
+    dense = [weight for name, weight in model.named_parameters() if "tables" not in name]
+    dense_optimizer = torch.optim.SGD(dense, lr=0.1)  # the tables' optimizer is fused into their backward pass
+    torch.manual_seed(dist.get_rank())
+    lookups, labels = random_batch(configs), torch.randint(2, (SAMPLES,)).float()
+    for step in range(STEPS):
+        dense_optimizer.zero_grad()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(lookups), labels)
+        loss.backward()
+        dense_optimizer.step()
+        if dist.get_rank() == 0:
+            print(f"step {step}: loss {loss.item():.4f}", flush=True)  # noqa: T201 - a script
+    dist.destroy_process_group()
+
+
+def read_configs(tables_file: Path) -> list[EmbeddingBagConfig]:
+    """Return the tables that the plan was made for."""
+    with tables_file.open(newline="") as lines:
+        return [
+            EmbeddingBagConfig(
+                name=row["name"],
+                num_embeddings=int(row["num_embeddings"]),
+                embedding_dim=int(row["embedding_dim"]),
+                feature_names=[row["name"]],
+            )
+            for row in csv.DictReader(lines)
+        ]
+
+
+def random_batch(configs: list[EmbeddingBagConfig]) -> KeyedJaggedTensor:
+    """Return two lookups per sample and table."""
+    values = [torch.randint(config.num_embeddings, (2 * SAMPLES,)) for config in configs]
+    lengths = torch.full((len(configs) * SAMPLES,), 2)
+    return KeyedJaggedTensor(keys=[config.name for config in configs], values=torch.cat(values), lengths=lengths)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

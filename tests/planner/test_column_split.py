@@ -1,0 +1,93 @@
+"""The outer search over splits."""
+
+import numpy as np
+from builders import GIB, request, table, tables, topology
+from neuroshard_api.request import PlanRequest, SearchSettings
+from neuroshard_planner.column_split import PATIENCE, SplitSearch
+from neuroshard_planner.options import OptionTable
+from neuroshard_planner.problem import Problem
+from searches import problem_of
+
+UNLIMITED = 10**9
+
+
+def search_of(asked: PlanRequest, *, work_budget: int = UNLIMITED) -> tuple[Problem, OptionTable, SplitSearch]:
+    """Return the search with loads that follow columns times pooling."""
+    problem = problem_of(asked)
+    options = OptionTable(problem)
+    loads = problem.kinds.representation.sum(axis=1).astype(np.float64)
+    return problem, options, SplitSearch(problem, options, loads=loads, work_budget=work_budget)
+
+
+def test_a_dominant_table_is_split() -> None:
+    """One hot wide table on four devices bounds every placement of whole tables."""
+    asked = request(table("hot", embedding_dim=256, pooling_factor=80.0), *tables(3))
+    _, options, search = search_of(asked)
+
+    best = search.run()[0]
+
+    assert options.count[best.state[0]] > 1
+
+
+def test_candidates_come_cheapest_first_and_are_distinct() -> None:
+    """At most as many as the beam is wide, each with the cost of its placement."""
+    asked = request(*tables(6, pooling_factor=20.0), search=SearchSettings(beam_width=4))
+    problem, _, search = search_of(asked)
+
+    found = search.run()
+
+    totals = [candidate.total_ms for candidate in found]
+    assert 1 <= len(found) <= 4
+    assert totals == sorted(totals)
+    assert len({candidate.state.tobytes() for candidate in found}) == len(found)
+    assert problem.total_ms([candidate.placement for candidate in found]).tolist() == totals
+
+
+def test_levels_end_at_their_limit() -> None:
+    """The request says how deep; 0 leaves the proposals."""
+    for max_levels in (0, 1):
+        asked = request(*tables(6, pooling_factor=20.0), search=SearchSettings(max_levels=max_levels))
+        _, _, search = search_of(asked)
+
+        search.run()
+
+        assert search.levels <= max_levels
+
+
+def test_levels_without_a_better_plan_end_the_search() -> None:
+    """Equal whole tables, one per device, leave nothing to split."""
+    _, options, search = search_of(request(*tables(4)))
+
+    best = search.run()[0]
+
+    assert search.levels <= PATIENCE
+    assert options.count[best.state].tolist() == [1] * 4
+
+
+def test_a_table_beyond_a_device_is_proposed_in_parts() -> None:
+    """The proposals include the fewest shards that fit the memory."""
+    asked = request(
+        table("big", num_embeddings=100_000_000, embedding_dim=128), topology=topology(4, memory_bytes=24 * GIB)
+    )
+    _, options, search = search_of(asked)
+
+    best = search.run()[0]
+
+    assert options.count[best.state[0]] >= 3
+
+
+def test_nothing_is_found_where_nothing_fits() -> None:
+    """The caller packs by memory, or says why nothing fits."""
+    _, _, search = search_of(request(table(num_embeddings=10**12)))
+
+    assert search.run() == []
+
+
+def test_an_exhausted_budget_still_tries_one_placement() -> None:
+    """There is a candidate, and no second lane is paid for."""
+    _, _, search = search_of(request(*tables(6)), work_budget=0)
+
+    found = search.run()
+
+    assert len(found) == 1
+    assert search.placements == 1

@@ -1,0 +1,165 @@
+"""What binds a request without a plan, and remedies that do what they say."""
+
+import re
+
+import pytest
+from builders import GIB, request, table, tables, topology
+from hypothesis import assume, given, settings
+from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, TableConstraints
+from neuroshard_planner.errors import InfeasibleError, PlannerError
+from searches import assert_valid, planned, search_requests
+
+WHOLE = Constraints(max_shards_per_table=1)
+
+
+def message_of(asked: PlanRequest) -> str:
+    """Return the error's sentence."""
+    with pytest.raises(InfeasibleError) as error:
+        planned(asked)
+    return str(error.value)
+
+
+def remedied(asked: PlanRequest, message: str) -> list[PlanRequest]:
+    """Return the request with each remedy of the message applied as it is written."""
+    topology_ = asked.topology
+    results = []
+    for found in re.finditer(
+        r"(devices with|constraints\.max_memory_bytes_per_device of|,) ([\d,.]+) GiB(?: of memory)? would do", message
+    ):
+        num_bytes = int(float(found[2].replace(",", "")) * GIB)
+        device = topology_.device
+        if found[1] != "constraints.max_memory_bytes_per_device of" or "devices with, and" in message:
+            device = device.model_copy(update={"memory_bytes": num_bytes})
+        limit = asked.constraints.max_memory_bytes_per_device
+        constraints = asked.constraints.model_copy(update={"max_memory_bytes_per_device": limit and num_bytes})
+        larger = topology_.model_copy(update={"device": device})
+        results.append(asked.model_copy(update={"topology": larger, "constraints": constraints}))
+    for found in re.finditer(r"\((\d+) nodes\) of this kind would do", message):
+        larger = topology_.model_copy(update={"num_nodes": int(found[1])})
+        results.append(asked.model_copy(update={"topology": larger}))
+    return results
+
+
+CASES = [
+    pytest.param(
+        request(*tables(3), memory=MemorySettings(dense_bytes=79 * GIB)),
+        "no memory is left for shards on any device",
+        1,
+        id="dense part",
+    ),
+    pytest.param(
+        request(table("huge", num_embeddings=10**10, embedding_dim=64), table("small"), constraints=WHOLE),
+        r"table 'huge' needs [\d,.]+ GiB on one device as it may not be split",
+        1,
+        id="a table too large for any device",
+    ),
+    pytest.param(
+        request(table("huge", num_embeddings=10**12, embedding_dim=8)),
+        r"table 'huge' needs [\d,.]+ GiB on one device even split into 2 shards",
+        1,
+        id="a table too large even when split",
+    ),
+    pytest.param(
+        request(
+            *tables(4, num_embeddings=10**8),
+            constraints=Constraints(colocate=(("t1", "t2", "t3"),)),
+            topology=topology(4, memory_bytes=60 * GIB),
+        ),
+        r"the co-located group of table 't1' \(3 tables\) needs",
+        1,
+        id="a group too large for any device",
+    ),
+    pytest.param(
+        request(
+            *tables(4, num_embeddings=10**8),
+            topology=topology(4, memory_bytes=60 * GIB),
+            constraints=Constraints(tables={f"t{index}": TableConstraints(devices=(2,)) for index in range(3)}),
+        ),
+        "device 2: the tables pinned to it need",
+        1,
+        id="pinned together",
+    ),
+    pytest.param(
+        request(*tables(12, num_embeddings=10**8), topology=topology(4, memory_bytes=60 * GIB)),
+        r"the tables need [\d,.]+ GiB, 4 devices offer [\d,.]+ GiB",
+        2,
+        id="total",
+    ),
+    pytest.param(
+        request(
+            *tables(12, num_embeddings=10**8),
+            constraints=Constraints(forbidden_devices=(0,)),
+        ),
+        r"the tables need [\d,.]+ GiB, 3 devices offer",
+        2,
+        id="total on allowed devices",
+    ),
+    pytest.param(
+        request(*tables(5, num_embeddings=10**8), topology=topology(4, memory_bytes=45 * GIB), constraints=WHOLE),
+        r"no placement of them was found under the constraints; the largest table is 't0'",
+        2,
+        id="fragmentation",
+    ),
+    pytest.param(
+        request(*tables(4, num_embeddings=10**8), constraints=Constraints(max_memory_bytes_per_device=10 * GIB)),
+        "constraints.max_memory_bytes_per_device of",
+        2,
+        id="limited memory",
+    ),
+    pytest.param(
+        request(*tables(40, num_embeddings=10**8), constraints=Constraints(max_memory_bytes_per_device=10 * GIB)),
+        "devices with, and constraints.max_memory_bytes_per_device of,",
+        2,
+        id="limited memory beyond the device",
+    ),
+    pytest.param(
+        request(
+            table(num_embeddings=1, embedding_dim=4), topology=topology(1, memory_bytes=50), batch_size_per_device=1
+        ),
+        "table 'user' needs",
+        1,
+        id="a device of fifty bytes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "cause", "num_remedies"), CASES)
+def test_the_message_names_what_binds_and_its_remedies_work(asked: PlanRequest, cause: str, num_remedies: int) -> None:
+    """Each proposed change, applied alone as it is written, gives a plan."""
+    message = message_of(asked)
+
+    assert re.search(cause, message), message
+    changed = remedied(asked, message)
+    assert len(changed) == num_remedies, message
+    for each in changed:
+        assert_valid(each, planned(each))
+
+
+@settings(max_examples=15)
+@given(asked=search_requests())
+def test_every_remedy_works(asked: PlanRequest) -> None:
+    """Over random infeasible requests."""
+    try:
+        planned(asked)
+        assume(condition=False)
+    except InfeasibleError as error:
+        message = str(error)
+
+    for each in remedied(asked, message):
+        try:
+            found = planned(each)
+        except PlannerError as error:
+            pytest.fail(f"{message}\nbut then: {error}")
+        assert_valid(each, found)
+
+
+def test_a_large_infeasible_request_is_answered_soon() -> None:
+    """Three hundred tables on 32 devices that lack memory for most of them."""
+    members = [
+        table(f"t{index}", num_embeddings=10**6 * (index % 89 + 10), embedding_dim=64 * (index % 4 + 1))
+        for index in range(300)
+    ]
+
+    message = message_of(request(*members, topology=topology(32, memory_bytes=40 * GIB)))
+
+    assert "32 devices offer" in message

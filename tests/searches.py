@@ -1,0 +1,160 @@
+"""Problems, placements and plans of the search under exact costs, and requests drawn at random."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import builders
+import numpy as np
+from exact_costs import ExactCosts
+from hypothesis import strategies as st
+from neuroshard_api.plan import DeviceMemory, Plan
+from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.tables import DataType, Optimizer, Table
+from neuroshard_planner.problem import Placement, Problem, ShardSize
+from neuroshard_planner.search import plan
+
+MIB = 2**20
+
+
+def problem_of(request: PlanRequest) -> Problem:
+    """Return the request as arrays."""
+    return Problem(request, ExactCosts(request.topology.device))
+
+
+def planned(request: PlanRequest) -> Plan:
+    """Return the plan of the request."""
+    return plan(request, bundle=ExactCosts(request.topology.device))
+
+
+def placed(problem: Problem, *shards: tuple[int, int, int]) -> Placement:
+    """Return a placement of shards given as (unit, columns, device)."""
+    units = [unit for unit, _, _ in shards]
+    sizes = [ShardSize(problem.units[unit].num_rows, columns) for unit, columns, _ in shards]
+    return Placement(kinds=problem.kinds_of(units, sizes), devices=np.array([device for _, _, device in shards]))
+
+
+def shards_of(problem: Problem, placement: Placement) -> list[tuple[int, int, int]]:
+    """Return a placement's shards as sorted (unit, columns, device)."""
+    kinds = problem.kinds
+    return sorted(
+        zip(
+            kinds.unit[placement.kinds].tolist(),
+            kinds.num_columns[placement.kinds].tolist(),
+            placement.devices.tolist(),
+            strict=True,
+        )
+    )
+
+
+def random_placement(problem: Problem, generator: random.Random) -> Placement:
+    """Return any split that constraints allow on any allowed devices, whether or not it fits."""
+    shards = []
+    for index, unit in enumerate(problem.units):
+        devices = [d for d in range(problem.num_devices) if problem.allowed is None or problem.allowed[index, d]]
+        count = generator.randint(1, min(unit.max_shards, len(devices)))
+        spare = (unit.num_columns - count * unit.min_shard_width) // 4
+        cuts = sorted(generator.randint(0, spare) for _ in range(count - 1))
+        quads = np.diff([0, *cuts, spare])
+        widths = [unit.min_shard_width + 4 * int(extra) for extra in quads]
+        shards += [
+            (index, width, device) for width, device in zip(widths, generator.sample(devices, count), strict=True)
+        ]
+    return placed(problem, *shards)
+
+
+def used_bytes(memory: DeviceMemory) -> int:
+    """Return all that a device's ledger counts."""
+    return sum(value for name, value in memory.model_dump().items() if name != "capacity_bytes")
+
+
+def assert_valid(request: PlanRequest, plan: Plan) -> None:
+    """Check that a plan covers every table once, keeps every constraint and fits."""
+    constraints = request.constraints
+    on_device: dict[str, set[int]] = {}
+    for table, placement in zip(request.tables.tables, plan.tables, strict=True):
+        assert placement.name == table.name
+        own = constraints.tables.get(table.name, TableConstraints())
+        shards = placement.shards
+        on_device[table.name] = {shard.device for shard in shards}
+        assert len(on_device[table.name]) == len(shards), "two shards of a table on one device"
+        ends = [shard.column_offset + shard.num_columns for shard in shards]
+        assert [shard.column_offset for shard in shards] == [0, *ends[:-1]]
+        assert ends[-1] == table.embedding_dim
+        assert all(shard.num_rows == table.num_embeddings and shard.row_offset == 0 for shard in shards)
+        least = own.min_shard_width or constraints.min_shard_width
+        assert all(shard.num_columns % 4 == 0 for shard in shards)
+        assert len(shards) == 1 or min(shard.num_columns for shard in shards) >= least
+        assert len(shards) <= min(most for most in (10**9, own.max_shards, constraints.max_shards_per_table) if most)
+        assert not on_device[table.name] & set(constraints.forbidden_devices)
+        assert max(on_device[table.name]) < request.topology.num_devices
+        assert own.devices is None or on_device[table.name] <= set(own.devices)
+    groups: dict[str, set[str]] = {}
+    for table in request.tables.tables:
+        if table.colocation_group is not None:
+            groups.setdefault(table.colocation_group, set()).add(table.name)
+    for group in [*groups.values(), *map(set, constraints.colocate)]:
+        assert len(set.union(*(on_device[name] for name in group))) == 1, f"{group} is not together and whole"
+    assert len(plan.memory) == request.topology.num_devices
+    for memory in plan.memory:
+        assert used_bytes(memory) <= memory.capacity_bytes
+
+
+@st.composite
+def search_tables(draw: st.DrawFn, name: str) -> Table:
+    """Draw a table from a few rows to more than most devices of ``search_requests`` hold."""
+    return builders.table(
+        name,
+        num_embeddings=draw(st.sampled_from([1, 1000, 200_000, 3_000_000, 20_000_000])),
+        embedding_dim=draw(st.sampled_from([4, 8, 12, 36, 64, 128, 256])),
+        pooling_factor=draw(st.sampled_from([0.01, 1.0, 3.5, 80.0])),
+        data_type=draw(st.sampled_from(DataType)),
+        zipf_exponent=draw(st.sampled_from([None, 0.0, 1.2])),
+    )
+
+
+@st.composite
+def search_constraints(draw: st.DrawFn, names: Sequence[str], num_devices: int) -> Constraints:
+    """Draw constraints that leave every table a device."""
+    forbidden = draw(st.sets(st.integers(0, num_devices - 1), max_size=num_devices - 1))
+    free = sorted(set(range(num_devices)) - forbidden)
+    group = draw(st.lists(st.sampled_from(list(names)), max_size=3, unique=True))
+    own: dict[str, Any] = {}
+    for name in draw(st.lists(st.sampled_from(list(names)), max_size=3, unique=True)):
+        can_pin = name not in group
+        own[name] = TableConstraints(
+            devices=tuple(draw(st.lists(st.sampled_from(free), min_size=1, max_size=3))) if can_pin else None,
+            max_shards=draw(st.none() | st.integers(1, 4)),
+            min_shard_width=draw(st.sampled_from([None, 4, 32, 8192])),
+        )
+    return Constraints(
+        forbidden_devices=tuple(sorted(forbidden)),
+        max_shards_per_table=draw(st.none() | st.integers(1, 6)),
+        min_shard_width=draw(st.sampled_from([4, 12, 64])),
+        colocate=(tuple(group),) if group else (),
+        tables=own,
+    )
+
+
+@st.composite
+def search_requests(draw: st.DrawFn) -> PlanRequest:
+    """Draw a small request that contradicts nothing; it may be infeasible."""
+    names = [f"t{index}" for index in range(draw(st.integers(1, 9)))]
+    num_nodes, per_node = draw(st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (2, 4)]))
+    constrained = draw(st.booleans())
+    return builders.request(
+        *(draw(search_tables(name)) for name in names),
+        topology=builders.topology(
+            num_nodes * per_node,
+            num_nodes=num_nodes,
+            memory_bytes=draw(st.sampled_from([200 * MIB, 1500 * MIB, 6 * builders.GIB, 80 * builders.GIB])),
+        ),
+        batch_size_per_device=draw(st.sampled_from([1, 512])),
+        optimizer=draw(st.sampled_from(Optimizer)),
+        constraints=draw(search_constraints(names, num_nodes * per_node)) if constrained else Constraints(),
+        search=SearchSettings(
+            seed=draw(st.integers(0, 3)),
+            beam_width=draw(st.integers(1, 3)),
+            work_budget=draw(st.sampled_from([None, 1, 100])),
+        ),
+    )
