@@ -145,7 +145,7 @@ def task_lines(title: str, rule: str, results: Sequence[Result]) -> list[str]:
         "",
         rule,
         "",
-        f"Infeasible: {len(results) - len(fitting)} of {len(results)} tasks. Least, quartiles and most over the others:",
+        f"Infeasible: {len(results) - len(fitting)} of {len(results)} tasks. Least, quartiles and most over the rest:",
         f"search {_quantiles([each.seconds for each in fitting], '.3f')} s (median of {REPEATS} runs each),",
         f"gap to the lower bound {_quantiles([_gap(each) for each in fitting], '.1%')}.",
         "",
