@@ -14,12 +14,11 @@ from builders import request, table
 from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_api.tables import DIM_MULTIPLE, Optimizer, Table
 from neuroshard_api.topology import Topology
-from neuroshard_planner.baselines import BASELINES
 from neuroshard_planner.bounds import lower_bound_ms
 from neuroshard_planner.costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem import Float32Array, Problem, ShardSize
-from neuroshard_planner.search import Found, find
+from neuroshard_planner.search import Found, attempts, find
 from ortools.sat.python import cp_model
 
 PICOSECONDS_PER_MS = 1e9
@@ -223,14 +222,8 @@ def random_request(seed: int) -> PlanRequest:
 
 def search(problem: Problem) -> Found | None:
     """Return what the neural search finds from the baselines' plans, or None where it says that nothing fits."""
-    starts = []
-    for baseline in BASELINES.values():
-        try:
-            starts.append(baseline(problem))
-        except InfeasibleError:
-            continue
     try:
-        return find(problem, starts=starts)
+        return find(problem, baselines=attempts(problem), bound_ms=lower_bound_ms(problem))
     except InfeasibleError:
         return None
 
