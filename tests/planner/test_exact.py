@@ -160,7 +160,7 @@ def _objective(
     """Return the slowest forward plus the slowest backward time plus the transfer of the widest device."""
     most = 2**50
     slowest = [model.new_int_var(0, most, f"slowest_{direction}") for direction in range(2)]
-    widest = model.new_int_var(0, most, "widest")
+    widest = model.new_int_var(0, sum(unit.num_columns for unit in problem.units), "widest")
     for device in range(problem.num_devices):
         model.add(widest >= columns[device])
         for direction in range(2):
