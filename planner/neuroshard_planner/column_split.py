@@ -6,6 +6,7 @@ splits one unit further per level, as in NeuroShard (MLSys 2023), section 3.3.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -15,10 +16,14 @@ from neuroshard_planner.placement import Lane, place
 from neuroshard_planner.problem import LOOKUPS_PER_EVALUATION, Placement, Problem
 
 LOAD_SHARES = (np.inf, 1.0, 0.7, 0.5, 0.35, 0.2)  # proposals: largest shard as a share of a device's mean load
+COLUMNS_SHARES = (2.0, 1.0)  # the same of a device's mean dimension sum; they matter with many devices
+WIDTHS = (64, 32, 16)  # most columns of any shard; even widths suit sets whose tables are much alike
+MEMORY_SHARES = (1.0, 0.5)  # the same of a device's memory
 DIM_LIMITS = (1.0, 1.05, 1.1, 1.2, 1.35, np.inf)  # of the mean dimension sum; the reference's grid is 1.0 to 1.5
 MEMORY_PRICES = (0.0, 1.0)
 NUM_CANDIDATES = 10  # units split per level and criterion, as in the reference
-PATIENCE = 2  # levels without a better plan before the beam search ends
+NUM_JUDGED = 24  # of the lanes placed together, the cheapest by additive loads are judged by the networks
+PATIENCE = 3  # levels without a better plan before the beam search ends
 LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor's cache
 
 
@@ -51,7 +56,8 @@ class SplitSearch:
         """Return the best candidates, cheapest first; empty if no greedy pass found room for every shard."""
         settings = self._problem.request.search
         grid = [(limit, price) for limit in DIM_LIMITS for price in MEMORY_PRICES]
-        beam = self._best(((state, grid) for state in self._proposals()), settings.beam_width)
+        proposed = self._best(((state, grid) for state in self._proposals()), 2 * settings.beam_width)
+        beam = proposed[: settings.beam_width]
         waited = 0
         while beam and waited < PATIENCE and self.levels < settings.max_levels:
             if self._problem.work >= self._work_budget:
@@ -68,23 +74,25 @@ class SplitSearch:
             beam = _distinct_best([*beam, *found], settings.beam_width)
             if not found:
                 break
-        return beam
+        return _distinct_best([*beam, *proposed], 2 * settings.beam_width)
 
     def _proposals(self) -> list[IndexArray]:
-        """Return states in which no shard exceeds a share of the mean load and of a device's memory."""
+        """Return states in which no shard exceeds a share of a device's load, columns and memory."""
         options, kinds = self._options, self._problem.kinds
         largest = options.kinds[options.start]
         mean_load = self._loads[self._problem.whole].sum() / self._problem.num_devices
         capacity = self._problem.memory.shard_capacity_bytes
         states = []
-        for memory_share in (1.0, 0.5, 0.25):
-            for load_share in LOAD_SHARES:
-                small = (self._loads[largest] <= load_share * mean_load) & (
-                    kinds.memory_bytes[largest] <= memory_share * capacity
-                )
-                # The first small option of each unit, or its last option if none is small.
-                position = np.where(small, np.arange(len(largest)), options.last[options.unit])
-                states.append(np.minimum.reduceat(position, options.first))
+        widths = (np.inf, *WIDTHS, *(share * self._mean_dim_sum for share in COLUMNS_SHARES))
+        for memory_share, width, load_share in product(MEMORY_SHARES, widths, LOAD_SHARES):
+            small = (
+                (self._loads[largest] <= load_share * mean_load)
+                & (kinds.num_columns[largest] <= width)
+                & (kinds.memory_bytes[largest] <= memory_share * capacity)
+            )
+            # The first small option of each unit, or its last option if none is small.
+            position = np.where(small, np.arange(len(largest)), options.last[options.unit])
+            states.append(np.minimum.reduceat(position, options.first))
         return _distinct_states(states)
 
     def _children(self, state: IndexArray) -> list[IndexArray]:
@@ -126,12 +134,30 @@ class SplitSearch:
                 for (state, lane), placement in zip(batch, placements, strict=True)
                 if placement is not None
             ]
-            totals = self._problem.total_ms([placement for _, _, placement in fitting])
+            estimates = self._estimates_ms([placement for _, _, placement in fitting])
+            likely = [fitting[row] for row in np.argsort(estimates, kind="stable")[:NUM_JUDGED]]
+            totals = self._problem.total_ms([placement for _, _, placement in likely])
             found += [
                 Candidate(state=state, lane=lane, placement=placement, total_ms=float(total))
-                for (state, lane, placement), total in zip(fitting, totals, strict=True)
+                for (state, lane, placement), total in zip(likely, totals, strict=True)
             ]
         return _distinct_best(found, count)
+
+    def _estimates_ms(self, placements: Sequence[Placement]) -> FloatArray:
+        """Return the cost of each placement by additive loads."""
+        if not placements:
+            return np.empty(0)
+        problem = self._problem
+        kinds = np.concatenate([each.kinds for each in placements])
+        slots = np.concatenate([each.devices + row * problem.num_devices for row, each in enumerate(placements)])
+        load, columns = (
+            np.bincount(slots, weights=weights, minlength=len(placements) * problem.num_devices)
+            .reshape(len(placements), -1)
+            .max(axis=1)
+            for weights in (self._loads[kinds], problem.kinds.num_columns[kinds])
+        )
+        estimates: FloatArray = load + problem.transfer.total_ms(columns)
+        return estimates
 
 
 def _distinct_states(states: Sequence[IndexArray]) -> list[IndexArray]:

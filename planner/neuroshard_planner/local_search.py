@@ -21,7 +21,6 @@ NUM_SOURCE_SHARDS = 64  # shards of the source tried per step, spread evenly ove
 NUM_SPLIT_SHARDS = 16  # largest shards of the source; a split makes new shards, which the networks must represent
 NUM_SPLIT_TARGETS = 8
 NUM_JUDGED = 32  # candidates per step that the networks judge
-NUM_KICKS = 3  # shards moved between two descents; more forget what the last one found
 EVENNESS_POWER = 16  # high enough that the potential follows the most loaded devices
 LEAST_GAIN = 1e-4  # relative; smaller steps double the time and lower the cost by less than a thousandth
 
@@ -86,31 +85,9 @@ class LocalSearch:
         """Return a placement that costs at most as much as the merged one."""
         state = State(self._problem, merged(self._problem, placement))
         while self._problem.work < self._work_budget:
-            if not any(self._step(state, source) for source in _bounding_devices(state)):
+            if not any(self._step(state, source) for source in bounding_devices(state)):
                 break
             self.improvements += 1
-        return Placement(kinds=state.kinds, devices=state.devices)
-
-    def kicked(self, placement: Placement, generator: np.random.Generator) -> Placement:
-        """Return the placement with a few shards of a bounding device and of others moved at random, where they fit.
-
-        Improving it again leads to another local optimum nearby (iterated local search).
-        """
-        state = State(self._problem, placement)
-        bounding = generator.choice(list(_bounding_devices(state)))
-        for kick in range(NUM_KICKS):
-            held = np.flatnonzero(state.devices == bounding) if kick % 2 == 0 else np.arange(len(state.devices))
-            if not len(held):
-                continue
-            shard = generator.choice(held)
-            source = int(state.devices[shard])
-            steps = moves(self._problem, state, np.array([shard]), np.arange(self._problem.num_devices))
-            memory = _after(self._traits(), state.kinds, state.levels, source, steps)[1, :, MEMORY]
-            steps = steps.take(
-                np.flatnonzero((memory <= self._problem.memory.shard_capacity_bytes) & (steps.target != source))
-            )
-            if len(steps.target):
-                state.apply(source, steps, int(generator.integers(len(steps.target))))
         return Placement(kinds=state.kinds, devices=state.devices)
 
     def _step(self, state: State, source: int) -> bool:
@@ -213,7 +190,7 @@ def merged(problem: Problem, placement: Placement) -> Placement:
     return Placement(kinds=problem.kinds_of(unit[first].tolist(), sizes), devices=device[first])
 
 
-def _bounding_devices(state: State) -> Iterator[int]:
+def bounding_devices(state: State) -> Iterator[int]:
     """Yield the devices that bound the plan: by both computes together, by each, and by communication."""
     largest = state.levels.argmax(axis=0)
     both = int(state.levels[:, :COLUMNS].sum(axis=1).argmax())

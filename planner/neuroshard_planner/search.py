@@ -16,6 +16,7 @@ from neuroshard_planner.emission import table_placements, tables_memory
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError
 from neuroshard_planner.infeasible import infeasible
 from neuroshard_planner.interop.torchrec_planner import torchrec_placement
+from neuroshard_planner.kicks import Kicks
 from neuroshard_planner.local_search import LocalSearch, merged
 from neuroshard_planner.options import OptionTable
 from neuroshard_planner.packing import Packing
@@ -23,7 +24,9 @@ from neuroshard_planner.placement import tangent
 from neuroshard_planner.problem import CostModel, Placement, Problem, ShardSize
 from neuroshard_planner.scoring import predicted_cost
 
-WORK_PER_UNIT = 150  # device evaluations: the default budget ends the search after some 1.5 ms per table
+WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
+MOST_WORK_PER_UNIT = 200
+LEAST_WORK = 20_000  # some tenths of a second: small sets are cheap to search well
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
@@ -130,7 +133,7 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
             raise found
         return Found(placement=found)
     # What the bound took is no search: on wide tables it would leave nothing of the budget.
-    work_budget = problem.work + (request.search.work_budget or WORK_PER_UNIT * len(problem.units))
+    work_budget = problem.work + (request.search.work_budget or _default_budget(problem))
     mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     slopes = tangent(problem, mean_sums)
     options = OptionTable(problem)
@@ -138,7 +141,7 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
     # Merged before they are ranked: two shards of a table on one device can seem cheaper than the one they become.
     starts = [merged(problem, candidate.placement) for candidate in splits.run()] + list(_placed(baselines).values())
-    order = np.argsort(problem.total_ms(starts), kind="stable")[: request.search.beam_width]
+    order = np.argsort(problem.total_ms(starts), kind="stable")[: 2 * request.search.beam_width]
     chosen = [starts[start] for start in order]
     packing = _packing(problem)
     if not chosen or sum(packing.whole_bytes) > TIGHT * packing.num_usable_devices * packing.capacity_bytes:
@@ -152,8 +155,9 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     totals = problem.total_ms(refined)
     best, best_ms = refined[int(totals.argmin())], float(totals.min())
     generator = np.random.default_rng(request.search.seed)
+    kicks = Kicks(problem, options, slopes=slopes, generator=generator)
     while problem.work < work_budget and best_ms > bound_ms * (1 + CLOSE_ENOUGH):
-        kicked = local.improve(local.kicked(best, generator))
+        kicked = local.improve(kicks.kicked(best))
         kicked_ms = float(problem.total_ms([kicked])[0])
         if kicked_ms < best_ms:
             best, best_ms = kicked, kicked_ms
@@ -169,6 +173,11 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
 def attempts(problem: Problem) -> Attempts:
     """Run every baseline that needs nothing beyond the planner."""
     return {algorithm: _attempt(problem, algorithm) for algorithm in BASELINES}
+
+
+def _default_budget(problem: Problem) -> int:
+    per_unit = min(MOST_WORK_PER_UNIT, WORK_PER_UNIT * problem.num_devices**0.5)
+    return max(LEAST_WORK, int(per_unit * len(problem.units)))
 
 
 def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | PlannerError:

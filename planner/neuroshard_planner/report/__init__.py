@@ -1,1 +1,1 @@
-"""Plans for people: text and HTML. Computes no cost of its own."""
+"""A plan as people read it: text for a terminal, and one self-contained HTML file. Decides nothing about a plan."""

@@ -1,0 +1,9 @@
+"""Values that options may take, spelt out so that parsing and help need no import of ours; equal to api's enums."""
+
+from typing import Literal
+
+OptimizerChoice = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
+DataTypeChoice = Literal["FP32", "FP16", "BF16", "INT8"]
+AlgorithmChoice = Literal[
+    "neuroshard", "random", "dim_greedy", "size_greedy", "lookup_greedy", "size_lookup_greedy", "torchrec"
+]

@@ -1,0 +1,22 @@
+"""Exit codes of every command; docs/reference/exit-codes.md explains them. Append only, scripts depend on them."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ended."""
+
+    OK = 0
+    """It did what was asked."""
+    INTERNAL_ERROR = 1
+    """A bug of ours."""
+    INVALID_INPUT = 2
+    """Wrong usage, a file that breaks its schema, or a place that cannot be written."""
+    INFEASIBLE = 3
+    """No plan fits the devices under the constraints."""
+    UNUSABLE_BUNDLE = 4
+    """The bundle of cost models is missing, damaged or of another version."""
+    MISSING_PACKAGE = 5
+    """An optional package that the command needs is not installed."""
+    INTERRUPTED = 130
+    """Stopped by Ctrl-C (SIGINT)."""

@@ -1,0 +1,106 @@
+"""Where output goes: documents and tables to stdout, files whole or not at all. Formats nothing itself."""
+
+import io
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_cli.failures import CommandError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+class ReaderGoneError(Exception):
+    """Whoever read stdout, such as head, has seen enough and closed it."""
+
+
+UNBOUND_WIDTH = 10_000  # no line of ours is wider; a pipe has no edge to wrap at
+
+
+def print_text(content: "RenderableType") -> None:
+    """Show tables and text: laid out for the terminal, or one line per row without colours when piped."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    if console.is_terminal:
+        console.print(content)
+        return
+    piped = io.StringIO()
+    Console(file=piped, markup=False, highlight=False, width=UNBOUND_WIDTH, color_system=None).print(content)
+    print_document("".join(f"{line.rstrip()}\n" for line in piped.getvalue().splitlines()))
+
+
+def progress_console() -> "Console":
+    """Return a console on stderr, for what moves while a command works; nothing moves where it is no terminal."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False)
+
+
+def print_document(text: str) -> None:
+    """Write text to stdout as it is. Raises ReaderGoneError, or CommandError where stdout is a full disk."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again at exit
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGoneError from error
+        raise CommandError(f"stdout: cannot be written: {error.strerror}; free space or choose a file") from error
+
+
+def say(sentence: str) -> None:
+    """Tell people something beside the output, on stderr."""
+    sys.stderr.write(f"{sentence}\n")
+
+
+def check_writable(path: Path, *, is_folder: bool = False) -> None:
+    """Raise CommandError if a file or folder could not be written here; asked before the work that would be lost."""
+    if path.exists() and path.is_dir() != is_folder:
+        found, wanted = ("a file", "a folder") if is_folder else ("a directory", "a file")
+        raise CommandError(f"{path}: is {found}; give the path of {wanted}")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise CommandError(f"{path}: the folder {parent} does not exist; make it first")
+    if not os.access(parent, os.W_OK):
+        raise CommandError(f"{path}: the folder {parent} cannot be written to; choose another path")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a reader never sees half of it, a failure leaves the old one as it was.
+
+    A link stays a link to the new file. What is no regular file, such as /dev/null, is written to and never replaced.
+    """
+    check_writable(path)
+    target = path.resolve()
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+        else:
+            _replace(target, text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CommandError(f"{path}: cannot be written: {reason}; free space or choose another path") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    scratch = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.chmod(0o666 & ~_umask())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,43 @@
+"""``neuroshard plan``: from tables to a plan."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neuroshard_cli.choices import AlgorithmChoice
+from neuroshard_cli.output import check_writable, print_document, print_text, say, write_file
+from neuroshard_cli.request_options import RequestOptions, build_request, find_bundle, takes_request_options
+
+
+@takes_request_options
+def plan(
+    options: RequestOptions,
+    algorithm: Annotated[
+        AlgorithmChoice, typer.Option(help="How to search; all but the first are baselines.")
+    ] = "neuroshard",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan to this file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report to this file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Plan where the embedding tables of a model lie."""
+    from neuroshard_planner.report.html import render_html
+    from neuroshard_planner.report.text import render_plan
+    from neuroshard_planner.search import plan as search
+
+    for path in (out, report):
+        if path is not None:
+            check_writable(path)
+    request = build_request(options, algorithm)
+    found = search(request, bundle=find_bundle(options.bundle, request.topology.device.name))
+    if out is not None:
+        write_file(out, found.to_json())
+    if report is not None:
+        write_file(report, render_html(found))
+    if json:
+        print_document(found.to_json())
+        return
+    print_text(render_plan(found))
+    for path, kind in ((out, "plan"), (report, "report")):
+        if path is not None:
+            say(f"{kind} written to {path}")

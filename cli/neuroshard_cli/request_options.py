@@ -1,0 +1,168 @@
+"""The options that describe what to plan, common to several commands, and the request they stand for."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from neuroshard_cli.choices import DataTypeChoice, OptimizerChoice
+from neuroshard_cli.failures import CommandError
+from neuroshard_cli.sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from neuroshard_api.presets import DevicePreset
+    from neuroshard_api.request import Algorithm, PlanRequest
+    from neuroshard_api.tables import TableSet
+    from neuroshard_api.topology import Topology
+    from neuroshard_planner.costs.bundle_store import CostBundle
+
+TABLE_SET_SUFFIXES = (".csv", ".json", ".yaml", ".yml")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestOptions:
+    """What is planned, on which devices, and within which limits."""
+
+    tables: Annotated[
+        str,
+        typer.Argument(metavar="TABLES", help="A table set (YAML, JSON, CSV), or a name of `neuroshard workloads`."),
+    ]
+    devices: Annotated[int | None, typer.Option(min=1, help="Devices in all nodes.")] = None
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes they stand in. Default: as many as the device type usually fills.")
+    ] = None
+    device_type: Annotated[str | None, typer.Option(help="A device of `neuroshard devices`.")] = None
+    topology: Annotated[
+        Path | None, typer.Option(help="Devices described by a topology file, instead of the three options above.")
+    ] = None
+    bundle: Annotated[
+        Path | None, typer.Option(help="Directory of cost models. Default: the bundled ones of the device type.")
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, max=2**24, help="Samples per device and step. Default: the table set's, else 8192."),
+    ] = None
+    optimizer: Annotated[
+        OptimizerChoice | None, typer.Option(help="Default: the table set's, else rowwise_adagrad.")
+    ] = None
+    output_data_type: Annotated[DataTypeChoice, typer.Option(help="Type of pooled embeddings and their gradients.")] = (
+        "FP32"
+    )
+    constraints: Annotated[Path | None, typer.Option(help="A constraints file.")] = None
+    max_memory: Annotated[
+        str | None, typer.Option(help="Most memory of a device, such as 70GiB. Default: all it has.")
+    ] = None
+    dense_memory: Annotated[str, typer.Option(help="Memory of the dense part on each device.")] = "0"
+    reserve: Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of a device's memory that is kept free.")] = (
+        0.1
+    )
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal plans.")] = 0
+    work_budget: Annotated[
+        int | None, typer.Option(min=1, help="Most evaluations of a device's cost. Default: grows with the tables.")
+    ] = None
+
+
+def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the parameters of RequestOptions; it receives them as its one argument ``options``."""
+    names = [field.name for field in fields(RequestOptions)]
+    shared = _parameters(RequestOptions, RequestOptions)
+    own = [each for each in _parameters(command, command) if each.name != "options"]
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> None:  # noqa: ANN401 - what typer parsed by the signature below
+        options = RequestOptions(**{name: values.pop(name) for name in names})
+        command(options=options, **values)
+
+    parameters = [*shared, *own]
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_options
+
+
+def _parameters(signature_of: Callable[..., Any], hints_of: object) -> list[inspect.Parameter]:
+    hints = get_type_hints(hints_of, include_extras=True)
+    return [
+        each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in inspect.signature(signature_of).parameters.values()
+    ]
+
+
+def read_tables(name_or_path: str) -> "TableSet":
+    """Read a table set from a file, or a bundled workload by its name."""
+    from neuroshard_api.table_files import read_table_set
+    from neuroshard_planner.workload_store import read_workload
+
+    path = Path(name_or_path)
+    is_file = path.suffix.lower() in TABLE_SET_SUFFIXES or len(path.parts) > 1 or path.is_file()
+    return read_table_set(path) if is_file else read_workload(name_or_path)
+
+
+def find_preset(device_type: str) -> "DevicePreset":
+    """Return a known device type. Raises CommandError, listing their names."""
+    from neuroshard_api.presets import preset
+
+    try:
+        return preset(device_type)
+    except ValueError as error:
+        raise CommandError(f"--device-type: {error}") from error
+
+
+def build_topology(options: RequestOptions) -> "Topology":
+    """Return the devices that the options describe, in one of the two ways."""
+    from neuroshard_api.topology import Topology
+
+    if options.topology is not None:
+        if options.devices is not None or options.nodes is not None or options.device_type is not None:
+            raise CommandError("--topology: already says what --devices, --nodes and --device-type say; give one")
+        return Topology.read(options.topology)
+    if options.devices is None or options.device_type is None:
+        raise CommandError("--devices and --device-type: both are needed, or --topology; see `neuroshard devices`")
+    found = find_preset(options.device_type)
+    nodes = options.nodes if options.nodes is not None else -(-options.devices // found.devices_per_node)
+    per_node, rest = divmod(options.devices, nodes)
+    if rest:
+        raise CommandError(f"--devices: {options.devices} do not fill {nodes} equal nodes; give another --nodes")
+    return found.topology(num_nodes=nodes, devices_per_node=per_node)
+
+
+def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "PlanRequest":
+    """Return the request that the options stand for. Raises CommandError or DocumentError."""
+    from neuroshard_api.document import validated
+    from neuroshard_api.request import Constraints, PlanRequest
+
+    tables = read_tables(options.tables)
+    topology = build_topology(options)
+    constraints = Constraints() if options.constraints is None else Constraints.read(options.constraints)
+    limits = constraints.model_dump(mode="json", exclude_none=True)
+    if options.max_memory is not None:
+        limits["max_memory_bytes_per_device"] = parse_bytes(options.max_memory, option="--max-memory")
+    batch_size = options.batch_size
+    if batch_size is None and tables.global_batch_size is not None:
+        batch_size = -(-tables.global_batch_size // topology.num_devices)
+    raw = {
+        "schema_version": PlanRequest.schema_name,
+        "tables": tables.model_dump(mode="json", exclude_none=True),
+        "topology": topology.model_dump(mode="json"),
+        "batch_size_per_device": batch_size,
+        "optimizer": options.optimizer or tables.optimizer,
+        "memory": {
+            "dense_bytes": parse_bytes(options.dense_memory, option="--dense-memory"),
+            "reserve_fraction": options.reserve,
+            "output_data_type": options.output_data_type,
+        },
+        "constraints": limits,
+        "search": {"seed": options.seed, "work_budget": options.work_budget},
+        "algorithm": algorithm,
+    }
+    return validated(PlanRequest, {key: value for key, value in raw.items() if value is not None}, where="request")
+
+
+def find_bundle(path: Path | None, device_name: str) -> "CostBundle":
+    """Return the bundle of the directory, or the bundled one of the device."""
+    from neuroshard_planner.costs.bundle_store import bundled_bundle, load_bundle
+
+    return bundled_bundle(device_name) if path is None else load_bundle(path)

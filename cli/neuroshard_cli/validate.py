@@ -1,0 +1,144 @@
+"""``neuroshard validate``: every problem of every file."""
+
+import json as json_format
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from neuroshard_cli.exit_codes import ExitCode
+from neuroshard_cli.output import print_document, say
+
+if TYPE_CHECKING:
+    from neuroshard_api.document import Document
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What a file is, and what is wrong with it."""
+
+    file: str
+    kind: str | None
+    """Schema name of the document. None: not recognised."""
+    problems: tuple[str, ...]
+
+
+def validate(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Documents, record files, bundle directories.")
+    ],
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check files, and say every problem of every file.
+
+    Documents are held against their schemas, plans also against their own tables, devices and limits.
+    """
+    findings = [examine(path) for path in files]
+    if json:
+        print_document(json_format.dumps([asdict(finding) for finding in findings], indent=1) + "\n")
+    else:
+        for finding in findings:
+            _tell(finding)
+    if any(finding.problems for finding in findings):
+        raise typer.Exit(ExitCode.INVALID_INPUT)
+
+
+def examine(path: Path) -> Finding:
+    """Recognise a document by its suffix or its schema_version, and gather its problems."""
+    from neuroshard_api.document import DocumentError
+    from neuroshard_planner.errors import BundleError
+
+    kind: str | None = None
+    problems: Sequence[str]
+    try:
+        if path.is_dir():
+            kind = "bundle"
+            problems = _bundle_problems(path)
+        elif path.suffix.lower() == ".csv":
+            kind = "table-set/v1"
+            problems = _csv_problems(path)
+        elif path.suffix.lower() == ".jsonl":
+            kind = "profile-record/v1"
+            problems = _record_problems(path)
+        else:
+            kind, problems = _document_problems(path)
+    except DocumentError as error:
+        problems = error.problems
+    except BundleError as error:
+        problems = [str(error)]
+    return Finding(file=str(path), kind=kind, problems=tuple(problems))
+
+
+def _tell(finding: Finding) -> None:
+    if not finding.problems:
+        print_document(f"{finding.file}: ok ({finding.kind})\n")
+    for problem in finding.problems:
+        say(f"{finding.file}: {problem.removeprefix(f'{finding.file}: ')}")
+
+
+def _bundle_problems(path: Path) -> list[str]:
+    from neuroshard_planner.costs.bundle_store import load_bundle
+
+    load_bundle(path)
+    return []
+
+
+def _csv_problems(path: Path) -> list[str]:
+    from neuroshard_api.table_files import read_table_set
+
+    read_table_set(path)
+    return []
+
+
+def _record_problems(path: Path) -> list[str]:
+    from neuroshard_api.document import DocumentError, read_text
+    from neuroshard_api.records import ProfileRecord
+
+    problems = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if line.strip():
+            try:
+                ProfileRecord.from_json(line)
+            except DocumentError as error:
+                problems += [f"line {number}: {problem}" for problem in error.problems]
+    return problems
+
+
+def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
+    from neuroshard_api.document import DocumentError, read_data
+    from neuroshard_api.plan import Plan
+    from neuroshard_planner.checks import plan_problems
+
+    raw = read_data(path)
+    if not isinstance(raw, dict):
+        return None, ["must hold a mapping with a schema_version"]
+    kinds = _document_kinds()
+    version = raw.get("schema_version")
+    kind = next((kind for kind in kinds if _family(kind.schema_name) == _family(version)), None)
+    if kind is None:
+        found = "is missing" if version is None else f"is {version!r}, which is not known"
+        return None, [f"schema_version: {found}; give one of {', '.join(kind.schema_name for kind in kinds)}"]
+    try:
+        document = kind.from_data(raw, where=str(path))
+    except DocumentError as error:
+        return kind.schema_name, error.problems
+    return kind.schema_name, plan_problems(document) if isinstance(document, Plan) else []
+
+
+def _document_kinds() -> "tuple[type[Document], ...]":
+    from neuroshard_api.bundle import BundleManifest
+    from neuroshard_api.plan import Plan
+    from neuroshard_api.records import ProfileRecord
+    from neuroshard_api.request import Constraints, PlanRequest
+    from neuroshard_api.step_report import StepReport
+    from neuroshard_api.tables import TableSet
+    from neuroshard_api.topology import Topology
+
+    return TableSet, Topology, Constraints, PlanRequest, Plan, BundleManifest, ProfileRecord, StepReport
+
+
+def _family(version: object) -> str:
+    """Return a document's kind without its version, so that another version is named as such."""
+    return str(version).partition("/")[0]

@@ -1,0 +1,44 @@
+"""Numbers as people read them: bytes as GiB, times as ms, shares as percent. Formats, never computes."""
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_COUNT_UNITS = ("", "K", "M", "G", "T")
+
+
+def format_bytes(number: float) -> str:
+    """Return binary units with three digits: ``1536`` is ``1.5 KiB``."""
+    return _scaled(number, 1024, _BYTE_UNITS, separator=" ")
+
+
+def format_count(number: float) -> str:
+    """Return decimal units with three digits: ``40_000_000`` is ``40M``; whole numbers below 100,000 stay whole."""
+    if number < 100_000 and number == int(number):  # noqa: PLR2004 - five digits are read at a glance
+        return f"{int(number):,}"
+    return _scaled(number, 1000, _COUNT_UNITS, separator="")
+
+
+def format_ms(milliseconds: float) -> str:
+    """Return milliseconds without the unit, to three digits or a thousandth: ``12.3``, ``0.042``, ``1,234``."""
+    if milliseconds >= 1000:  # noqa: PLR2004
+        return f"{milliseconds:,.0f}"
+    if milliseconds >= 100:  # noqa: PLR2004
+        return f"{milliseconds:.0f}"
+    if milliseconds >= 10:  # noqa: PLR2004
+        return f"{milliseconds:.1f}"
+    return f"{milliseconds:.2f}" if milliseconds >= 1 else f"{milliseconds:.3f}"
+
+
+def format_percent(share: float) -> str:
+    """Return a share as percent with three digits at most: ``0.1234`` is ``12.3 %``."""
+    percent = 100 * share
+    return f"{percent:.0f} %" if abs(percent) >= 99.95 else f"{percent:.1f} %"  # noqa: PLR2004 - rounds to 100
+
+
+def _scaled(number: float, base: int, units: tuple[str, ...], *, separator: str) -> str:
+    value = float(number)
+    unit = 0
+    while value >= base - 0.5 and unit < len(units) - 1:
+        value /= base
+        unit += 1
+    digits = 0 if unit == 0 or value >= 99.95 else 1  # noqa: PLR2004 - rounds to 100
+    text = f"{value:,.{digits}f}"
+    return f"{text.removesuffix('.0')}{separator}{units[unit]}"

@@ -1,0 +1,59 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def plan(neuroshard: Any, tmp_path: Path) -> Path:
+    """Write a plan of a bundled workload, in which the table t20 is split."""
+    path = tmp_path / "plan.json"
+    neuroshard("plan", "mlperf-dlrm-dcnv2", "--devices", "8", "--device-type", "h100-80gb", "--out", path)
+    return path
+
+
+def test_a_plan_is_explained(neuroshard: Any, plan: Path) -> None:
+    """What decides the step, what keeps it above the bound, and what could help."""
+    result = neuroshard("explain", plan)
+
+    assert (result.code, result.err) == (0, "")
+    for words in ("the step's parts", "why it is above the lower bound", "What could help:", "simulated:"):
+        assert words in result.out
+
+
+def test_a_table_is_explained(neuroshard: Any, plan: Path) -> None:
+    """Its shards, and what every other place would cost."""
+    result = neuroshard("explain", plan, "t20")
+
+    assert (result.code, result.err) == (0, "")
+    assert "verdict" in result.out
+    assert sum(line.startswith("whole on ") for line in result.out.splitlines()) == 8
+
+
+def test_explanations_are_json_for_machines(neuroshard: Any, plan: Path) -> None:
+    """The same numbers, unrounded."""
+    of_plan, of_table = neuroshard("explain", plan, "--json"), neuroshard("explain", plan, "t20", "--json")
+
+    total_ms = json.loads(plan.read_text())["predicted"]["total_ms"]
+    assert json.loads(of_plan.out)["total_ms"] == json.loads(of_table.out)["plan_total_ms"] == total_ms
+    assert json.loads(of_table.out)["name"] == "t20"
+
+
+def test_an_unknown_table_is_a_sentence(neuroshard: Any, plan: Path) -> None:
+    """With the names that come close."""
+    result = neuroshard("explain", plan, "t200")
+
+    assert (result.code, result.out) == (2, "")
+    assert "did you mean" in result.err
+
+
+def test_a_plan_is_explained_by_the_models_that_made_it(neuroshard: Any, plan: Path) -> None:
+    """Other cost models would give other reasons."""
+    raw = json.loads(plan.read_text())
+    raw["bundle"]["weights_sha256"] = "0" * 64
+    plan.write_text(json.dumps(raw))
+    result = neuroshard("explain", plan)
+
+    assert (result.code, result.out) == (2, "")
+    assert "give the bundle of the plan" in result.err

@@ -1,0 +1,25 @@
+import json
+from pathlib import Path
+from typing import Any
+
+
+def test_a_plan_becomes_a_sharding_plan(neuroshard: Any, tmp_path: Path) -> None:
+    """Every table stands in it, with a rank for each of its shards."""
+    plan, exported = tmp_path / "plan.json", tmp_path / "sharding_plan.json"
+    neuroshard("plan", "criteo-kaggle", "--devices", "4", "--device-type", "h100-80gb", "--out", plan)
+    to_stdout = neuroshard("export", plan, "--format", "torchrec")
+    to_file = neuroshard("export", plan, "--module-path", "model.ebc", "-o", exported)
+
+    assert to_stdout.code == to_file.code == 0
+    (tables,) = json.loads(to_stdout.out)["modules"].values()
+    assert list(json.loads(exported.read_text())["modules"]) == ["model.ebc"]
+    assert list(tables) == [placed["name"] for placed in json.loads(plan.read_text())["tables"]]
+    assert to_file.err == f"sharding plan written to {exported}\n"
+
+
+def test_only_known_formats_are_written(neuroshard: Any, tmp_path: Path) -> None:
+    """The choices are in the sentence."""
+    result = neuroshard("export", tmp_path / "plan.json", "--format", "onnx")
+
+    assert result.code == 2
+    assert "torchrec" in result.err

@@ -1,0 +1,208 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import table, table_set
+from neuroshard_api.plan import Plan
+from neuroshard_api.tables import TableSet
+from neuroshard_planner.costs.bundle_store import bundled_root
+
+DEVICES = ("--devices", "8", "--device-type", "h100-80gb")
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """Write a set of twelve tables of several sizes."""
+    members = [
+        table(f"t{index}", num_embeddings=10 ** (2 + index % 6), embedding_dim=32 * (1 + index % 4))
+        for index in range(12)
+    ]
+    path = tmp_path / "tables.json"
+    path.write_text(table_set(*members).to_json())
+    return path
+
+
+def test_a_workload_is_planned_by_its_name(neuroshard: Any) -> None:
+    """The command of the README: the summary, every device, and where the numbers come from."""
+    result = neuroshard("plan", "mlperf-dlrm-dcnv2", *DEVICES)
+
+    assert (result.code, result.err) == (0, "")
+    assert "simulated:" in result.out
+    assert "above the lower bound" in result.out
+    assert sum(line.startswith(f"{device}  ") for line in result.out.splitlines() for device in range(8)) == 8
+
+
+def test_the_document_alone_goes_to_stdout_for_machines(neuroshard: Any, tables: Path) -> None:
+    """It is the same as the file, byte for byte, and reads back as a plan."""
+    path = tables.with_name("plan.json")
+    result = neuroshard("plan", tables, *DEVICES, "--json", "--out", path)
+
+    assert (result.code, result.err) == (0, "")
+    assert result.out == path.read_text()
+    assert [placed.name for placed in Plan.from_json(result.out).tables] == [f"t{index}" for index in range(12)]
+
+
+def test_plan_and_report_are_written_beside_the_summary(neuroshard: Any, tables: Path) -> None:
+    """People are told on stderr where the files are."""
+    plan, report = tables.with_name("plan.json"), tables.with_name("report.html")
+    result = neuroshard("plan", tables, *DEVICES, "--out", plan, "--report", report)
+
+    assert result.code == 0
+    assert result.err.splitlines() == [f"plan written to {plan}", f"report written to {report}"]
+    assert Plan.read(plan).request.tables.name == "test set"
+    assert report.read_text().startswith("<!doctype html>")
+
+
+def test_equal_commands_give_equal_plans(neuroshard: Any, tables: Path) -> None:
+    """No clock and no chance enters a plan."""
+    first, second = (neuroshard("plan", tables, *DEVICES, "--json", "--seed", 3) for _ in range(2))
+
+    assert first.out == second.out
+
+
+def test_a_csv_is_a_table_set(neuroshard: Any, tmp_path: Path) -> None:
+    """The header names the four columns that are needed."""
+    path = tmp_path / "tables.csv"
+    path.write_text("name,num_embeddings,embedding_dim,pooling_factor\nuser,1000000,64,1.5\nitem,5000,32,20\n")
+    result = neuroshard("plan", path, *DEVICES)
+
+    assert result.code == 0
+    assert "tables, 2 tables" in result.out
+
+
+def test_a_baseline_can_be_asked_for(neuroshard: Any, tables: Path) -> None:
+    """The plan says by which algorithm it was made."""
+    result = neuroshard("plan", tables, *DEVICES, "--algorithm", "dim_greedy", "--json")
+
+    assert Plan.from_json(result.out).algorithm == "dim_greedy"
+
+
+def test_more_devices_than_tables_leaves_devices_empty(neuroshard: Any, tmp_path: Path) -> None:
+    """No error: a small model on a large machine is a plan too."""
+    path = tmp_path / "one.json"
+    path.write_text(table_set(table("only", num_embeddings=10, embedding_dim=4)).to_json())
+    result = neuroshard("plan", path, *DEVICES)
+
+    assert result.code == 0
+
+
+GOOD = {"schema_version": TableSet.schema_name, "tables": [{"name": "a", "num_embeddings": 1000, "embedding_dim": 32}]}
+
+
+def _with(**fields: Any) -> str:
+    return json.dumps({**GOOD, "tables": [{**GOOD["tables"][0], **fields}]})  # type: ignore[dict-item]
+
+
+BROKEN = {
+    "empty set": (json.dumps({**GOOD, "tables": []}), 2, "tables"),
+    "empty file": ("", 2, "bad.json"),
+    "duplicate names": (json.dumps({**GOOD, "tables": GOOD["tables"] * 2}), 2, "must be unique"),  # type: ignore[operator]
+    "zero rows": (_with(num_embeddings=0), 2, "tables[0].num_embeddings"),
+    "negative pooling": (_with(pooling_factor=-1), 2, "tables[0].pooling_factor"),
+    "odd dim": (_with(embedding_dim=30), 2, "tables[0].embedding_dim: must be a multiple of 4"),
+    "text for a number": (_with(embedding_dim="64"), 2, "tables[0].embedding_dim"),
+    "nan histogram": (_with(reuse_histogram=[float("nan")] * 17), 2, "tables[0].reuse_histogram"),
+    "unknown key": (_with(rows=3), 2, "tables[0].rows: is not a known key"),
+    "wrong version": (json.dumps({**GOOD, "schema_version": "table-set/v9"}), 2, "schema_version"),
+    "another document": (json.dumps({"schema_version": "plan/v1"}), 2, "schema_version"),
+    "truncated": (json.dumps(GOOD)[:-20], 2, "is not complete JSON"),
+    "not an object": ("[1, 2]", 2, "must hold a mapping"),
+    "a trillion rows": (_with(num_embeddings=10**12), 3, "'a'"),
+    "larger than all devices": (_with(num_embeddings=10**10, embedding_dim=128), 3, "'a'"),
+}
+
+
+@pytest.mark.parametrize(("text", "code", "words"), BROKEN.values(), ids=BROKEN)
+def test_broken_tables_are_one_sentence(neuroshard: Any, tmp_path: Path, text: str, code: int, words: str) -> None:
+    """The exit code says what kind of fault it is, the sentence names the field or the table."""
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    result = neuroshard("plan", path, *DEVICES)
+
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    assert words in result.err
+
+
+def test_binary_garbage_is_one_sentence(neuroshard: Any, tmp_path: Path) -> None:
+    """As when the wrong file is given."""
+    path = tmp_path / "tables.yaml"
+    path.write_bytes(bytes(range(256)))
+    result = neuroshard("plan", path, *DEVICES)
+
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "is not text in UTF-8" in result.err
+
+
+def test_errors_are_json_for_machines(neuroshard: Any, tmp_path: Path) -> None:
+    """One object on stderr, nothing on stdout."""
+    result = neuroshard("plan", tmp_path / "none.yaml", *DEVICES, "--json")
+
+    assert result.out == ""
+    assert json.loads(result.err)["exit_code"] == result.code == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--batch-size", "0"), "--batch-size"),
+        (("--max-memory", "much"), "--max-memory: 'much' is not a size"),
+        (("--dense-memory", "-1GiB"), "--dense-memory"),
+        (("--reserve", "1.5"), "--reserve"),
+        (("--constraints", "none.yaml"), "none.yaml: does not exist"),
+        (("--out", "no/such/folder/plan.json"), "no/such/folder/plan.json: the folder"),
+        (("--report", "."), "is a directory"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_options_that_cannot_be_are_refused(neuroshard: Any, option: tuple[str, ...], words: str) -> None:
+    """Before any planning, by the option's name."""
+    result = neuroshard("plan", "mlperf-dlrm-dcnv2", *DEVICES, *option)
+
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+
+
+def test_a_limit_that_nothing_fits_is_infeasible(neuroshard: Any) -> None:
+    """98 GiB of tables do not fit eight times 2 GiB."""
+    result = neuroshard("plan", "mlperf-dlrm-dcnv2", *DEVICES, "--max-memory", "2GiB")
+
+    assert (result.code, result.out) == (3, "")
+
+
+def test_a_device_without_bundle_says_what_there_is(neuroshard: Any) -> None:
+    """The B200 has no bundled cost models."""
+    result = neuroshard("plan", "criteo-kaggle", "--devices", "8", "--device-type", "b200-180gb")
+
+    assert (result.code, result.out) == (4, "")
+    assert "h100-80gb" in result.err
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("weights.safetensors", lambda data: data[:-100]),
+        ("weights.safetensors", lambda _: b""),
+        ("manifest.json", lambda data: data.replace(b"bundle-manifest/v1", b"bundle-manifest/v9")),
+        ("manifest.json", lambda data: data[: len(data) // 2]),
+        ("manifest.json", None),
+    ],
+    ids=["cut weights", "empty weights", "another schema", "cut manifest", "no manifest"],
+)
+def test_a_damaged_bundle_cannot_be_used(neuroshard: Any, tmp_path: Path, file: str, damage: Any) -> None:
+    """The file is named, and how to get a good one."""
+    for part in (bundled_root() / "h100-80gb").iterdir():
+        (tmp_path / part.name).write_bytes(part.read_bytes())
+    path = tmp_path / file
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage(path.read_bytes()))
+    result = neuroshard("plan", "criteo-kaggle", *DEVICES, "--bundle", tmp_path)
+
+    assert (result.code, result.out) == (4, "")
+    assert result.err.count("\n") == 1
+    assert file in result.err
+    assert "neuroshard pretrain" in result.err

@@ -1,0 +1,36 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from neuroshard_planner.costs.bundle_store import load_bundle
+
+TINY = ("--device-type", "h100-80gb", "--samples", "300", "--epochs", "1")
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch and matplotlib
+def test_a_bundle_is_trained(neuroshard: Any, tmp_path: Path) -> None:
+    """The smallest run: a bundle that plans, labelled as simulated, with its error told."""
+    pytest.importorskip("torch")
+    out = tmp_path / "bundle"
+    trained = neuroshard("pretrain", *TINY, "--out", out)
+    planned = neuroshard(
+        "plan", "criteo-kaggle", "--devices", "2", "--device-type", "h100-80gb", "--bundle", out, "--json"
+    )
+
+    assert (trained.code, trained.err) == (0, f"bundle written to {out}\n")
+    assert "simulated:" in trained.out
+    assert "Kendall tau" in trained.out
+    assert load_bundle(out).manifest.training["num_compute_samples"] == 300
+    assert planned.code == 0
+
+
+def test_a_device_that_is_not_known_is_a_sentence(neuroshard: Any, tmp_path: Path) -> None:
+    """The known ones are listed, and nothing is written."""
+    pytest.importorskip("torch")
+    result = neuroshard("pretrain", "--device-type", "h100", "--out", tmp_path / "bundle")
+
+    assert (result.code, result.out) == (2, "")
+    assert "h100-80gb" in result.err
+    assert list(tmp_path.iterdir()) == []

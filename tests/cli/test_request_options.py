@@ -1,0 +1,104 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from neuroshard_api.document import DocumentError
+from neuroshard_api.request import Algorithm, Constraints
+from neuroshard_api.tables import Optimizer
+from neuroshard_cli.failures import CommandError
+from neuroshard_cli.request_options import RequestOptions, build_request, build_topology, read_tables
+
+OPTIONS = RequestOptions(tables="mlperf-dlrm-dcnv2", devices=8, device_type="h100-80gb")
+
+
+def test_the_table_sets_own_settings_are_the_defaults() -> None:
+    """The benchmark trains 65,536 samples on all devices with row-wise Adagrad."""
+    request = build_request(replace(OPTIONS, devices=16), Algorithm.NEUROSHARD)
+
+    assert request.batch_size_per_device == 65536 // 16
+    assert request.optimizer is Optimizer.ROWWISE_ADAGRAD
+
+
+def test_a_batch_that_does_not_divide_is_rounded_up() -> None:
+    """Planning for a little more is safe, for less is not."""
+    request = build_request(replace(OPTIONS, devices=6, nodes=1), Algorithm.NEUROSHARD)
+
+    assert request.batch_size_per_device == 10923
+
+
+def test_options_win_over_the_table_set(tmp_path: Path) -> None:
+    """Every option reaches its field of the request."""
+    limits = tmp_path / "constraints.json"
+    limits.write_text(json.dumps({"schema_version": Constraints.schema_name, "min_shard_width": 16}))
+    request = build_request(
+        replace(
+            OPTIONS,
+            batch_size=512,
+            optimizer="adam",
+            output_data_type="BF16",
+            constraints=limits,
+            max_memory="70GiB",
+            dense_memory="2GiB",
+            reserve=0.2,
+            seed=7,
+            work_budget=1000,
+        ),
+        Algorithm.DIM_GREEDY,
+    )
+
+    assert request.batch_size_per_device == 512
+    assert request.optimizer == "adam"
+    assert request.memory.output_data_type == "BF16"
+    assert request.memory.dense_bytes == 2 * 2**30
+    assert request.memory.reserve_fraction == 0.2
+    assert request.constraints.min_shard_width == 16
+    assert request.constraints.max_memory_bytes_per_device == 70 * 2**30
+    assert (request.search.seed, request.search.work_budget) == (7, 1000)
+    assert request.algorithm is Algorithm.DIM_GREEDY
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "expected"), [(4, None, (1, 4)), (8, None, (1, 8)), (64, None, (8, 8)), (64, 4, (4, 16))]
+)
+def test_devices_fill_nodes_as_their_type_usually_does(
+    devices: int, nodes: int | None, expected: tuple[int, int]
+) -> None:
+    """64 H100 stand in 8 nodes, unless --nodes says otherwise."""
+    topology = build_topology(replace(OPTIONS, devices=devices, nodes=nodes))
+
+    assert (topology.num_nodes, topology.devices_per_node) == expected
+
+
+def test_a_topology_file_describes_any_device(tmp_path: Path) -> None:
+    """It stands for the options --devices, --nodes and --device-type."""
+    topology = build_topology(OPTIONS)
+    path = tmp_path / "topology.json"
+    path.write_text(topology.to_json())
+
+    assert build_topology(RequestOptions(tables="", topology=path)) == topology
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"devices": None}, "--devices and --device-type"),
+        ({"device_type": None}, "--devices and --device-type"),
+        ({"device_type": "h100"}, "--device-type: .*h100-80gb"),
+        ({"devices": 9, "nodes": 2}, "--devices: 9 do not fill 2 equal nodes"),
+        ({"devices": 17}, "--devices: 17 do not fill 3 equal nodes"),
+        ({"topology": Path("t.json")}, "--topology"),
+    ],
+    ids=["no devices", "no type", "unknown type", "uneven", "default nodes", "two descriptions"],
+)
+def test_devices_described_badly_are_refused_by_the_options_name(changes: dict[str, object], words: str) -> None:
+    """Too little, too much, or nothing that exists."""
+    with pytest.raises(CommandError, match=words):
+        build_topology(replace(OPTIONS, **changes))  # type: ignore[arg-type]
+
+
+def test_a_name_without_suffix_is_a_workload() -> None:
+    """Files are told apart by their suffix or folder."""
+    assert len(read_tables("mlperf-dlrm-dcnv2").tables) == 26
+    with pytest.raises(DocumentError, match="does not exist"):
+        read_tables("mlperf-dlrm-dcnv2.yaml")

@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import bundle_manifest, request, table_set, topology
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import Constraints
+from neuroshard_planner.costs.bundle_store import bundled_root
+
+
+@pytest.fixture
+def plan(neuroshard: Any, tmp_path: Path) -> Path:
+    """Write a plan of a bundled workload."""
+    path = tmp_path / "plan.json"
+    neuroshard("plan", "criteo-kaggle", "--devices", "4", "--device-type", "h100-80gb", "--out", path)
+    return path
+
+
+def test_every_kind_of_document_is_recognised(neuroshard: Any, tmp_path: Path, plan: Path) -> None:
+    """By its schema_version, its suffix, or as a bundle's directory."""
+    documents = [table_set(), topology(), Constraints(), request(), bundle_manifest()]
+    paths = []
+    for document in documents:
+        paths.append(tmp_path / f"{document.schema_name.partition('/')[0]}.json")
+        paths[-1].write_text(document.to_json())
+    csv = tmp_path / "tables.csv"
+    csv.write_text("name,num_embeddings,embedding_dim,pooling_factor\na,10,8,1\n")
+    result = neuroshard("validate", *paths, csv, plan, bundled_root() / "h100-80gb")
+
+    assert (result.code, result.err) == (0, "")
+    kinds = [line.rpartition("(")[2] for line in result.out.splitlines()]
+    assert kinds == [*(f"{each.schema_name})" for each in documents), "table-set/v1)", "plan/v1)", "bundle)"]
+
+
+def test_every_problem_of_every_file_is_told(neuroshard: Any, tmp_path: Path) -> None:
+    """One line each, beginning with the file and the field's path; good files are said to be good."""
+    bad, worse, good = (tmp_path / name for name in ("bad.json", "worse.csv", "good.json"))
+    tables = [{"name": "a", "num_embeddings": 0, "embedding_dim": 30}]
+    bad.write_text(json.dumps({"schema_version": "table-set/v1", "tables": tables}))
+    worse.write_text("name,num_embeddings\na,1\n")
+    good.write_text(table_set().to_json())
+    result = neuroshard("validate", bad, worse, good)
+
+    assert result.code == 2
+    assert result.out == f"{good}: ok (table-set/v1)\n"
+    lines = result.err.splitlines()
+    assert [line for line in lines if line.startswith(f"{bad}: tables[0].num_embeddings")]
+    assert [line for line in lines if line.startswith(f"{bad}: tables[0].embedding_dim")]
+    assert [line for line in lines if line.startswith(f"{worse}: ")]
+
+
+def test_a_plan_is_held_against_its_own_tables(neuroshard: Any, plan: Path) -> None:
+    """A shard on a device that does not exist is named by its path."""
+    raw = json.loads(plan.read_text())
+    raw["tables"][3]["shards"][0]["device"] = 99
+    plan.write_text(json.dumps(raw))
+    result = neuroshard("validate", plan)
+
+    assert result.code == 2
+    assert "tables[3].shards[0].device: device 99 does not exist" in result.err
+
+
+def test_commands_refuse_a_plan_that_does_not_match_its_tables(neuroshard: Any, plan: Path) -> None:
+    """A report of it would be wrong."""
+    raw = json.loads(plan.read_text())
+    del raw["tables"][0]
+    plan.write_text(json.dumps(raw))
+
+    for command in (("report", plan), ("export", plan)):
+        result = neuroshard(*command)
+        assert (result.code, result.out) == (2, "")
+        assert "missing" in result.err
+
+
+def test_findings_are_json_for_machines(neuroshard: Any, tmp_path: Path, plan: Path) -> None:
+    """On stdout, whether or not there are problems; the exit code says which."""
+    unknown = tmp_path / "unknown.json"
+    unknown.write_text('{"schema_version": "recipe/v1"}')
+    result = neuroshard("validate", "--json", plan, unknown)
+
+    assert (result.code, result.err) == (2, "")
+    first, second = json.loads(result.out)
+    assert first == {"file": str(plan), "kind": Plan.schema_name, "problems": []}
+    assert second["kind"] is None
+    assert "recipe/v1" in second["problems"][0]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"[]", b"{", b"- a: b: c"])
+def test_anything_else_is_a_problem_too(neuroshard: Any, tmp_path: Path, content: bytes) -> None:
+    """Garbage is named, never a traceback."""
+    path = tmp_path / "garbage.json"
+    path.write_bytes(content)
+    result = neuroshard("validate", path)
+
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"{path}: ")
+
+
+def test_records_are_checked_line_by_line(neuroshard: Any, tmp_path: Path) -> None:
+    """The line of a broken record is named."""
+    path = tmp_path / "records.jsonl"
+    path.write_text('\n{"schema_version": "profile-record/v1"}\n')
+    result = neuroshard("validate", path)
+
+    assert result.code == 2
+    assert f"{path}: line 2: " in result.err
