@@ -92,7 +92,7 @@ class Affine:
         slope = round((int(values[0]) - int(values[1])) / max(wide - narrow, 1))
         return cls(fixed=int(values[0]) - wide * slope, slope=slope)
 
-    def of(self, here: cp_model.LinearExprT, quads: cp_model.LinearExprT) -> cp_model.LinearExprT:
+    def of(self, here: cp_model.LinearExpr, quads: cp_model.LinearExpr) -> cp_model.LinearExpr:
         """Return the quantity of a shard that is there or not; without it there are no quads either."""
         return self.fixed * here + self.slope * quads
 
@@ -102,9 +102,8 @@ def solve(problem: Problem, *, with_cost: bool) -> Optimum:
     model = cp_model.CpModel()
     devices = range(problem.num_devices)
     capacity = problem.memory.shard_capacity_bytes
-    memory = [cp_model.LinearExpr.constant(0) for _ in devices]
-    columns = [cp_model.LinearExpr.constant(0) for _ in devices]
-    times = [[cp_model.LinearExpr.constant(0) for _ in devices] for _ in range(2)]
+    zero: cp_model.LinearExpr = cp_model.LinearExpr.sum([])
+    memory, columns, *times = ([zero] * problem.num_devices for _ in range(4))
     for index, unit in enumerate(problem.units):
         quads = unit.num_columns // DIM_MULTIPLE
         least = quads if unit.max_shards == 1 else unit.min_shard_width // DIM_MULTIPLE
@@ -154,9 +153,9 @@ def solve(problem: Problem, *, with_cost: bool) -> Optimum:
 def _objective(
     model: cp_model.CpModel,
     problem: Problem,
-    times: Sequence[Sequence[cp_model.LinearExprT]],
-    columns: Sequence[cp_model.LinearExprT],
-) -> cp_model.LinearExprT:
+    times: Sequence[Sequence[cp_model.LinearExpr]],
+    columns: Sequence[cp_model.LinearExpr],
+) -> cp_model.LinearExpr:
     """Return the slowest forward plus the slowest backward time plus the transfer of the widest device."""
     most = 2**50
     slowest = [model.new_int_var(0, most, f"slowest_{direction}") for direction in range(2)]
