@@ -268,8 +268,8 @@ def main() -> None:
     errors = ", ".join(f"{each.name} {each.hold_out.mape:.1%}" for each in bundle.manifest.networks)
     lines = [*CAVEATS, "", f"Bundle: {bundle.manifest.name}, {bundle.manifest.source}, hold-out MAPE {errors}."]
     lines += [
-        f"TorchRec's planner takes seconds to minutes: it gets workloads of at most {MOST_TORCHREC_TABLES} tables and the",
-        f"first {arguments.torchrec_tasks} tasks of each set.",
+        f"TorchRec's planner takes seconds to minutes: it gets workloads of at most {MOST_TORCHREC_TABLES} tables and",
+        f"the first {arguments.torchrec_tasks} tasks of each set.",
     ]
     lines += workload_lines(list(_shown(public_workloads(bundle))))
     tables = task_tables()[: arguments.tasks]
