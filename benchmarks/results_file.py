@@ -1,5 +1,6 @@
 """Result files: a benchmark's lines under a head that says where and how they were made. Measures nothing."""
 
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -12,17 +13,19 @@ PACKAGES = ("numpy", "torchrec", "ortools")
 
 
 def write_result(topic: str, lines: Sequence[str], *, hardware: str | None = None) -> Path:
-    """Write ``results/<topic>_<hardware>_<date>.md`` and return its path.
-
-    The head goes below the first line, the title. ``hardware`` None: this machine.
-    """
+    """Write a result below a head, which goes under the first line, the title; return the file's path."""
+    path = result_path(topic, hardware)
     date = datetime.now(tz=UTC).date().isoformat()
-    path = FOLDER / f"{topic}_{hardware or hardware_slug()}_{date}.md"
     head = ["", f"Made by `{_command()}` on {date}, Python {platform.python_version()}, {_versions()}."]
     if hardware is None:
         head.append(f"Machine: {cpu_model()}, {_num_cores()} cores, of which one is used.")
     path.write_text("\n".join([lines[0], *head, *lines[1:], ""]), encoding="utf-8")
     return path
+
+
+def result_path(topic: str, hardware: str | None = None) -> Path:
+    """Return ``results/<topic>_<hardware>_<date>.md``. ``hardware`` None: this machine."""
+    return FOLDER / f"{topic}_{hardware or hardware_slug()}_{datetime.now(tz=UTC).date().isoformat()}.md"
 
 
 def hardware_slug() -> str:
@@ -41,8 +44,6 @@ def cpu_model() -> str:
 
 
 def _num_cores() -> int:
-    import os  # noqa: PLC0415
-
     return os.cpu_count() or 1
 
 

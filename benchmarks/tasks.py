@@ -26,11 +26,13 @@ from neuroshard_planner.memory import MemoryLedger
 
 NUM_POOL_TABLES = 856
 GLOBAL_BATCH_SIZE = 65_536
+LEAST_BATCH_SIZE_PER_DEVICE = 512
 LOOKUPS = 887_017_990  # of the pool in one batch, as published
 DIMS = (4, 8, 16, 32, 64, 128)
 NUM_TASKS = 100
 FEWEST_TABLES, MOST_TABLES = 10, 59
 MEMORY_BYTES = 4 * 10**9
+ROOM = 1.25
 DEVICE_TYPE = "h100-80gb"
 SEED = 2023
 FEWEST_ROWS, MOST_ROWS = 100, 10_000_000
@@ -82,7 +84,7 @@ def draw_pool(shape: PoolShape | None = None, num_tables: int = NUM_POOL_TABLES)
 
 
 def sampled_tables(pool: Pool, num_tables: int, generator: np.random.Generator, *, name: str) -> TableSet:
-    """Return a set of tables of the pool, each with a dimension of its own; repeats only where the pool is too small."""
+    """Return a set of tables of the pool, each with a dimension of its own; larger sets than the pool repeat tables."""
     chosen = generator.choice(len(pool.num_rows), num_tables, replace=num_tables > len(pool.num_rows))
     dims = generator.choice(DIMS, num_tables)
     return TableSet(
@@ -131,9 +133,21 @@ def full_ledger_request(tables: TableSet, num_devices: int) -> PlanRequest:
     return _limited(_request(tables, num_devices), MEMORY_BYTES)
 
 
-def unlimited_request(tables: TableSet, num_devices: int, *, devices_per_node: int | None = None) -> PlanRequest:
-    """Return a request with the whole memory of the device. ``devices_per_node`` None: one node."""
-    return _request(tables, num_devices, devices_per_node=devices_per_node)
+def roomy_request(tables: TableSet, num_devices: int, *, devices_per_node: int) -> PlanRequest:
+    """Return a task of any size whose memory neither starves nor idles: ROOM times an even share, but 4 GB at least."""
+    draft = _request(tables, num_devices, devices_per_node=devices_per_node)
+    ledger = MemoryLedger(draft)
+    rows = np.array([table.num_embeddings for table in tables.tables])
+    columns = np.array([table.embedding_dim for table in tables.tables])
+    share = int(ledger.shard_bytes(np.arange(len(rows)), rows, columns).sum()) // num_devices
+    beside = ledger.fixed_bytes - ledger.reserve_bytes
+    limit = int((ROOM * share + beside) / (1 - draft.memory.reserve_fraction))
+    return _limited(draft, max(MEMORY_BYTES, limit))
+
+
+def workload_request(tables: TableSet, num_devices: int, *, devices_per_node: int) -> PlanRequest:
+    """Return a request with the whole memory of the device, trained as the set says."""
+    return _request(tables, num_devices, devices_per_node=devices_per_node, optimizer=tables.optimizer)
 
 
 def _request(
@@ -141,15 +155,17 @@ def _request(
     num_devices: int,
     *,
     devices_per_node: int | None = None,
-    optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD,
+    optimizer: Optimizer | None = None,
     memory: MemorySettings | None = None,
 ) -> PlanRequest:
     per_node = devices_per_node or num_devices
     return PlanRequest(
         tables=tables,
         topology=preset(DEVICE_TYPE).topology(num_nodes=num_devices // per_node, devices_per_node=per_node),
-        batch_size_per_device=max(1, (tables.global_batch_size or GLOBAL_BATCH_SIZE) // num_devices),
-        optimizer=optimizer,
+        batch_size_per_device=max(
+            LEAST_BATCH_SIZE_PER_DEVICE, (tables.global_batch_size or GLOBAL_BATCH_SIZE) // num_devices
+        ),
+        optimizer=optimizer or Optimizer.ROWWISE_ADAGRAD,
         memory=memory or MemorySettings(),
     )
 

@@ -28,11 +28,11 @@ ROUNDING = 1e-5
 """Relative; times are summed in single precision."""
 SOLVER_WORK = 0.5
 """Deterministic seconds: the same work on every machine."""
-CASES_PER_TEST = 25
+CASES_PER_TEST = 15
 ONCE_MISSED = (49, 78, 981, 1017, 1049, 1110, 1273, 1333, 1351, 1352, 1361)
 """Seeds on which an earlier packing found nothing, or did not end."""
-MOST_MEAN_GAP = {"tight": 0.04, "ample": 0.02}
-"""Relative, to the optimum. Tight memory leaves the search few steps that fit."""
+MOST_GAP = {"tight": 0.2, "ample": 0.11}
+"""Relative, of any plan to its optimum; most plans are at it. Tight memory leaves local search few steps that fit."""
 
 
 class LinearCosts:
@@ -92,7 +92,7 @@ class Affine:
         slope = round((int(values[0]) - int(values[1])) / max(wide - narrow, 1))
         return cls(fixed=int(values[0]) - wide * slope, slope=slope)
 
-    def of(self, here: cp_model.LinearExprT, quads: cp_model.LinearExprT) -> cp_model.LinearExprT:
+    def of(self, here: cp_model.LinearExpr, quads: cp_model.LinearExpr) -> cp_model.LinearExpr:
         """Return the quantity of a shard that is there or not; without it there are no quads either."""
         return self.fixed * here + self.slope * quads
 
@@ -102,9 +102,8 @@ def solve(problem: Problem, *, with_cost: bool) -> Optimum:
     model = cp_model.CpModel()
     devices = range(problem.num_devices)
     capacity = problem.memory.shard_capacity_bytes
-    memory = [cp_model.LinearExpr.constant(0) for _ in devices]
-    columns = [cp_model.LinearExpr.constant(0) for _ in devices]
-    times = [[cp_model.LinearExpr.constant(0) for _ in devices] for _ in range(2)]
+    zero: cp_model.LinearExpr = cp_model.LinearExpr.sum([])
+    memory, columns, *times = ([zero] * problem.num_devices for _ in range(4))
     for index, unit in enumerate(problem.units):
         quads = unit.num_columns // DIM_MULTIPLE
         least = quads if unit.max_shards == 1 else unit.min_shard_width // DIM_MULTIPLE
@@ -154,13 +153,13 @@ def solve(problem: Problem, *, with_cost: bool) -> Optimum:
 def _objective(
     model: cp_model.CpModel,
     problem: Problem,
-    times: Sequence[Sequence[cp_model.LinearExprT]],
-    columns: Sequence[cp_model.LinearExprT],
-) -> cp_model.LinearExprT:
+    times: Sequence[Sequence[cp_model.LinearExpr]],
+    columns: Sequence[cp_model.LinearExpr],
+) -> cp_model.LinearExpr:
     """Return the slowest forward plus the slowest backward time plus the transfer of the widest device."""
     most = 2**50
     slowest = [model.new_int_var(0, most, f"slowest_{direction}") for direction in range(2)]
-    widest = model.new_int_var(0, most, "widest")
+    widest = model.new_int_var(0, sum(unit.num_columns for unit in problem.units), "widest")
     for device in range(problem.num_devices):
         model.add(widest >= columns[device])
         for direction in range(2):
@@ -249,7 +248,7 @@ def test_a_plan_is_found_exactly_where_one_exists(seeds: Sequence[int]) -> None:
 )
 @pytest.mark.parametrize("memory", ["tight", "ample"])
 def test_cost_is_between_the_lower_bound_and_the_optimum(seeds: Sequence[int], memory: str) -> None:
-    """The bound is below the optimum, the optimum below the plan, and the plan close to the optimum on average."""
+    """The bound is below the optimum, the optimum below the plan, and no plan far from it."""
     gaps = []
     for seed in seeds:
         asked = random_request(seed)
@@ -258,16 +257,17 @@ def test_cost_is_between_the_lower_bound_and_the_optimum(seeds: Sequence[int], m
             asked = asked.model_copy(update={"constraints": free})
         problem = Problem(asked, LinearCosts())
         optimum = solve(problem, with_cost=True)
-        found = search(problem)
-        if found is None:
+        if not optimum.feasible:
             continue
+        found = search(problem)
+        assert found is not None, f"seed {seed}: there is a plan"
         cost_ms = float(problem.total_ms([found.placement])[0])
         assert lower_bound_ms(problem) <= optimum.total_ms
         assert cost_ms >= optimum.bound_ms * (1 - ROUNDING)
         gaps.append(cost_ms / optimum.total_ms - 1)
 
-    assert gaps
-    assert np.mean(gaps) < MOST_MEAN_GAP[memory]
+    assert gaps, "the cases no longer have a plan"
+    assert max(gaps) < MOST_GAP[memory]
 
 
 @pytest.mark.parametrize("seed", range(8))
