@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from neuroshard_api.plan import DeviceMemory, Plan
 from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.tables import DataType, Optimizer, Table
+from neuroshard_planner.kicks import Kicks
+from neuroshard_planner.options import OptionTable
+from neuroshard_planner.placement import tangent
 from neuroshard_planner.problem import Placement, Problem, ShardSize
 from neuroshard_planner.search import plan
 
@@ -158,3 +161,10 @@ def search_requests(draw: st.DrawFn) -> PlanRequest:
             work_budget=draw(st.sampled_from([None, 1, 100])),
         ),
     )
+
+
+def kicks(problem: Problem, seed: int) -> Kicks:
+    """Return the kicks of a problem, drawn by a generator of this seed."""
+    sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
+    generator = np.random.default_rng(seed)
+    return Kicks(problem, OptionTable(problem), slopes=tangent(problem, sums), generator=generator)

@@ -239,8 +239,9 @@ class _DepthFirst:
 
     def _cut_all(self, units: Sequence[int], room: IndexArray) -> list[Piece] | None:
         """Cut these units into the room: the last greedily, the others in every way within the node limit."""
-        if not units:
-            return []
+        self._nodes += 1
+        if not units or self._nodes > self._max_nodes:
+            return None if units else []
         unit, *others = units
         devices = np.flatnonzero(self._allowed[unit])
         if not others:
@@ -248,7 +249,6 @@ class _DepthFirst:
         roomiest_first = devices[np.argsort(-room[devices], kind="stable")].tolist()
         definition = self._packing.units[unit]
         for pieces in self._ways(unit, roomiest_first, room, definition.num_columns, definition.max_shards):
-            self._nodes += 1
             if self._nodes > self._max_nodes:
                 return None
             left = room.copy()

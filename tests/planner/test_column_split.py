@@ -30,14 +30,14 @@ def test_a_dominant_table_is_split() -> None:
 
 
 def test_candidates_come_cheapest_first_and_are_distinct() -> None:
-    """At most as many as the beam is wide, each with the cost of its placement."""
+    """At most twice as many as the beam is wide, each with the cost of its placement."""
     asked = request(*tables(6, pooling_factor=20.0), search=SearchSettings(beam_width=4))
     problem, _, search = search_of(asked)
 
     found = search.run()
 
     totals = [candidate.total_ms for candidate in found]
-    assert 1 <= len(found) <= 4
+    assert 1 <= len(found) <= 8
     assert totals == sorted(totals)
     assert len({candidate.state.tobytes() for candidate in found}) == len(found)
     assert problem.total_ms([candidate.placement for candidate in found]).tolist() == totals

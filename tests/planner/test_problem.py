@@ -135,11 +135,11 @@ def test_one_device_transfers_nothing() -> None:
 
 
 def test_work_counts_evaluations_and_look_ups() -> None:
-    """A device's evaluation is one, and so are 512 greedy look-ups."""
+    """A device's evaluation is one, and so are 1,024 greedy look-ups."""
     problem = problem_of(request())
     before = problem.work
 
     problem.compute_ms(np.zeros((3, 4, 7), dtype=np.float32))
-    problem.lookups += 1024
+    problem.lookups += 2048
 
     assert problem.work - before == 14
