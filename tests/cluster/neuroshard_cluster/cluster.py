@@ -1,0 +1,54 @@
+"""What the suite may ask of a cluster, whoever provides it."""
+
+from pathlib import Path
+from typing import Protocol
+
+from neuroshard_cluster.gpus import DEFAULT_POOL
+from neuroshard_cluster.kubectl import Kubectl
+
+
+class Cluster(Protocol):
+    """A running cluster that was made for tests.
+
+    A process is `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`, or, with a node, `kubelet`,
+    `containerd` or `kube-proxy`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The cluster's name among those of this machine."""
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """A client with every right."""
+
+    @property
+    def audit_log(self) -> Path | None:
+        """The API server's audit log, one JSON object a line; None when it cannot be read from here."""
+
+    def nodes(self) -> list[str]:
+        """Return the names of the nodes that have a machine behind them."""
+
+    def add_node(self, pool: str = DEFAULT_POOL) -> str:
+        """Start a node of a pool of `gpus.POOLS`, wait until it is Ready and has its GPUs, and return its name."""
+
+    def delete_node(self, node: str) -> None:
+        """Take a node away for good: its machine ends without a word, then its object is deleted."""
+
+    def break_node(self, node: str) -> None:
+        """Stop the kubelet and take the GPUs away; the node turns NotReady by itself."""
+
+    def mend_node(self, node: str) -> None:
+        """Undo `break_node` and wait until the node is Ready."""
+
+    def stop(self, process: str, node: str | None = None) -> None:
+        """Kill a process and keep it down."""
+
+    def start(self, process: str, node: str | None = None) -> None:
+        """Let a stopped process run again; for the API server, wait until it is ready."""
+
+    def restart(self, process: str, node: str | None = None) -> None:
+        """Kill a process; it comes back by itself."""
+
+    def load_images(self, archives: list[Path]) -> None:
+        """Bring image archives to every node."""

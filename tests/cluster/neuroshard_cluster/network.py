@@ -1,0 +1,91 @@
+"""The cluster's addresses and links: everything inside the cluster's own network namespace, and one link to the host.
+
+Inside, all clusters look alike; two of them never meet. The link to the host goes with the namespace, so nothing of
+this outlives the cluster's processes.
+"""
+
+from neuroshard_cluster.commands import run
+from neuroshard_cluster.errors import CommandError, HostError
+
+BRIDGE_IP = "10.251.0.1"
+SERVICE_RANGE = "10.96.0.0/16"
+API_SERVICE_IP = "10.96.0.1"
+DNS_SERVICE_IP = "10.96.0.10"
+POD_RANGE = "10.244.0.0/16"
+MAX_NODES = 64  # kwok's nodes are not counted: they have no network
+MAX_CLUSTERS = 250
+
+
+def node_ip(index: int) -> str:
+    """Return the address of node `index` (from 1) on the bridge between the nodes."""
+    return f"10.251.0.{index + 10}"
+
+
+def pod_range(index: int) -> str:
+    """Return the pods' addresses on node `index`."""
+    return f"10.244.{index}.0/24"
+
+
+def link_name(link: int) -> str:
+    """Return the name of the host's end of link number `link`."""
+    return f"neuroshard{link}"
+
+
+def api_ip(link: int) -> str:
+    """Return the address at which the host reaches the API server behind link number `link`."""
+    return f"10.250.{link}.2"
+
+
+def link_host(init_pid: int, inside: list[str]) -> int:
+    """Join the host to the namespace of `init_pid`; return the number of the link, the first that is free.
+
+    `inside` is the command prefix that enters the cluster.
+
+    Raises:
+        HostError: All numbers are taken.
+    """
+    for link in range(MAX_CLUSTERS):
+        try:
+            run(["ip", "link", "add", link_name(link), "type", "veth", "peer", "name", "host", "netns", str(init_pid)])
+        except CommandError as error:
+            if "exists" in str(error):
+                continue
+            raise
+        run(["ip", "address", "add", f"10.250.{link}.1/30", "dev", link_name(link)])
+        run(["ip", "link", "set", link_name(link), "up"])
+        run([*inside, "ip", "address", "add", f"{api_ip(link)}/30", "dev", "host"])
+        run([*inside, "ip", "link", "set", "host", "up"])
+        return link
+    raise HostError(f"{MAX_CLUSTERS} links named {link_name(0)}... exist; take a cluster down first")
+
+
+def make_bridge(inside: list[str]) -> None:
+    """Make the bridge that the nodes plug into; the control plane answers on its address."""
+    run([*inside, "ip", "link", "set", "lo", "up"])
+    run([*inside, "ip", "link", "add", "nodes", "type", "bridge"])
+    run([*inside, "ip", "address", "add", f"{BRIDGE_IP}/24", "dev", "nodes"])
+    run([*inside, "ip", "link", "set", "nodes", "up"])
+
+
+def plug_in_node(inside: list[str], index: int) -> None:
+    """Make node `index`'s network namespace and its cable; route its pods' addresses to it."""
+    netns, cable = f"node{index}", f"cable{index}"
+    run([*inside, "ip", "netns", "add", netns])
+    run([*inside, "ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", netns])
+    run([*inside, "ip", "link", "set", cable, "master", "nodes", "up"])
+    run([*inside, "ip", "route", "add", pod_range(index), "via", node_ip(index)])
+    others = [other for other in range(1, MAX_NODES + 1) if other != index]
+    on_node = [
+        "link set lo up",
+        f"address add {node_ip(index)}/24 dev eth0",
+        "link set eth0 up",
+        f"route add default via {BRIDGE_IP}",
+        *(f"route add {pod_range(other)} via {node_ip(other)}" for other in others),
+    ]
+    run([*inside, "ip", "-netns", netns, "-batch", "-"], stdin="\n".join(on_node))
+
+
+def unplug_node(inside: list[str], index: int) -> None:
+    """Undo `plug_in_node`; the cable goes with the namespace."""
+    run([*inside, "ip", "route", "del", pod_range(index)])
+    run([*inside, "ip", "netns", "del", f"node{index}"])
