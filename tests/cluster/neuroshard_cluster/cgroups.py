@@ -4,6 +4,7 @@ A process can lose its parent, its pid file and its starter, but not its control
 Version 1 (a folder for each controller) and version 2 (one folder) differ only in where the folders are.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -75,16 +76,13 @@ class Owner:
                     continue
         return found
 
-    def resident_bytes(self) -> int:
-        """Return the memory of all processes: their anonymous and shared pages, files in the cache not counted."""
+    def memory_bytes(self) -> int:
+        """Return the memory of all processes; a page that several share counts once, in equal parts."""
         kibibytes = 0
         for pid in self.pids():
-            try:
-                status = Path(f"/proc/{pid}/status").read_text()
-            except OSError:
-                continue
-            fields = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("RssAnon", "RssShmem")))
-            kibibytes += sum(int(value.split()[0]) for value in fields.values())
+            with contextlib.suppress(OSError):  # the process went while we looked
+                sums = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                kibibytes += next((int(line.split()[1]) for line in sums.splitlines() if line.startswith("Pss:")), 0)
         return kibibytes * 1024
 
     def exists(self) -> bool:

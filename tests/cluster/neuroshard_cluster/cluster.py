@@ -1,5 +1,6 @@
 """What the suite may ask of a cluster, whoever provides it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -22,9 +23,15 @@ class Cluster(Protocol):
     def kubectl(self) -> Kubectl:
         """A client with every right."""
 
+    def up(self, *, nodes: int, archives: list[Path], say: Callable[[str], None]) -> None:
+        """Bring the cluster up with `nodes` nodes that hold the images of `archives`; nothing to do if it runs."""
+
+    def down(self) -> None:
+        """Remove every trace of the cluster, whatever state it is in. Harmless when there is none."""
+
     @property
-    def audit_log(self) -> Path | None:
-        """The API server's audit log, one JSON object a line; None when it cannot be read from here."""
+    def audit_log(self) -> Path:
+        """The API server's audit log, one JSON object a line."""
 
     def nodes(self) -> list[str]:
         """Return the names of the nodes that have a machine behind them."""

@@ -3,11 +3,15 @@
     <home>/components/<name>-<hash>/  binaries, built once
     <home>/images/                    image archives, and the store that all nodes share
     <home>/clusters/<name>/           one running cluster: state, logs, keys, kubeconfig
+    <home>/locks/                     who may change what
 
 One folder means one file system, which the hard links from the image store into the nodes need.
 """
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +39,15 @@ class Home:
     def clusters(self) -> Path:
         """One folder for each cluster."""
         return self.root / "clusters"
+
+    @contextlib.contextmanager
+    def locked(self, what: str) -> Iterator[None]:
+        """Let one process at a time, of all that use this home, change `what`. The lock goes with its holder."""
+        locks = self.root / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with (locks / what).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
 
 def default_home() -> Home:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 RESOURCE = "nvidia.com/gpu"
+POOL_LABEL = "neuroshard.dev/pool"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +22,7 @@ class NodePool:
 
     def labels(self) -> dict[str, str]:
         """Return the labels of a node of this pool."""
-        pool = {"neuroshard.dev/pool": self.name}
+        pool = {POOL_LABEL: self.name}
         if not self.gpus:
             return pool
         return pool | {

@@ -3,7 +3,6 @@
 Imports run in a containerd without Kubernetes' plugin, in namespaces of their own (`python -m` this module, contained).
 """
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from neuroshard_cluster.commands import contained, python_module, run
 from neuroshard_cluster.errors import CommandError
+from neuroshard_cluster.folders import Home
 
 CTR = ("ctr", "--namespace", "k8s.io")
 STARTS_WITHIN_S = 20.0
@@ -25,10 +25,10 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.nri.v1.nri"]
 class ImageStore:
     """A containerd root folder that no containerd uses, except while an import runs."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._root = folder / "store"
-        self._imported = folder / "imported"
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._root = home.images / "store"
+        self._imported = home.images / "imported"
 
     def add(self, archives: list[Path]) -> bool:
         """Import the archives that have changed since they were last imported; tell whether there were any.
@@ -37,8 +37,7 @@ class ImageStore:
             CommandError: containerd would not start, or would not take an archive.
         """
         self._imported.mkdir(parents=True, exist_ok=True)
-        with (self._folder / "store.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._home.locked("images"):
             new = [archive for archive in archives if self._stamp(archive) != self._known_stamp(archive)]
             if new:
                 run(contained(python_module("image_store", self._root, *new)))
@@ -48,8 +47,7 @@ class ImageStore:
 
     def clone(self, target: Path) -> None:
         """Make `target` a containerd root with the same images, taking no space on disk but for its databases."""
-        with (self._folder / "store.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._home.locked("images"):
             target.parent.mkdir(parents=True, exist_ok=True)
             run(["cp", "--archive", "--link", self._root, target])
             for database in self._root.rglob("*.db"):

@@ -5,13 +5,13 @@ with it. What namespaces do not own, the cluster's control groups and its one fo
 """
 
 import contextlib
-import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from neuroshard_cluster import addons, components, control_plane, gpus, network
@@ -29,6 +29,7 @@ from neuroshard_cluster.tiny_images import system_images
 from neuroshard_cluster.waiting import wait_until
 
 CONTEXT_PREFIX = "neuroshard-local-"
+NAME = "[a-z][a-z0-9-]{0,10}[a-z0-9]"  # the link to it is named after it, and the kernel takes 15 characters
 READY_WITHIN_S = 120.0
 Say = Callable[[str], None]
 
@@ -37,11 +38,13 @@ class LocalCluster:
     """One cluster of this machine, running or not."""
 
     def __init__(self, name: str, home: Home) -> None:
+        if not re.fullmatch(NAME, name):
+            raise UnknownError(f"{name!r} cannot be a cluster's name; use at most 12 small letters, digits and hyphens")
         self.name = name
         self._home = home
         self._folder = home.clusters / name
         self._owner = Owner(name=name)
-        self._store = ImageStore(home.images)
+        self._store = ImageStore(home)
         self._processes = self._folder / "processes"
         self._pki = Authority(self._folder / "pki")
         self._path = components.search_path(home)
@@ -74,7 +77,7 @@ class LocalCluster:
             TimedOutError: It did not come up; its folder is left for a look.
         """
         check_host(self._home)
-        with self._locked():
+        with self._home.locked(self.name):
             if self._runs():
                 say(f"cluster {self.name} is up already")
                 return
@@ -98,24 +101,17 @@ class LocalCluster:
 
     def down(self) -> None:
         """Remove every trace of the cluster, whatever state it is in. Harmless when there is none."""
-        with self._locked():
+        with self._home.locked(self.name):
             self._remove()
 
     def _remove(self) -> None:
         self._owner.destroy()
+        network.unlink_host(self.name)
         if self._folder.exists():
             run(["rm", "-rf", "--one-file-system", self._folder])
 
     def _runs(self) -> bool:
         return (self._folder / "ready").exists() and bool(self._owner.pids()) and self._api_is_ready()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Let one command at a time change this cluster."""
-        self._home.clusters.mkdir(parents=True, exist_ok=True)
-        with (self._home.clusters / f"{self.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     def _start_control_plane(self) -> None:
         self._processes.mkdir(parents=True)
@@ -137,7 +133,8 @@ class LocalCluster:
         inside = self._inside()
         run([*inside, "mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"])
         network.make_bridge(inside)
-        link = network.link_host(self._init_pid(self._processes), inside)
+        with self._home.locked("network"):
+            link = network.link_host(self.name, self._init_pid(self._processes), inside)
         control_plane.issue_certificates(self._pki, api_ip=network.api_ip(link))
         for identity in control_plane.CLIENTS:
             self._write_kubeconfig(identity)
@@ -198,7 +195,7 @@ class LocalCluster:
         """Undo `break_node` and wait until the node is Ready."""
         self.start("kubelet", node)
         labels = self.kubectl.get("node", node)["metadata"]["labels"]
-        self._await_node(node, gpus.POOLS[labels["neuroshard.dev/pool"]])
+        self._await_node(node, gpus.POOLS[labels[gpus.POOL_LABEL]])
 
     def _node_folder(self, node: str) -> Path:
         folder = self._folder / "nodes" / node
@@ -285,9 +282,9 @@ class LocalCluster:
 
     # Looking in
 
-    def resident_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Return the memory of everything that the cluster runs, pods too; the page cache is not counted."""
-        return self._owner.resident_bytes()
+        return self._owner.memory_bytes()
 
     def inside_node(self, node: str) -> list[str]:
         """Return the command prefix that enters a node's namespaces."""
@@ -317,20 +314,3 @@ class LocalCluster:
     def _dns_is_ready(self) -> bool:
         deployment = self.kubectl.in_namespace("kube-system").get("deployment", "coredns")
         return bool(deployment["status"].get("readyReplicas"))
-
-
-def running(home: Home) -> list[str]:
-    """Return the names of the clusters that have a folder or control groups here."""
-    folders = {path.name for path in home.clusters.glob("*/")} if home.clusters.exists() else set()
-    return sorted(folders)
-
-
-def described(cluster: LocalCluster) -> str:
-    """Return a few lines about a running cluster for people."""
-    spec = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
-    lines = [f"cluster {cluster.name}, {cluster.resident_bytes() / 2**20:.0f} MiB in use"]
-    for node in spec:
-        ready = next((item["status"] for item in node["status"].get("conditions", []) if item["type"] == "Ready"), "?")
-        count = node["status"].get("allocatable", {}).get(gpus.RESOURCE, "0")
-        lines.append(f"  {node['metadata']['name']}  Ready={ready}  GPUs={count}")
-    return "\n".join([*lines, f"export KUBECONFIG={cluster.kubectl.kubeconfig}"])

@@ -4,8 +4,8 @@ Inside, all clusters look alike; two of them never meet. The link to the host go
 this outlives the cluster's processes.
 """
 
-from neuroshard_cluster.commands import run
-from neuroshard_cluster.errors import CommandError, HostError
+from neuroshard_cluster.commands import run, succeeds
+from neuroshard_cluster.errors import HostError
 
 BRIDGE_IP = "10.251.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
@@ -14,6 +14,8 @@ DNS_SERVICE_IP = "10.96.0.10"
 POD_RANGE = "10.244.0.0/16"
 MAX_NODES = 64  # kwok's nodes are not counted: they have no network
 MAX_CLUSTERS = 250
+# A socket whose process was killed keeps its namespace alive until it gives up on its peer: two minutes by default.
+SHORT_FAREWELLS = {"net/ipv4/tcp_orphan_retries": "1", "net/ipv4/tcp_fin_timeout": "5"}
 
 
 def node_ip(index: int) -> str:
@@ -26,37 +28,42 @@ def pod_range(index: int) -> str:
     return f"10.244.{index}.0/24"
 
 
-def link_name(link: int) -> str:
-    """Return the name of the host's end of link number `link`."""
-    return f"neuroshard{link}"
+def link_name(cluster: str) -> str:
+    """Return the name of the host's end of the link into `cluster`."""
+    return f"ns-{cluster}"
 
 
 def api_ip(link: int) -> str:
-    """Return the address at which the host reaches the API server behind link number `link`."""
+    """Return the address at which the host reaches the API server behind the link of number `link`."""
     return f"10.250.{link}.2"
 
 
-def link_host(init_pid: int, inside: list[str]) -> int:
-    """Join the host to the namespace of `init_pid`; return the number of the link, the first that is free.
+def link_host(cluster: str, init_pid: int, inside: list[str]) -> int:
+    """Join the host to the namespace of `init_pid`; return the link's number, the first whose addresses are free.
 
-    `inside` is the command prefix that enters the cluster.
+    `inside` is the command prefix that enters the cluster. Callers take turns, or two may find the same number.
 
     Raises:
         HostError: All numbers are taken.
     """
-    for link in range(MAX_CLUSTERS):
-        try:
-            run(["ip", "link", "add", link_name(link), "type", "veth", "peer", "name", "host", "netns", str(init_pid)])
-        except CommandError as error:
-            if "exists" in str(error):
-                continue
-            raise
-        run(["ip", "address", "add", f"10.250.{link}.1/30", "dev", link_name(link)])
-        run(["ip", "link", "set", link_name(link), "up"])
-        run([*inside, "ip", "address", "add", f"{api_ip(link)}/30", "dev", "host"])
-        run([*inside, "ip", "link", "set", "host", "up"])
-        return link
-    raise HostError(f"{MAX_CLUSTERS} links named {link_name(0)}... exist; take a cluster down first")
+    name = link_name(cluster)
+    addresses = run(["ip", "-4", "-oneline", "address"])
+    free = [link for link in range(MAX_CLUSTERS) if f" 10.250.{link}." not in addresses]
+    if not free:
+        raise HostError(f"all of 10.250.0.0 to 10.250.{MAX_CLUSTERS - 1}.0 are in use; take a cluster down first")
+    link = free[0]
+    run(["ip", "link", "add", name, "type", "veth", "peer", "name", "host", "netns", str(init_pid)])
+    run(["ip", "address", "add", f"10.250.{link}.1/30", "dev", name])
+    run(["ip", "link", "set", name, "up"])
+    run([*inside, "ip", "address", "add", f"{api_ip(link)}/30", "dev", "host"])
+    run([*inside, "ip", "link", "set", "host", "up"])
+    return link
+
+
+def unlink_host(cluster: str) -> None:
+    """Remove the link. It would go with the namespace, but that lives on while sockets of killed processes time out."""
+    if succeeds(["ip", "link", "show", link_name(cluster)]):
+        run(["ip", "link", "delete", link_name(cluster)])
 
 
 def make_bridge(inside: list[str]) -> None:

@@ -18,6 +18,7 @@ from neuroshard_cluster import network
 from neuroshard_cluster.supervisor import declare, supervise
 
 SANDBOX_IMAGE = "localhost/pause:1"
+ROUTER_SYSCTLS = {"net/ipv4/ip_forward": "1", "net/ipv4/conf/all/rp_filter": "0"}
 # A kubelet writes these; it gets files of the node's own instead of the machine's settings.
 KUBELET_SYSCTLS = {
     "vm/overcommit_memory": "1",
@@ -59,9 +60,8 @@ def _mount(*argv: str) -> None:
 def isolate(spec: NodeSpec, folder: Path) -> None:
     """Give the namespaces that this process is in a host name, routing, settings, and a /var and /run of their own."""
     socket.sethostname(spec.name)
-    for name in ("ip_forward", "conf/all/forwarding"):
-        Path(f"/proc/sys/net/ipv4/{name}").write_text("1")
-    Path("/proc/sys/net/ipv4/conf/all/rp_filter").write_text("0")
+    for name, value in (network.SHORT_FAREWELLS | ROUTER_SYSCTLS).items():
+        Path(f"/proc/sys/{name}").write_text(value)
     for name, value in KUBELET_SYSCTLS.items():
         stand_in = folder / "sysctl" / name
         stand_in.parent.mkdir(parents=True, exist_ok=True)

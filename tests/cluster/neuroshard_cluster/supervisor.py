@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from neuroshard_cluster.cgroups import Owner
+from neuroshard_cluster.network import SHORT_FAREWELLS
 
 LOOK_EVERY_S = 0.05
 RESTART_AFTER_S = 0.5
@@ -92,4 +93,6 @@ def declare(folder: Path, name: str, argv: list[str | Path]) -> None:
 
 if __name__ == "__main__":
     Owner(name=sys.argv[2]).enter()
+    for setting, value in SHORT_FAREWELLS.items():
+        Path(f"/proc/sys/{setting}").write_text(value)
     supervise(Path(sys.argv[1]))

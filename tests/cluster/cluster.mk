@@ -1,0 +1,18 @@
+# The test cluster: docs/guides/testing.md explains it. CLUSTER=local|kind chooses who makes it, CLUSTER_NAME which one.
+CLUSTER ?= auto
+CLUSTER_NAME ?= dev
+NODES ?= 3
+CLUSTER_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+CLUSTER_COMMAND = PYTHONPATH=tests/cluster $(CLUSTER_PYTHON) -m neuroshard_cluster \
+	--name $(CLUSTER_NAME) --provider $(CLUSTER)
+
+.PHONY: cluster-up cluster-down cluster-status
+
+cluster-up: ## a Kubernetes of NODES nodes with mocked GPUs on this machine
+	$(CLUSTER_COMMAND) up --nodes $(NODES)
+
+cluster-down: ## remove every trace of it
+	$(CLUSTER_COMMAND) down
+
+cluster-status: ## its nodes, GPUs and memory
+	$(CLUSTER_COMMAND) status
