@@ -2,17 +2,21 @@
 CLUSTER ?= auto
 CLUSTER_NAME ?= dev
 NODES ?= 3
+IMAGES ?= probe
 CLUSTER_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 CLUSTER_COMMAND = PYTHONPATH=tests/cluster $(CLUSTER_PYTHON) -m neuroshard_cluster \
 	--name $(CLUSTER_NAME) --provider $(CLUSTER)
 
-.PHONY: cluster-up cluster-down cluster-status
+.PHONY: cluster-up cluster-down cluster-status cluster-check
 
 cluster-up: ## a Kubernetes of NODES nodes with mocked GPUs on this machine
-	$(CLUSTER_COMMAND) up --nodes $(NODES)
+	$(CLUSTER_COMMAND) up --nodes $(NODES) --images $(IMAGES)
 
 cluster-down: ## remove every trace of it
 	$(CLUSTER_COMMAND) down
 
 cluster-status: ## its nodes, GPUs and memory
 	$(CLUSTER_COMMAND) status
+
+cluster-check: ## what holds on the running cluster, as a table
+	$(CLUSTER_PYTHON) -m pytest tests/cluster/checks --cluster $(CLUSTER_NAME) --cluster-provider $(CLUSTER) --table

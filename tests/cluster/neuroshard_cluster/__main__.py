@@ -3,13 +3,12 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from neuroshard_cluster import gpus
 from neuroshard_cluster.cluster import Cluster
-from neuroshard_cluster.dockerfiles import ImageBuilder
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.folders import Home, default_home
+from neuroshard_cluster.images import IMAGES
 from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.providers import PROVIDERS, open_cluster
 
@@ -58,7 +57,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     verbs = parser.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="bring the cluster up")
     up.add_argument("--nodes", type=int, default=3)
-    up.add_argument("--image", type=Path, action="append", default=[], help="an image archive that every node gets")
+    up.add_argument("--images", nargs="*", choices=IMAGES, default=[], help="what every node gets")
     verbs.add_parser("down", help="remove every trace of the cluster")
     verbs.add_parser("status", help="show nodes, GPUs and memory")
     node = verbs.add_parser("node", help="change a node")
@@ -68,10 +67,8 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     process.add_argument("change", choices=["stop", "start", "restart"])
     process.add_argument("process", help="kube-apiserver, kube-controller-manager, kubelet, ...")
     process.add_argument("--node")
-    image = verbs.add_parser("image", help="build a Dockerfile and load it into the running cluster")
-    image.add_argument("dockerfile", type=Path)
-    image.add_argument("tag")
-    image.add_argument("--context", type=Path, default=Path())
+    image = verbs.add_parser("image", help="build an image and load it into the running cluster")
+    image.add_argument("image", choices=IMAGES)
     return parser.parse_args(argv)
 
 
@@ -80,7 +77,7 @@ def act(arguments: argparse.Namespace, home: Home) -> None:
     cluster = open_cluster(arguments.name, provider=arguments.provider, home=home)
     match arguments.verb:
         case "up":
-            cluster.up(nodes=arguments.nodes, archives=arguments.image, say=say)
+            cluster.up(nodes=arguments.nodes, images=[IMAGES[name] for name in arguments.images], say=say)
             status(cluster)
         case "down":
             cluster.down()
@@ -91,8 +88,7 @@ def act(arguments: argparse.Namespace, home: Home) -> None:
         case "process":
             getattr(cluster, arguments.change)(arguments.process, arguments.node)
         case "image":
-            builder = ImageBuilder(home, say=say)
-            cluster.load_images([builder.build(arguments.dockerfile, context=arguments.context, tag=arguments.tag)])
+            cluster.load_images([cluster.build_image(IMAGES[arguments.image], say=say)])
 
 
 def main() -> int:

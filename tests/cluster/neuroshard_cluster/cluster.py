@@ -1,10 +1,11 @@
 """What the suite may ask of a cluster, whoever provides it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from neuroshard_cluster.gpus import DEFAULT_POOL
+from neuroshard_cluster.images import Image
 from neuroshard_cluster.kubectl import Kubectl
 
 
@@ -23,8 +24,8 @@ class Cluster(Protocol):
     def kubectl(self) -> Kubectl:
         """A client with every right."""
 
-    def up(self, *, nodes: int, archives: list[Path], say: Callable[[str], None]) -> None:
-        """Bring the cluster up with `nodes` nodes that hold the images of `archives`; nothing to do if it runs."""
+    def up(self, *, nodes: int, images: Sequence[Image], say: Callable[[str], None]) -> None:
+        """Bring the cluster up with `nodes` nodes that hold `images`. One that runs gets the images that it lacks."""
 
     def down(self) -> None:
         """Remove every trace of the cluster, whatever state it is in. Harmless when there is none."""
@@ -57,5 +58,8 @@ class Cluster(Protocol):
     def restart(self, process: str, node: str | None = None) -> None:
         """Kill a process; it comes back by itself."""
 
-    def load_images(self, archives: list[Path]) -> None:
+    def build_image(self, image: Image, *, say: Callable[[str], None]) -> Path:
+        """Build an image from its Dockerfile and return its archive."""
+
+    def load_images(self, archives: Sequence[Path]) -> None:
         """Bring image archives to every node."""

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from neuroshard_cluster.commands import contained, python_module, run
+from neuroshard_cluster.components import search_path
 from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.folders import Home
 
@@ -30,8 +32,8 @@ class ImageStore:
         self._root = home.images / "store"
         self._imported = home.images / "imported"
 
-    def add(self, archives: list[Path]) -> bool:
-        """Import the archives that have changed since they were last imported; tell whether there were any.
+    def add(self, archives: Sequence[Path]) -> list[Path]:
+        """Import the archives that have changed since they were last imported; return those.
 
         Raises:
             CommandError: containerd would not start, or would not take an archive.
@@ -40,10 +42,11 @@ class ImageStore:
         with self._home.locked("images"):
             new = [archive for archive in archives if self._stamp(archive) != self._known_stamp(archive)]
             if new:
-                run(contained(python_module("image_store", self._root, *new)))
+                environment = os.environ | {"PATH": search_path(self._home)}
+                run(contained(python_module("image_store", self._root, *new)), env=environment)
             for archive in new:
                 (self._imported / archive.name).write_text(self._stamp(archive))
-        return bool(new)
+        return new
 
     def clone(self, target: Path) -> None:
         """Make `target` a containerd root with the same images, taking no space on disk but for its databases."""

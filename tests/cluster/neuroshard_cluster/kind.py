@@ -3,15 +3,16 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neuroshard_cluster import components, gpus
 from neuroshard_cluster.commands import run, succeeds
 from neuroshard_cluster.errors import HostError, UnknownError
 from neuroshard_cluster.folders import MANIFESTS, SOURCES, Home
+from neuroshard_cluster.images import Image
 from neuroshard_cluster.kubectl import Kubectl
-from neuroshard_cluster.waiting import wait_until
+from neuroshard_cluster.waiting import eventually
 
 CONTEXT_PREFIX = "kind-"
 STATIC_PODS = "/etc/kubernetes/manifests"
@@ -44,8 +45,8 @@ class KindCluster:
         """The API server's audit log, which the control plane's container shares with this machine."""
         return self._folder / "audit" / "audit.log"
 
-    def up(self, *, nodes: int, archives: list[Path], say: Callable[[str], None]) -> None:
-        """Make the cluster with `nodes` workers; nothing to do if it is there.
+    def up(self, *, nodes: int, images: Sequence[Image], say: Callable[[str], None]) -> None:
+        """Make the cluster with `nodes` workers that hold `images`. One that is there gets the images again.
 
         Raises:
             HostError: No Docker engine answers.
@@ -54,7 +55,8 @@ class KindCluster:
             raise HostError("no Docker engine answers; start it, or use CLUSTER=local as root on Linux")
         kind = self._kind(say)
         if self.name in run([kind, "get", "clusters"]).split():
-            say(f"cluster {self.name} is up already")
+            self.load_images([self.build_image(image, say=say) for image in images])
+            say(f"cluster {self.name} was up already")
             return
         (self._folder / "audit").mkdir(parents=True, exist_ok=True)
         config = self._folder / "kind.yaml"
@@ -65,7 +67,7 @@ class KindCluster:
         for node in self.nodes():
             self.kubectl("label", "node", node, *(f"{k}={v}" for k, v in gpus.POOLS[gpus.DEFAULT_POOL].labels().items()))
             self._give_gpus(node)
-        self.load_images(archives)
+        self.load_images([self.build_image(image, say=say) for image in images])
 
     def down(self) -> None:
         """Delete the cluster and its folder. Harmless when there is none."""
@@ -120,7 +122,7 @@ class KindCluster:
         else:
             self._service("start", process, node)
         if process == "kube-apiserver":
-            wait_until("the API server is ready", lambda: self.kubectl("get", "--raw=/readyz"), within_s=READY_WITHIN_S)
+            eventually("the API server is ready", lambda: self.kubectl("get", "--raw=/readyz"), within_s=READY_WITHIN_S)
 
     def restart(self, process: str, node: str | None = None) -> None:
         """Kill a process; it comes back by itself."""
@@ -142,7 +144,15 @@ class KindCluster:
             raise UnknownError(f"cluster {self.name} has no node {node!r}; it has {', '.join(self.nodes())}")
         return node
 
-    def load_images(self, archives: list[Path]) -> None:
+    def build_image(self, image: Image, *, say: Callable[[str], None]) -> Path:
+        """Build an image with Docker, on the base that its Dockerfile names, and return its archive."""
+        say(f"building {image.tag}")
+        archive = self._folder / f"{image.name}.tar"
+        run(["docker", "build", f"--tag={image.tag}", f"--file={image.dockerfile}", image.context])
+        run(["docker", "save", f"--output={archive}", image.tag])
+        return archive
+
+    def load_images(self, archives: Sequence[Path]) -> None:
         """Bring image archives to every node."""
         for archive in archives:
             run([self._kind(lambda _: None), "load", "image-archive", archive, f"--name={self.name}"])

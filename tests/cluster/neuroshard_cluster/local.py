@@ -6,27 +6,29 @@ with it. What namespaces do not own, the cluster's control groups and its one fo
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from neuroshard_cluster import addons, components, control_plane, gpus, network
+from neuroshard_cluster import components, control_plane, gpus, network
 from neuroshard_cluster.cgroups import SYSTEM, Owner
 from neuroshard_cluster.commands import python_module, run, succeeds
+from neuroshard_cluster.dns import await_dns, install_dns
+from neuroshard_cluster.dockerfiles import ImageBuilder
 from neuroshard_cluster.errors import UnknownError
 from neuroshard_cluster.folders import Home
 from neuroshard_cluster.image_store import CTR, ImageStore
+from neuroshard_cluster.images import Image
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.node import NodeSpec
 from neuroshard_cluster.pki import Authority
 from neuroshard_cluster.preflight import check_host
 from neuroshard_cluster.supervisor import declare
 from neuroshard_cluster.tiny_images import system_images
-from neuroshard_cluster.waiting import wait_until
+from neuroshard_cluster.waiting import eventually
 
 CONTEXT_PREFIX = "neuroshard-local-"
 NAME = "[a-z][a-z0-9-]{0,10}[a-z0-9]"  # the link to it is named after it, and the kernel takes 15 characters
@@ -47,7 +49,7 @@ class LocalCluster:
         self._store = ImageStore(home)
         self._processes = self._folder / "processes"
         self._pki = Authority(self._folder / "pki")
-        self._path = components.search_path(home)
+        self._programs = ["env", f"PATH={components.search_path(home)}"]
 
     @property
     def kubectl(self) -> Kubectl:
@@ -67,8 +69,8 @@ class LocalCluster:
 
     # Up and down
 
-    def up(self, *, nodes: int, archives: list[Path], say: Say) -> None:
-        """Bring the cluster up with `nodes` nodes that hold the images of `archives`; nothing to do if it runs.
+    def up(self, *, nodes: int, images: Sequence[Image], say: Say) -> None:
+        """Bring the cluster up with `nodes` nodes that hold `images`. One that runs gets the images that it lacks.
 
         A cluster that was left half-made or half-dead is taken down first.
 
@@ -78,24 +80,25 @@ class LocalCluster:
         """
         check_host(self._home)
         with self._home.locked(self.name):
-            if self._runs():
-                say(f"cluster {self.name} is up already")
-                return
-            self._remove()
             for component in components.CORE:
                 components.built(component, self._home, say=say)
-            os.environ["PATH"] = self._path
-            if self._store.add([*system_images(self._home), *archives]):
-                say("images imported")
+            archives = [self.build_image(image, say=say) for image in images]
+            if self._runs():
+                self.load_images(archives)
+                say(f"cluster {self.name} was up already")
+                return
+            self._remove()
+            for archive in self._store.add([*system_images(self._home), *archives]):
+                say(f"imported {archive.name}")
             began = time.monotonic()
             self._start_control_plane()
             names = [self._start_node(index, gpus.POOLS[gpus.DEFAULT_POOL]) for index in range(1, nodes + 1)]
             self._await_api()
             self._start_controllers()
-            self.kubectl.apply(addons.dns())
+            install_dns(self.kubectl)
             for name in names:
                 self._await_node(name, gpus.POOLS[gpus.DEFAULT_POOL])
-            wait_until("cluster DNS", self._dns_is_ready, within_s=READY_WITHIN_S)
+            await_dns(self.kubectl)
             (self._folder / "ready").touch()
             say(f"{nodes} nodes Ready in {time.monotonic() - began:.1f} s")
 
@@ -116,20 +119,18 @@ class LocalCluster:
     def _start_control_plane(self) -> None:
         self._processes.mkdir(parents=True)
         self._owner.create(SYSTEM)
-        environment = os.environ | {"PATH": self._path}
         namespaces = ["--mount", "--net", "--pid", "--uts", "--ipc", "--mount-proc", "--propagation", "private"]
         supervisor = python_module("supervisor", self._processes, self.name)
         with (self._folder / "log").open("w") as log:
             subprocess.Popen(
-                ["unshare", *namespaces, "--fork", "--", *supervisor],
+                [*self._programs, "unshare", *namespaces, "--fork", "--", *supervisor],
                 cwd="/",
-                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        wait_until("the cluster's first process", lambda: self._init_pid(self._processes), within_s=10)
+        eventually("the cluster's first process", lambda: self._init_pid(self._processes), within_s=10)
         inside = self._inside()
         run([*inside, "mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"])
         network.make_bridge(inside)
@@ -235,7 +236,7 @@ class LocalCluster:
             conditions = self.kubectl.get("node", node)["status"].get("conditions", [])
             return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
-        wait_until(f"node {node} is Ready", is_ready, within_s=READY_WITHIN_S)
+        eventually(f"node {node} is Ready", is_ready, within_s=READY_WITHIN_S)
         if pool.gpus:
             self.kubectl.patch("node", node, pool.status_patch(), subresource="status")
 
@@ -245,13 +246,13 @@ class LocalCluster:
         """Kill a process and keep it down."""
         folder = self._process(process, node)
         (folder / "down").touch()
-        wait_until(f"{process} is down", lambda: not (folder / "pid").exists(), within_s=10)
+        eventually(f"{process} is down", lambda: not (folder / "pid").exists(), within_s=10)
 
     def start(self, process: str, node: str | None = None) -> None:
         """Let a stopped process run again; for the API server, wait until it is ready."""
         folder = self._process(process, node)
         (folder / "down").unlink(missing_ok=True)
-        wait_until(f"{process} is up", (folder / "pid").exists, within_s=10)
+        eventually(f"{process} is up", (folder / "pid").exists, within_s=10)
         if process == "kube-apiserver":
             self._await_api()
 
@@ -267,17 +268,17 @@ class LocalCluster:
             raise UnknownError(f"there is no process {process!r} on {node or self.name}; there are {known}")
         return processes / process
 
-    def run_process(self, name: str, argv: list[str | Path]) -> None:
-        """Run one more process beside the control plane, until the cluster goes or `stop(name)` is called."""
-        declare(self._processes, name, argv)
-
     # Images
 
-    def load_images(self, archives: list[Path]) -> None:
-        """Bring image archives to every node, and to the store for later ones."""
-        self._store.add(archives)
+    def build_image(self, image: Image, *, say: Say) -> Path:
+        """Build an image from its Dockerfile, without Docker, and return its archive."""
+        return ImageBuilder(self._home, say=say).build(image.dockerfile, context=image.context, tag=image.tag)
+
+    def load_images(self, archives: Sequence[Path]) -> None:
+        """Bring image archives to the store that new nodes share, and those that are new there to every node."""
+        new = self._store.add(archives)
         for node in self.nodes():
-            for archive in archives:
+            for archive in new:
                 run([*self.inside_node(node), *CTR, "images", "import", "--local", archive])
 
     # Looking in
@@ -288,7 +289,7 @@ class LocalCluster:
 
     def inside_node(self, node: str) -> list[str]:
         """Return the command prefix that enters a node's namespaces."""
-        return ["nsenter", "--all", f"--target={self._init_pid(self._node_folder(node))}", "--"]
+        return ["nsenter", "--all", f"--target={self._init_pid(self._node_folder(node))}", "--", *self._programs]
 
     def _inside(self) -> list[str]:
         return ["nsenter", "--all", f"--target={self._init_pid(self._processes)}", "--"]
@@ -309,8 +310,4 @@ class LocalCluster:
         return succeeds([*kubectl.prefix, "--request-timeout=5s", "get", "--raw=/readyz"])
 
     def _await_api(self) -> None:
-        wait_until("the API server is ready", self._api_is_ready, within_s=READY_WITHIN_S)
-
-    def _dns_is_ready(self) -> bool:
-        deployment = self.kubectl.in_namespace("kube-system").get("deployment", "coredns")
-        return bool(deployment["status"].get("readyReplicas"))
+        eventually("the API server is ready", self._api_is_ready, within_s=READY_WITHIN_S)

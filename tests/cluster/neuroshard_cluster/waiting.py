@@ -10,7 +10,7 @@ Seen = TypeVar("Seen")
 LOOK_EVERY_S = 0.2
 
 
-def wait_until(
+def eventually(
     what: str, look: Callable[[], Seen], *, within_s: float, accept: Callable[[Seen], bool] = bool
 ) -> Seen:
     """Return the first result of `look` that `accept` takes.
