@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from neuroshard_cluster.commands import contained, run
+from neuroshard_cluster.components import HASH_CHARACTERS
 from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import Home
 from neuroshard_cluster.preflight import require_tools
@@ -72,15 +73,16 @@ class ImageBuilder:
         return str(CERTIFICATES / "ca-certificates.crt")
 
     def _archive(self, tag: str) -> Path:
-        """Return the image's archive, written anew only if the image has changed. Not compressed: it stays here."""
-        name = tag.rsplit("/", 1)[-1].replace(":", "_")
-        archive, written = self._folder / f"{name}.tar", self._folder / f"{name}.id"
-        image_id = self._image_id(tag)
-        if not archive.exists() or not written.exists() or written.read_text() != image_id:
+        """Return the image's archive, which is named after its content. Not compressed: it stays on this machine."""
+        name = tag.rsplit("/", 1)[-1].split(":", 1)[0]
+        digest = self._image_id(tag).removeprefix("sha256:")[:HASH_CHARACTERS]
+        archive = self._folder / f"{name}-{digest}.tar"
+        if not archive.exists():
             unfinished = self._folder / f"{name}.{os.getpid()}.new"
             self._buildah("push", tag, f"docker-archive:{unfinished}:{tag}")
+            for older in self._folder.glob(f"{name}-*.tar"):
+                older.unlink()
             unfinished.rename(archive)
-            written.write_text(image_id)
         return archive
 
     def _image_id(self, tag: str) -> str:

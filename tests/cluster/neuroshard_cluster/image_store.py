@@ -16,6 +16,8 @@ from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.folders import Home
 
 CTR = ("ctr", "--namespace", "k8s.io")
+# Layers are kept unpacked only: a large image is on disk once, not twice.
+IMPORT = (*CTR, "images", "import", "--local", "--discard-unpacked-layers")
 STARTS_WITHIN_S = 20.0
 CONFIG = """
 version = 3
@@ -25,7 +27,10 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.nri.v1.nri"]
 
 
 class ImageStore:
-    """A containerd root folder that no containerd uses, except while an import runs."""
+    """A containerd root folder that no containerd uses, except while an import runs.
+
+    An archive is known by its name, which says what is in it. `imported/` has one empty file for each.
+    """
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -33,39 +38,44 @@ class ImageStore:
         self._imported = home.images / "imported"
 
     def add(self, archives: Sequence[Path]) -> list[Path]:
-        """Import the archives that have changed since they were last imported; return those.
+        """Import the archives that are not in the store yet; return those.
 
         Raises:
             CommandError: containerd would not start, or would not take an archive.
         """
-        self._imported.mkdir(parents=True, exist_ok=True)
         with self._home.locked("images"):
-            new = [archive for archive in archives if self._stamp(archive) != self._known_stamp(archive)]
+            new = missing(archives, self._imported)
             if new:
                 environment = os.environ | {"PATH": search_path(self._home)}
                 run(contained(python_module("image_store", self._root, *new)), env=environment)
-            for archive in new:
-                (self._imported / archive.name).write_text(self._stamp(archive))
+            note(new, self._imported)
         return new
 
-    def clone(self, target: Path) -> None:
-        """Make `target` a containerd root with the same images, taking no space on disk but for its databases."""
+    def clone(self, root: Path, imported: Path) -> None:
+        """Make `root` a containerd root with the same images, taking no space on disk but for its databases.
+
+        `imported` becomes the list of what is in it.
+        """
         with self._home.locked("images"):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            run(["cp", "--archive", "--link", self._root, target])
+            root.parent.mkdir(parents=True, exist_ok=True)
+            run(["cp", "--archive", self._imported, imported])
+            run(["cp", "--archive", "--link", self._root, root])
             for database in self._root.rglob("*.db"):
-                copy = target / database.relative_to(self._root)
+                copy = root / database.relative_to(self._root)
                 copy.unlink()
                 run(["cp", "--archive", database, copy])
 
-    @staticmethod
-    def _stamp(archive: Path) -> str:
-        about = archive.stat()
-        return f"{about.st_size} {about.st_mtime_ns}"
 
-    def _known_stamp(self, archive: Path) -> str:
-        known = self._imported / archive.name
-        return known.read_text() if known.exists() else ""
+def missing(archives: Sequence[Path], imported: Path) -> list[Path]:
+    """Return the archives that the list `imported` does not have."""
+    return [archive for archive in archives if not (imported / archive.name).exists()]
+
+
+def note(archives: Sequence[Path], imported: Path) -> None:
+    """Put the archives on the list `imported`."""
+    imported.mkdir(parents=True, exist_ok=True)
+    for archive in archives:
+        (imported / archive.name).touch()
 
 
 def import_into(root: Path, archives: list[str]) -> None:
@@ -81,7 +91,8 @@ def import_into(root: Path, archives: list[str]) -> None:
             raise CommandError(f"containerd did not start: {Path('/run/log').read_text()[-1000:]}")
         time.sleep(0.05)
     for archive in archives:
-        run([*CTR, "images", "import", "--local", archive])
+        run([*IMPORT, archive])
+    run([*CTR, "content", "prune", "references"])
     server.terminate()
     server.wait()
     os.sync()

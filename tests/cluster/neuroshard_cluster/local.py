@@ -20,7 +20,7 @@ from neuroshard_cluster.dns import await_dns, install_dns
 from neuroshard_cluster.dockerfiles import ImageBuilder
 from neuroshard_cluster.errors import UnknownError
 from neuroshard_cluster.folders import Home
-from neuroshard_cluster.image_store import CTR, ImageStore
+from neuroshard_cluster.image_store import IMPORT, ImageStore, missing, note
 from neuroshard_cluster.images import Image
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.node import NodeSpec
@@ -208,7 +208,8 @@ class LocalCluster:
         """Declare node `index`; it joins by itself when the API server is there."""
         name = f"{self.name}-{index}"
         folder = self._folder / "nodes" / name
-        self._store.clone(folder / "var" / "lib" / "containerd")
+        folder.mkdir(parents=True)
+        self._store.clone(folder / "var" / "lib" / "containerd", folder / "imported")
         self._owner.create(name)
         self._pki.issue(name, f"/O=system:nodes/CN=system:node:{name}")
         self._write_kubeconfig(name)
@@ -275,11 +276,13 @@ class LocalCluster:
         return ImageBuilder(self._home, say=say).build(image.dockerfile, context=image.context, tag=image.tag)
 
     def load_images(self, archives: Sequence[Path]) -> None:
-        """Bring image archives to the store that new nodes share, and those that are new there to every node."""
-        new = self._store.add(archives)
+        """Bring image archives to the store that new nodes share, and to every node that lacks them."""
+        self._store.add(archives)
         for node in self.nodes():
-            for archive in new:
-                run([*self.inside_node(node), *CTR, "images", "import", "--local", archive])
+            imported = self._node_folder(node) / "imported"
+            for archive in missing(archives, imported):
+                run([*self.inside_node(node), *IMPORT, archive])
+                note([archive], imported)
 
     # Looking in
 
