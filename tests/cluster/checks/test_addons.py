@@ -1,5 +1,6 @@
 """Kueue and kwok, the ground of the queueing and scale tests."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
 from neuroshard_cluster.workloads import condition, job, pod_spec
 
+pytestmark = pytest.mark.e2e
+
 FAKE_NODES = 200
 ON_KWOK = {"nodeSelector": {"type": "kwok"}, "tolerations": [{**addons.KWOK_TAINT, "operator": "Equal"}]}
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(400)
 def test_kwok_runs_two_hundred_nodes(cluster: Cluster, home: Home, namespace: Namespace) -> None:
     """kwok keeps 200 nodes with GPUs Ready, and a Job's pods on them complete."""
@@ -62,11 +64,20 @@ def queues(namespace: str, gpus: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.e2e
+@pytest.fixture
+def kueue(cluster: Cluster, home: Home) -> Iterator[None]:
+    """Kueue for one test: left behind, its webhooks would see every Job of the others."""
+    try:
+        addons.install_kueue(cluster, home, say=print)
+        yield
+    finally:
+        addons.remove_kueue(cluster)
+
+
+@pytest.mark.usefixtures("kueue")
 @pytest.mark.timeout(600)
-def test_kueue_admits_holds_and_preempts(cluster: Cluster, home: Home, namespace: Namespace) -> None:
+def test_kueue_admits_holds_and_preempts(cluster: Cluster, namespace: Namespace) -> None:
     """Kueue admits a Job within its quota, holds the next, and preempts the first for a more important one."""
-    addons.install_kueue(cluster, home, say=print)
     cluster.kubectl.apply(*queues(namespace.name, gpus=8))
 
     def submit(name: str, priority: str) -> None:
@@ -92,6 +103,8 @@ def test_kueue_admits_holds_and_preempts(cluster: Cluster, home: Home, namespace
         eventually("the first is suspended", lambda: suspended("first"), within_s=60)
         assert condition(namespace.kubectl.get("job", "first"), "Suspended")
     finally:
+        # While Kueue is still there: it keeps a workload, and so the namespace, until it has let go of it.
         namespace.kubectl("delete", "jobs", "--all")
-        cluster.kubectl.delete("clusterqueue", namespace.name, "--wait=false")
-        addons.remove_kueue(cluster)
+        eventually("no workload is left", lambda: not namespace.kubectl.list("workloads"), within_s=60)
+        cluster.kubectl.delete("localqueue", "queue", f"--namespace={namespace.name}")
+        cluster.kubectl.delete("clusterqueue", namespace.name)

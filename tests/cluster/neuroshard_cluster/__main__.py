@@ -30,7 +30,7 @@ def status(cluster: Cluster) -> None:
         pool = node["metadata"]["labels"].get(gpus.POOL_LABEL, "-")
         say(f"{node['metadata']['name']:20} {'Ready' if ready else 'NotReady':9} pool {pool:5} {count} GPUs")
     if isinstance(cluster, LocalCluster):
-        say(f"{cluster.memory_bytes() / 2**20:.0f} MiB in use, pods and control plane")
+        say(f"{sum(cluster.memory_bytes().values()) / 2**20:.0f} MiB in use, pods and control plane")
     say(f"export KUBECONFIG={cluster.kubectl.kubeconfig}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from neuroshard_cluster import gpus
 from neuroshard_cluster.cluster import Cluster
-from neuroshard_cluster.commands import run
+from neuroshard_cluster.commands import run, succeeds
 from neuroshard_cluster.components import KUEUE, KWOK, built
 from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import MANIFESTS, Home
@@ -55,7 +55,10 @@ def install_kueue(cluster: Cluster, home: Home, *, say: Callable[[str], None]) -
 
 
 def remove_kueue(cluster: Cluster) -> None:
-    """Uninstall Kueue, so that its webhooks stand in nobody's way."""
+    """Uninstall Kueue, so that its webhooks stand in nobody's way. Its queues must be gone."""
+    if succeeds([*cluster.kubectl.prefix, "get", "resourceflavor", FLAVOR]):
+        # While Kueue still runs: it alone takes its finalizer off the flavor, and the flavor's CRD waits for that.
+        cluster.kubectl.delete("resourceflavor", FLAVOR)
     run([helm(), "uninstall", "kueue", f"--namespace={KUEUE_NAMESPACE}", "--wait"], env=cluster.kubectl.environment)
 
 

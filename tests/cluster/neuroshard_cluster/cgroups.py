@@ -76,14 +76,16 @@ class Owner:
                     continue
         return found
 
-    def memory_bytes(self) -> int:
-        """Return the memory of all processes; a page that several share counts once, in equal parts."""
-        kibibytes = 0
+    def memory_bytes(self) -> dict[str, int]:
+        """Return the memory of all processes by program; a page that several share counts once, in equal parts."""
+        sums: dict[str, int] = {}
         for pid in self.pids():
             with contextlib.suppress(OSError):  # the process went while we looked
-                sums = Path(f"/proc/{pid}/smaps_rollup").read_text()
-                kibibytes += next((int(line.split()[1]) for line in sums.splitlines() if line.startswith("Pss:")), 0)
-        return kibibytes * 1024
+                program = Path(f"/proc/{pid}/comm").read_text().strip()
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                kibibytes = next((line.split()[1] for line in rollup.splitlines() if line.startswith("Pss:")), "0")
+                sums[program] = sums.get(program, 0) + int(kibibytes) * 1024
+        return sums
 
     def exists(self) -> bool:
         """Tell whether any of the groups is there."""

@@ -104,7 +104,7 @@ KWOK = Component(
 KUEUE = Component(
     name="kueue",
     module="sigs.k8s.io/kueue",
-    binaries={"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+    binaries={"manager": "sigs.k8s.io/kueue/cmd/kueue"},  # the name that its chart runs
     files={"chart": "charts/kueue"},
 )
 KIND = Component(name="kind", module="sigs.k8s.io/kind", binaries={"kind": "sigs.k8s.io/kind"})

@@ -286,8 +286,8 @@ class LocalCluster:
 
     # Looking in
 
-    def memory_bytes(self) -> int:
-        """Return the memory of everything that the cluster runs, pods too; the page cache is not counted."""
+    def memory_bytes(self) -> dict[str, int]:
+        """Return the memory of everything that the cluster runs by program; the page cache is not counted."""
         return self._owner.memory_bytes()
 
     def inside_node(self, node: str) -> list[str]:

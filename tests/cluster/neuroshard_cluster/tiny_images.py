@@ -43,11 +43,12 @@ def write(archive: Path, *, tag: str, program: Path) -> None:
 
 
 def program_image(component: Component, home: Home) -> Path:
-    """Return the archive of `localhost/<program>:<version>`, made once for each build of the component."""
+    """Return the archive of `localhost/<component>:<version>` with its one program, made once for each build of the component."""
+    (program,) = component.binaries
     archive = home.images / f"{component.name}-{component.digest()}.tar"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
-        write(archive, tag=image_name(component), program=component.target(home) / component.name)
+        write(archive, tag=image_name(component), program=component.target(home) / program)
     return archive
 
 
