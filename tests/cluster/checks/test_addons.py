@@ -20,7 +20,7 @@ ON_KWOK = {"nodeSelector": {"type": "kwok"}, "tolerations": [{**addons.KWOK_TAIN
 
 @pytest.mark.timeout(400)
 def test_kwok_runs_two_hundred_nodes(cluster: Cluster, home: Home, namespace: Namespace) -> None:
-    """kwok keeps 200 nodes with GPUs Ready, and a Job's pods on them complete."""
+    """Simulated: kwok keeps 200 nodes with GPUs Ready, and a Job's pods on them complete."""
     addons.install_kwok(cluster, home, say=print)
     nodes = [addons.fake_node(f"fake-{number}", POOLS["h200"]) for number in range(FAKE_NODES)]
     cluster.kubectl.create(*nodes)

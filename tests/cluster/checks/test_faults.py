@@ -78,7 +78,7 @@ def test_added_node_takes_pods_and_can_be_drained(cluster: Cluster, namespace: N
     (first,) = namespace.kubectl.list("pods", selector="app=picky")
     assert first["spec"]["nodeName"] == extra_node
 
-    cluster.kubectl("drain", extra_node, f"--pod-selector=app=picky", "--force")
+    cluster.kubectl("drain", extra_node, "--pod-selector=app=picky", "--force")
 
     def replaced() -> bool:
         pods = namespace.kubectl.list("pods", selector="app=picky")
@@ -87,7 +87,7 @@ def test_added_node_takes_pods_and_can_be_drained(cluster: Cluster, namespace: N
     eventually("another pod waits for such a node", replaced, within_s=60)
 
 
-def test_broken_node_loses_its_gpus_and_readiness(cluster: Cluster, namespace: Namespace, extra_node: str) -> None:
+def test_broken_node_loses_its_gpus_and_readiness(cluster: Cluster, extra_node: str) -> None:
     """A broken node offers no GPUs at once, turns NotReady by itself, and comes back whole."""
     cluster.break_node(extra_node)
 

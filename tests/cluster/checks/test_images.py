@@ -33,7 +33,7 @@ def test_overwriting_an_image_file_stays_in_the_container(namespace: Namespace) 
 
 
 def test_torchrun_across_nodes(cluster: Cluster, namespace: Namespace) -> None:
-    """torchrun on two nodes: four gloo ranks meet through a headless Service and agree on their sums."""
+    """With torchrun on two nodes, four gloo ranks meet through a headless Service and agree on their sums."""
     if isinstance(cluster, LocalCluster):
         present = run([*cluster.inside_node(cluster.nodes()[0]), "ctr", "-n", "k8s.io", "images", "ls", "-q"])
         if TORCH.tag not in present.split():

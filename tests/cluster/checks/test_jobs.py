@@ -79,7 +79,7 @@ def test_finished_job_goes_after_its_time(namespace: Namespace) -> None:
 
 def test_gpus_are_counted(cluster: Cluster, namespace: Namespace) -> None:
     """One more 8-GPU pod than there are GPU nodes waits, and runs when another one ends."""
-    free = [node for node in cluster.kubectl.list("nodes", selector="nvidia.com/gpu.count=8,type!=kwok")]
+    free = cluster.kubectl.list("nodes", selector="nvidia.com/gpu.count=8,type!=kwok")
     names = [f"gpus-{number}" for number in range(len(free) + 1)]
     namespace.kubectl.create(*(pod(name, "wait", gpus=8) for name in names))
     running = ["Running"] * len(free)

@@ -51,7 +51,12 @@ def install_kueue(cluster: Cluster, home: Home, *, say: Callable[[str], None]) -
         "kind": "ResourceFlavor",
         "metadata": {"name": FLAVOR},
     }
-    eventually("Kueue's webhooks answer", lambda: cluster.kubectl.apply(flavor) or True, within_s=READY_WITHIN_S)
+
+    def takes_flavors() -> bool:
+        cluster.kubectl.apply(flavor)
+        return True
+
+    eventually("Kueue's webhooks answer", takes_flavors, within_s=READY_WITHIN_S)
 
 
 def remove_kueue(cluster: Cluster) -> None:

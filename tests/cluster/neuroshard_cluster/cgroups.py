@@ -61,9 +61,9 @@ class Owner:
                         (folder / setting).write_text((folder.parent / setting).read_text())
 
     def enter(self, group: str = SYSTEM) -> None:
-        """Put the calling process, which "0" means in any pid namespace, into `group`; what it starts from now on is in it too."""
+        """Put the calling process into `group`, and with it whatever it starts from now on."""
         for root in self._roots():
-            (root / group / "cgroup.procs").write_text("0")
+            (root / group / "cgroup.procs").write_text("0")  # "me", in any pid namespace
 
     def pids(self) -> set[int]:
         """Return the host pids of all processes in any of the groups."""

@@ -130,7 +130,15 @@ def built(component: Component, home: Home, *, say: Callable[[str], None]) -> Pa
     env = os.environ | {"CGO_ENABLED": "0"}
     for name, package in component.binaries.items():
         began = time.monotonic()
-        argv = ["go", "build", "-buildvcs=false", *component.go_flags, "-o", unfinished / name, package]
+        argv: list[str | Path] = [
+            "go",
+            "build",
+            "-buildvcs=false",
+            *component.go_flags,
+            "-o",
+            unfinished / name,
+            package,
+        ]
         run(argv, cwd=component.folder, env=env)
         say(f"built {name} {component.version} in {time.monotonic() - began:.0f} s")
     source = Path(run(["go", "list", "-m", "-f", "{{.Dir}}", component.module], cwd=component.folder).strip())

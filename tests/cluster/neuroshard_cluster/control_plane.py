@@ -28,7 +28,9 @@ def issue_certificates(authority: Authority, *, api_ip: str) -> None:
     addresses = ("127.0.0.1", network.BRIDGE_IP, network.API_SERVICE_IP, api_ip)
     names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
     serves = (*(f"IP:{address}" for address in addresses), *(f"DNS:{name}" for name in names))
-    authority.issue("kube-apiserver", "/CN=kube-apiserver", serves=(*serves, "DNS:kubernetes.default.svc.cluster.local"))
+    authority.issue(
+        "kube-apiserver", "/CN=kube-apiserver", serves=(*serves, "DNS:kubernetes.default.svc.cluster.local")
+    )
     for name, subject in CLIENTS.items():
         authority.issue(name, subject)
 
@@ -86,7 +88,9 @@ def kube_apiserver(pki: Authority, audit_log: Path) -> list[str]:
 
 def _client(name: str, kubeconfig: Path) -> list[str]:
     """One instance, so no leader election: a restart takes over at once."""
-    flags = [f"--{flag}={kubeconfig}" for flag in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")]
+    flags = [
+        f"--{flag}={kubeconfig}" for flag in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
+    ]
     return [name, *flags, "--leader-elect=false", "--bind-address=127.0.0.1", *BUSY_CLIENT]
 
 

@@ -27,7 +27,9 @@ def collect(kubectl: Kubectl, audit_log: Path, folder: Path) -> None:
     files = {
         "objects.txt": _ask(kubectl, "get", KINDS, "--output=wide"),
         "objects.yaml": _ask(kubectl, "get", KINDS, "--output=yaml"),
-        "events.txt": _ask(kubectl, "get", "events", "--sort-by=.lastTimestamp", f"--output=custom-columns={EVENT_COLUMNS}"),
+        "events.txt": _ask(
+            kubectl, "get", "events", "--sort-by=.lastTimestamp", f"--output=custom-columns={EVENT_COLUMNS}"
+        ),
         "nodes.txt": _ask(kubectl, "describe", "nodes"),
         "audit.jsonl": "".join(audited(audit_log, kubectl.namespace)),
     }

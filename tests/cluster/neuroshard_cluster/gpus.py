@@ -5,6 +5,7 @@ Nothing in the operator knows of the mock: the scheduler counts what the node's 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 RESOURCE = "nvidia.com/gpu"
 POOL_LABEL = "neuroshard.dev/pool"
@@ -35,7 +36,7 @@ class NodePool:
             "nvidia.com/cuda.driver-version.full": "580.95.05",
         }
 
-    def status_patch(self) -> Mapping[str, object]:
+    def status_patch(self) -> Mapping[str, Any]:
         """Return the merge patch of a node's status that gives it its GPUs.
 
         The kubelet copies a capacity that it does not know to what is allocatable, and keeps it over restarts.
@@ -43,7 +44,7 @@ class NodePool:
         return status_patch(self.gpus)
 
 
-def status_patch(gpus: int) -> Mapping[str, object]:
+def status_patch(gpus: int) -> Mapping[str, Any]:
     """Return the merge patch that leaves a node with `gpus` GPUs."""
     return {"status": {"capacity": {RESOURCE: str(gpus)}, "allocatable": {RESOURCE: str(gpus)}}}
 

@@ -1,7 +1,5 @@
 """The provider for machines with Docker: kind, from the same go.mod pins, with `kind.yaml` beside this package."""
 
-import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,11 +59,20 @@ class KindCluster:
         (self._folder / "audit").mkdir(parents=True, exist_ok=True)
         config = self._folder / "kind.yaml"
         text = (SOURCES / "kind.yaml").read_text() + "  - role: worker\n" * nodes
-        config.write_text(text.replace("AUDIT_POLICY", str(MANIFESTS)).replace("AUDIT_LOGS", str(self._folder / "audit")))
-        options = [f"--name={self.name}", f"--config={config}", f"--kubeconfig={self.kubectl.kubeconfig}", "--wait=180s"]
+        config.write_text(
+            text.replace("AUDIT_POLICY", str(MANIFESTS)).replace("AUDIT_LOGS", str(self._folder / "audit"))
+        )
+        options = [
+            f"--name={self.name}",
+            f"--config={config}",
+            f"--kubeconfig={self.kubectl.kubeconfig}",
+            "--wait=180s",
+        ]
         run([kind, "create", "cluster", *options])
         for node in self.nodes():
-            self.kubectl("label", "node", node, *(f"{k}={v}" for k, v in gpus.POOLS[gpus.DEFAULT_POOL].labels().items()))
+            self.kubectl(
+                "label", "node", node, *(f"{k}={v}" for k, v in gpus.POOLS[gpus.DEFAULT_POOL].labels().items())
+            )
             self._give_gpus(node)
         self.load_images([self.build_image(image, say=say) for image in images])
 

@@ -5,7 +5,6 @@ with it. What namespaces do not own, the cluster's control groups and its one fo
 """
 
 import contextlib
-import json
 import re
 import shutil
 import subprocess
@@ -151,9 +150,7 @@ class LocalCluster:
     def _start_controllers(self) -> None:
         argv = control_plane.kube_controller_manager(self._pki, self._kubeconfig("kube-controller-manager"))
         declare(self._processes, "kube-controller-manager", argv)
-        declare(
-            self._processes, "kube-scheduler", control_plane.kube_scheduler(self._kubeconfig("kube-scheduler"))
-        )
+        declare(self._processes, "kube-scheduler", control_plane.kube_scheduler(self._kubeconfig("kube-scheduler")))
 
     def _kubeconfig(self, identity: str) -> Path:
         return self._folder / f"{identity}.kubeconfig"

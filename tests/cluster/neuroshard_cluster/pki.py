@@ -31,7 +31,7 @@ class Authority:
         """
         self.folder.mkdir(parents=True)
         is_authority = ["-addext", "basicConstraints=critical,CA:true", "-subj", "/CN=test-cluster"]
-        files = ["-keyout", self.path("ca", "key"), "-out", self.certificate]
+        files = ["-keyout", str(self.path("ca", "key")), "-out", str(self.certificate)]
         run(["openssl", "req", "-x509", *EC, *files, *is_authority])
         run(["openssl", "ecparam", "-genkey", "-noout", "-name", "prime256v1", "-out", self.path("tokens", "key")])
 
@@ -40,8 +40,8 @@ class Authority:
         extensions = ["-addext", f"extendedKeyUsage={'serverAuth' if serves else 'clientAuth'}"]
         if serves:
             extensions += ["-addext", "subjectAltName=" + ",".join(serves)]
-        signed = ["-CA", self.certificate, "-CAkey", self.path("ca", "key"), "-subj", subject]
-        files = ["-keyout", self.path(name, "key"), "-out", self.path(name, "crt")]
+        signed = ["-CA", str(self.certificate), "-CAkey", str(self.path("ca", "key")), "-subj", subject]
+        files = ["-keyout", str(self.path(name, "key")), "-out", str(self.path(name, "crt"))]
         run(["openssl", "req", "-x509", *EC, *files, *signed, *extensions])
 
     def write_kubeconfig(self, path: Path, *, identity: str, server: str, context: str) -> None:

@@ -55,7 +55,9 @@ def check_host(home: Home) -> None:
     if lacking:
         raise HostError(f"this kernel has no {', '.join(lacking)} namespaces; use CLUSTER=kind on another machine")
     if "overlay" not in Path("/proc/filesystems").read_text():
-        raise HostError("this kernel does not know the overlay file system, which images are made of; `modprobe overlay`")
+        raise HostError(
+            "this kernel does not know the overlay file system, which images are made of; `modprobe overlay`"
+        )
     hierarchies()
     hiding = [folder for folder in HIDDEN_ON_NODES if home.root.resolve().is_relative_to(folder)]
     if hiding:

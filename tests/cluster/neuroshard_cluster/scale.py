@@ -24,8 +24,8 @@ CREATORS = 4  # one kubectl sends at most 50 requests a second
 NAMESPACE = "scale"
 WITHIN_S = 900
 VERBS = ("POST", "PUT", "PATCH", "DELETE", "GET", "LIST")
-BUCKET = re.compile(r'apiserver_request_duration_seconds_bucket\{.*?le="([^"]+)".*?verb="([A-Z]+)".*?\} (\S+)')
-ON_KWOK = {
+BUCKET = re.compile(r'apiserver_request_duration_seconds_bucket\{.*?verb="([A-Z]+)".*?le="([^"]+)"\} (\S+)')
+ON_KWOK: Mapping[str, Any] = {
     "nodeSelector": {"type": "kwok"},
     "tolerations": [{"key": addons.KWOK_TAINT["key"], "operator": "Exists", "effect": "NoSchedule"}],
 }
@@ -45,8 +45,8 @@ class Round:
 def buckets(kubectl: Kubectl) -> Buckets:
     """Return the API server's own histogram of request durations, summed over resources."""
     sums: Buckets = {}
-    for bound, verb, count in BUCKET.findall(kubectl("get", "--raw=/metrics")):
-        key = (verb, float(bound.replace("+Inf", "inf")))
+    for verb, bound, count in BUCKET.findall(kubectl("get", "--raw=/metrics")):
+        key = (verb, float(bound))
         sums[key] = sums.get(key, 0.0) + float(count)
     return sums
 
@@ -98,7 +98,7 @@ def memory_table(before: Mapping[str, int], after: Mapping[str, int]) -> list[st
 def measure(cluster: LocalCluster, *, nodes: int, jobs: int, rounds: int) -> Sequence[str]:
     """Return the report's lines; removes what it made."""
     kubectl = cluster.kubectl.in_namespace(NAMESPACE)
-    addons.install_kwok(cluster, default_home(), say=lambda line: None)
+    addons.install_kwok(cluster, default_home(), say=lambda _: None)
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     idle = cluster.memory_bytes()
     began = time.monotonic()
@@ -111,14 +111,15 @@ def measure(cluster: LocalCluster, *, nodes: int, jobs: int, rounds: int) -> Seq
     cluster.kubectl("delete", "nodes", "--selector=type=kwok", timeout_s=WITHIN_S)
     cluster.kubectl.delete("namespace", NAMESPACE)
     table = [
-        f"| {number} | {each.created_s:.1f} | {each.completed_s:.1f} | {jobs / each.completed_s:.0f} | {each.latencies} |"
+        f"| {number} | {each.created_s:.1f} | {each.completed_s:.1f} |"
+        f" {jobs / each.completed_s:.0f} | {each.latencies} |"
         for number, each in enumerate(done, start=1)
     ]
     return [
-        f"{nodes} simulated nodes x 8 GPUs were Ready in {nodes_ready_s:.1f} s.",
+        f"{nodes} simulated nodes with 8 mocked GPUs each were Ready in {nodes_ready_s:.1f} s.",
         "",
-        f"{jobs} Jobs of one 8-GPU pod each; latencies are the API server's own, as requests: median/99th percentile in"
-        " ms, upper bounds of its buckets.",
+        f"{jobs} Jobs of one 8-GPU pod each. Latencies are the API server's own (requests: median/99th percentile in",
+        "ms, each the upper bound of a bucket of its histogram).",
         "",
         "| round | created s | completed s | Jobs/s | API latency by verb |",
         "|---|---|---|---|---|",

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from neuroshard_cluster.cgroups import Owner
@@ -82,7 +83,7 @@ def supervise(folder: Path) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-def declare(folder: Path, name: str, argv: list[str | Path]) -> None:
+def declare(folder: Path, name: str, argv: Sequence[str | Path]) -> None:
     """Say that process `name` should run `argv`. A running one keeps its old arguments until it ends."""
     process = folder / name
     process.mkdir(parents=True, exist_ok=True)

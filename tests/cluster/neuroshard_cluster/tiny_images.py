@@ -43,7 +43,7 @@ def write(archive: Path, *, tag: str, program: Path) -> None:
 
 
 def program_image(component: Component, home: Home) -> Path:
-    """Return the archive of `localhost/<component>:<version>` with its one program, made once for each build of the component."""
+    """Return the archive of `localhost/<component>:<version>` with its one program."""
     (program,) = component.binaries
     archive = home.images / f"{component.name}-{component.digest()}.tar"
     if not archive.exists():

@@ -10,9 +10,7 @@ Seen = TypeVar("Seen")
 LOOK_EVERY_S = 0.2
 
 
-def eventually(
-    what: str, look: Callable[[], Seen], *, within_s: float, accept: Callable[[Seen], bool] = bool
-) -> Seen:
+def eventually(what: str, look: Callable[[], Seen], *, within_s: float, accept: Callable[[Seen], bool] = bool) -> Seen:
     """Return the first result of `look` that `accept` takes.
 
     A look that raises a `ClusterError` counts as not yet, so an API server may be down for a while.

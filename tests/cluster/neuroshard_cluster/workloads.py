@@ -1,4 +1,4 @@
-"""Builders of the pods and Jobs that checks run: whatever does not matter is filled in, within restricted Pod Security."""
+"""Builders of the pods and Jobs that checks run, within restricted Pod Security. Calls no API."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,9 +15,7 @@ RESTRICTED = {
 }
 
 
-def pod_spec(
-    *args: str, image: str = PROBE.tag, gpus: int = 0, memory: str = "", **fields: object
-) -> dict[str, Any]:
+def pod_spec(*args: str, image: str = PROBE.tag, gpus: int = 0, memory: str = "", **fields: object) -> dict[str, Any]:
     """Return a pod's spec with one container that gets `args`; `fields` are fields of the spec."""
     limits = {key: value for key, value in ((RESOURCE, str(gpus or "")), ("memory", memory)) if value}
     container = {

@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 LOOKUP_TRIES = 100
 
@@ -68,10 +69,9 @@ def fill(mebibytes: str) -> None:
 
 def overwrite(path: str) -> None:
     """Change a file of the image, which only this container may notice."""
-    with open(path, "a", encoding="utf-8") as file:
+    with Path(path).open("a", encoding="utf-8") as file:
         file.write("# overwritten\n")
-    with open(path, encoding="utf-8") as file:
-        print("overwritten" in file.read(), flush=True)
+    print("overwritten" in Path(path).read_text(encoding="utf-8"), flush=True)
 
 
 def wait() -> None:
@@ -80,6 +80,12 @@ def wait() -> None:
 
 
 if __name__ == "__main__":
-    {"serve": serve, "fetch": fetch, "resolve": resolve, "exit": leave, "fill": fill, "overwrite": overwrite, "wait": wait}[
-        sys.argv[1]
-    ](*sys.argv[2:])
+    {
+        "serve": serve,
+        "fetch": fetch,
+        "resolve": resolve,
+        "exit": leave,
+        "fill": fill,
+        "overwrite": overwrite,
+        "wait": wait,
+    }[sys.argv[1]](*sys.argv[2:])
