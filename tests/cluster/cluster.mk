@@ -7,7 +7,7 @@ CLUSTER_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 CLUSTER_COMMAND = PYTHONPATH=tests/cluster $(CLUSTER_PYTHON) -m neuroshard_cluster \
 	--name $(CLUSTER_NAME) --provider $(CLUSTER)
 
-.PHONY: cluster-up cluster-down cluster-status cluster-check
+.PHONY: cluster-up cluster-down cluster-status cluster-check cluster-scale
 
 cluster-up: ## a Kubernetes of NODES nodes with mocked GPUs on this machine
 	$(CLUSTER_COMMAND) up --nodes $(NODES) --images $(IMAGES)
@@ -20,3 +20,6 @@ cluster-status: ## its nodes, GPUs and memory
 
 cluster-check: ## what holds on the running cluster, as a table
 	$(CLUSTER_PYTHON) -m pytest tests/cluster/checks --cluster $(CLUSTER_NAME) --cluster-provider $(CLUSTER) --table
+
+cluster-scale: ## 1,000 simulated nodes and 1,000 plain Jobs on the running local cluster, as a report
+	PYTHONPATH=tests/cluster $(CLUSTER_PYTHON) -m neuroshard_cluster.scale --name $(CLUSTER_NAME)
