@@ -15,7 +15,10 @@ from neuroshard_cluster.workloads import condition, job, pod_spec
 pytestmark = pytest.mark.e2e
 
 FAKE_NODES = 200
-ON_KWOK = {"nodeSelector": {"type": "kwok"}, "tolerations": [{**addons.KWOK_TAINT, "operator": "Equal"}]}
+ON_KWOK: dict[str, Any] = {
+    "nodeSelector": {"type": "kwok"},
+    "tolerations": [{**addons.KWOK_TAINT, "operator": "Equal"}],
+}
 
 
 @pytest.mark.timeout(400)

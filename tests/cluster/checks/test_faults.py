@@ -1,6 +1,7 @@
 """What survives when a part of the cluster goes away for a while."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from neuroshard_cluster.cluster import Cluster
@@ -16,6 +17,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.chaos]
 def gpus(cluster: Cluster, node: str) -> int:
     """Return how many GPUs the scheduler may give away on a node."""
     return int(cluster.kubectl.get("node", node)["status"]["allocatable"].get(RESOURCE, 0))
+
+
+def is_ready(cluster: Cluster, node: str) -> bool:
+    """Tell whether a node is Ready."""
+    return bool(condition(cluster.kubectl.get("node", node), "Ready"))
 
 
 @pytest.fixture
@@ -72,7 +78,7 @@ def test_work_resumes_with_the_controller_manager(cluster: Cluster, namespace: N
 
 def test_added_node_takes_pods_and_can_be_drained(cluster: Cluster, namespace: Namespace, extra_node: str) -> None:
     """A node of another GPU kind joins, takes a pod that asks for it, and gives it up when drained."""
-    wants = {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}}
+    wants: dict[str, Any] = {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}}
     namespace.kubectl.create(job("picky", pod_spec("wait", gpus=8, **wants), backoffLimit=6))
     namespace.kubectl("wait", "--for=condition=Ready", "pod", "--selector=app=picky", "--timeout=60s")
     (first,) = namespace.kubectl.list("pods", selector="app=picky")
@@ -92,8 +98,7 @@ def test_broken_node_loses_its_gpus_and_readiness(cluster: Cluster, extra_node: 
     cluster.break_node(extra_node)
 
     assert gpus(cluster, extra_node) == 0
-    ready = lambda: bool(condition(cluster.kubectl.get("node", extra_node), "Ready"))  # noqa: E731
-    eventually("the node turns NotReady", lambda: not ready(), within_s=90)
+    eventually("the node turns NotReady", lambda: not is_ready(cluster, extra_node), within_s=90)
     cluster.mend_node(extra_node)
     eventually("the node has its GPUs again", lambda: gpus(cluster, extra_node), within_s=30)
-    assert ready()
+    assert is_ready(cluster, extra_node)

@@ -29,7 +29,7 @@ def pod_spec(*args: str, image: str = PROBE.tag, gpus: int = 0, memory: str = ""
     return {**defaults, "containers": [container], **fields}
 
 
-def pod(name: str, *args: str, **fields: Any) -> Object:  # noqa: ANN401 - passed on to pod_spec
+def pod(name: str, *args: str, **fields: Any) -> Object:
     """Return a pod labelled `app: name`."""
     metadata = {"name": name, "labels": {"app": name}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec(*args, **fields)}

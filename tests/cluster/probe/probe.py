@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 LOOKUP_TRIES = 100
@@ -79,13 +80,15 @@ def wait() -> None:
     time.sleep(3600)
 
 
+VERBS: dict[str, Callable[..., None]] = {
+    "serve": serve,
+    "fetch": fetch,
+    "resolve": resolve,
+    "exit": leave,
+    "fill": fill,
+    "overwrite": overwrite,
+    "wait": wait,
+}
+
 if __name__ == "__main__":
-    {
-        "serve": serve,
-        "fetch": fetch,
-        "resolve": resolve,
-        "exit": leave,
-        "fill": fill,
-        "overwrite": overwrite,
-        "wait": wait,
-    }[sys.argv[1]](*sys.argv[2:])
+    VERBS[sys.argv[1]](*sys.argv[2:])

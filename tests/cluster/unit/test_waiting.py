@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import pytest
 from neuroshard_cluster.errors import CommandError, TimedOutError
 from neuroshard_cluster.waiting import eventually
@@ -5,7 +7,7 @@ from neuroshard_cluster.waiting import eventually
 
 def test_errors_count_as_not_yet() -> None:
     """A look that fails is repeated until it succeeds."""
-    answers = iter([CommandError("refused"), 0, 7])
+    answers: Iterator[CommandError | int] = iter([CommandError("refused"), 0, 7])
 
     def look() -> int:
         answer = next(answers)
