@@ -9,6 +9,8 @@ from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.folders import SOURCES
 
 SHOWN_CHARACTERS = 2000
+# A program behind these words is killed when the thread that started it ends, be it by a kill that nobody can catch.
+BOUND_TO_CALLER = ("setpriv", "--pdeathsig", "KILL")
 
 
 def run(
@@ -58,9 +60,8 @@ def contained(argv: Sequence[str | Path]) -> list[str | Path]:
 
     So what `argv` mounts or leaves running can never stay behind.
     """
-    bound_to_caller = ["setpriv", "--pdeathsig", "KILL"]
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
-    return [*bound_to_caller, *namespaces, "--", *argv]
+    return [*BOUND_TO_CALLER, *namespaces, "--", *argv]
 
 
 def python_module(module: str, *arguments: str | Path) -> list[str | Path]:

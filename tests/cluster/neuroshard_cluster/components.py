@@ -125,8 +125,15 @@ def built(component: Component, home: Home, *, say: Callable[[str], None]) -> Pa
         return target
     if shutil.which("go") is None:
         raise HostError(f"{component.name} is built from Go modules, and there is no `go` on PATH; install Go 1.26")
-    home.components.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_suffix(f".{os.getpid()}")
+    with home.locked(component.name):
+        if not target.exists():  # another one may have built it while we waited
+            _build(component, target, say=say)
+    return target
+
+
+def _build(component: Component, target: Path, *, say: Callable[[str], None]) -> None:
+    unfinished = target.with_suffix(".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
     env = os.environ | {"CGO_ENABLED": "0"}
     for name, package in component.binaries.items():
         began = time.monotonic()
@@ -145,7 +152,6 @@ def built(component: Component, home: Home, *, say: Callable[[str], None]) -> Pa
     for name, path in component.files.items():
         run(["cp", "-r", "--no-preserve=mode", source / path, unfinished / name])
     unfinished.rename(target)
-    return target
 
 
 def search_path(home: Home, components: tuple[Component, ...] = CORE) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuroshard_cluster.commands import contained, python_module, run
+from neuroshard_cluster.commands import BOUND_TO_CALLER, contained, python_module, run
 from neuroshard_cluster.components import search_path
 from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.folders import Home
@@ -59,7 +59,7 @@ class ImageStore:
         with self._home.locked("images"):
             root.parent.mkdir(parents=True, exist_ok=True)
             run(["cp", "--archive", self._imported, imported])
-            run(["cp", "--archive", "--link", self._root, root])
+            run([*BOUND_TO_CALLER, "cp", "--archive", "--link", self._root, root])
             for database in self._root.rglob("*.db"):
                 copy = root / database.relative_to(self._root)
                 copy.unlink()
