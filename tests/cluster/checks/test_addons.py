@@ -33,7 +33,7 @@ def test_kwok_runs_two_hundred_nodes(cluster: Cluster, home: Home, namespace: Na
         namespace.kubectl.create(job("wide", template, completions=FAKE_NODES, parallelism=FAKE_NODES))
         namespace.kubectl("wait", "--for=condition=Complete", "job/wide", "--timeout=120s")
     finally:
-        cluster.kubectl("delete", "nodes", "--selector=type=kwok")
+        cluster.kubectl("delete", "--raw", "/api/v1/nodes?labelSelector=type%3Dkwok")
 
 
 def queues(namespace: str, gpus: int) -> list[dict[str, Any]]:
