@@ -2,7 +2,6 @@
 
     processes/<name>/command.json   an argument list: the process should run
     processes/<name>/down           while this file is there, it should not
-    processes/<name>/signal         a signal's number: sent once, then the file is removed
     processes/<name>/pid            written here: its pid inside this pid namespace
     processes/<name>/log            written here: what it printed
 
@@ -42,8 +41,8 @@ class Supervisor:
             wanted = not (command.parent / "down").exists()
             if wanted and name not in self._pids:
                 self._start(name, command)
-            elif name in self._pids:
-                self._signal(name, command.parent, wanted=wanted)
+            elif not wanted and name in self._pids:
+                os.kill(self._pids[name], signal.SIGKILL)
 
     def _reap(self) -> None:
         while self._pids:
@@ -66,13 +65,6 @@ class Supervisor:
         ]
         self._pids[name] = os.posix_spawnp(argv[0], argv, os.environ, file_actions=actions, setsid=True)
         (command.parent / "pid").write_text(str(self._pids[name]))
-
-    def _signal(self, name: str, folder: Path, *, wanted: bool) -> None:
-        if not wanted:
-            os.kill(self._pids[name], signal.SIGKILL)
-        elif (folder / "signal").exists():
-            os.kill(self._pids[name], int((folder / "signal").read_text()))
-            (folder / "signal").unlink()
 
 
 def supervise(folder: Path) -> None:
