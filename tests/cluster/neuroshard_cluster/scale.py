@@ -25,7 +25,7 @@ CREATORS = 4  # one kubectl sends at most 50 requests a second
 NAMESPACE = "scale"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"  # all in one request: kubectl would delete one after another
 WITHIN_S = 900
-VERBS = ("POST", "PUT", "PATCH", "DELETE", "GET", "LIST")
+VERBS = ("POST", "PUT", "PATCH", "GET", "LIST")
 BUCKET = re.compile(r'apiserver_request_duration_seconds_bucket\{.*?verb="([A-Z]+)".*?le="([^"]+)"\} (\S+)')
 ON_KWOK: Mapping[str, Any] = {
     "nodeSelector": {"type": "kwok"},
