@@ -10,7 +10,7 @@ from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.folders import Home, default_home
 from neuroshard_cluster.images import IMAGES
 from neuroshard_cluster.local import LocalCluster
-from neuroshard_cluster.providers import PROVIDERS, open_cluster
+from neuroshard_cluster.providers import PROVIDERS, open_cluster, require_test_context
 
 DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")
 
@@ -75,6 +75,8 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 def act(arguments: argparse.Namespace, home: Home) -> None:
     """Do what the command line says."""
     cluster = open_cluster(arguments.name, provider=arguments.provider, home=home)
+    if arguments.verb not in ("up", "down"):
+        require_test_context(cluster.kubectl.kubeconfig, home)
     match arguments.verb:
         case "up":
             cluster.up(nodes=arguments.nodes, images=[IMAGES[name] for name in arguments.images], say=say)
