@@ -24,12 +24,14 @@ def test_nodes_share_images_on_disk(cluster: Cluster) -> None:
     assert len(inodes) == 1
 
 
-def test_overwriting_an_image_file_stays_in_the_container(namespace: Namespace) -> None:
+def test_overwriting_an_image_file_stays_in_the_container(cluster: Cluster, namespace: Namespace) -> None:
     """A container that changes a file of its image changes nothing for the next container."""
-    namespace.kubectl.create(job("writer", pod_spec("overwrite", "/tmp/probe"), ttlSecondsAfterFinished=600))
-    namespace.kubectl("wait", "--for=condition=Complete", "job/writer", "--timeout=60s")
+    node = cluster.nodes()[0]
+    for name in ("first", "second"):
+        namespace.kubectl.create(job(name, pod_spec("overwrite", nodeName=node)))
+        namespace.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=60s")
 
-    assert namespace.kubectl("logs", "job/writer").strip() == "True"
+        assert namespace.kubectl("logs", f"job/{name}").split() == ["0", "1"]
 
 
 def test_torchrun_across_nodes(cluster: Cluster, namespace: Namespace) -> None:
