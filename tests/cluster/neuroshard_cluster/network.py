@@ -87,6 +87,10 @@ def plug_in_node(inside: list[str], index: int) -> None:
         f"address add {node_ip(index)}/24 dev eth0",
         "link set eth0 up",
         f"route add default via {BRIDGE_IP}",
+        # Until kube-proxy has rules, a pod's call of a Service fails at once and is tried again, instead of after 30 s.
+        # The node's own calls get their new address only after they were routed, so they must find a route.
+        "rule add priority 100 iif lo lookup main",
+        f"rule add priority 101 to {SERVICE_RANGE} unreachable",
         *(f"route add {pod_range(other)} via {node_ip(other)}" for other in others),
     ]
     run([*inside, "ip", "-netns", netns, "-batch", "-"], stdin="\n".join(on_node))
