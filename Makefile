@@ -21,7 +21,7 @@ DEMO := .venv-demo/.installed-$(KEY)
 
 .PHONY: help
 help: ## List these commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 	@echo "Settings: PYTHON=python3.12 (the interpreter to use), INSTALLER=pip (instead of uv)"
 
 .PHONY: demo
@@ -74,6 +74,8 @@ pins: $(DEV) ## Pin the versions of everything in .venv in constraints.txt
 		{ $(UV) pip freeze --python $(BIN)/python --exclude-editable; $(UV) --version | sed 's/^uv \([^ ]*\).*/uv==\1/'; } | sort -f; \
 	} > .cache/constraints.txt
 	@mv .cache/constraints.txt constraints.txt
+
+include tests/cluster/cluster.mk
 
 .PHONY: clean
 clean: ## Remove environments, caches and what the demo wrote

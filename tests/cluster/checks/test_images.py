@@ -1,0 +1,52 @@
+"""How images are shared by nodes."""
+
+import pytest
+from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.commands import run
+from neuroshard_cluster.images import TORCH
+from neuroshard_cluster.local import LocalCluster
+from neuroshard_cluster.plugin import Namespace
+from neuroshard_cluster.workloads import job, pod_spec, service, spread
+
+pytestmark = pytest.mark.e2e
+
+
+def test_nodes_share_images_on_disk(cluster: Cluster) -> None:
+    """A file of an image that every node was born with is on disk once, linked from every node."""
+    if not isinstance(cluster, LocalCluster):
+        pytest.skip("this provider keeps a copy for each node")
+    snapshots = "var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
+    stores = [cluster.folder / "nodes" / node / snapshots for node in cluster.nodes()]
+    pause = next(path.relative_to(stores[0]) for path in stores[0].glob("*/fs/pause"))
+
+    inodes = {(store / pause).stat().st_ino for store in stores}
+
+    assert len(inodes) == 1
+
+
+def test_overwriting_an_image_file_stays_in_the_container(cluster: Cluster, namespace: Namespace) -> None:
+    """A container that changes a file of its image changes nothing for the next container."""
+    node = cluster.nodes()[0]
+    for name in ("first", "second"):
+        namespace.kubectl.create(job(name, pod_spec("overwrite", nodeName=node)))
+        namespace.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=60s")
+
+        assert namespace.kubectl("logs", f"job/{name}").split() == ["0", "1"]
+
+
+def test_torchrun_across_nodes(cluster: Cluster, namespace: Namespace) -> None:
+    """With torchrun on two nodes, four gloo ranks meet through a headless Service and agree on their sums."""
+    if isinstance(cluster, LocalCluster):
+        present = run([*cluster.inside_node(cluster.nodes()[0]), "ctr", "-n", "k8s.io", "images", "ls", "-q"])
+        if TORCH.tag not in present.split():
+            pytest.skip("the nodes have no PyTorch image; make cluster-up IMAGES='probe torch'")
+    namespace.kubectl.create(service("ranks", headless=True, port=29500))
+    meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=ranks-0.ranks:29500"]
+    argv = ["--nnodes=2", "--nproc-per-node=2", *meeting, "/ranks.py"]
+    template = pod_spec(*argv, image=TORCH.tag, subdomain="ranks", affinity=spread("ranks"))
+    namespace.kubectl.create(job("ranks", template, completions=2, parallelism=2, completionMode="Indexed"))
+
+    namespace.kubectl("wait", "--for=condition=Complete", "job/ranks", "--timeout=100s")
+
+    logs = namespace.kubectl("logs", "--selector=app=ranks")
+    assert "4 ranks agree" in logs

@@ -1,0 +1,29 @@
+# The test cluster; docs/guides/testing.md explains it.
+
+# Who makes it (local, kind or auto), which of this machine's clusters, its size, and the images that its nodes get.
+CLUSTER ?= auto
+CLUSTER_NAME ?= dev
+NODES ?= 3
+IMAGES ?= probe
+CLUSTER_ENV = PYTHONPATH=tests/cluster
+CLUSTER_COMMAND = $(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster --name $(CLUSTER_NAME) --provider $(CLUSTER)
+
+.PHONY: cluster-up
+cluster-up: $(DEV) ## A Kubernetes of NODES=3 nodes with mocked GPUs on this machine
+	$(CLUSTER_COMMAND) up --nodes $(NODES) --images $(IMAGES)
+
+.PHONY: cluster-down
+cluster-down: $(DEV) ## Remove every trace of it
+	$(CLUSTER_COMMAND) down
+
+.PHONY: cluster-status
+cluster-status: $(DEV) ## Its nodes, GPUs and memory
+	$(CLUSTER_COMMAND) status
+
+.PHONY: cluster-check
+cluster-check: $(DEV) ## What holds on it, as a table
+	$(BIN)/python -m pytest tests/cluster/checks --cluster $(CLUSTER_NAME) --cluster-provider $(CLUSTER) --table
+
+.PHONY: cluster-scale
+cluster-scale: $(DEV) ## Measure 1,000 simulated nodes and 1,000 plain Jobs on it
+	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.scale --name $(CLUSTER_NAME)

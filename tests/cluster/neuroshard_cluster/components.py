@@ -1,0 +1,160 @@
+"""Builds the cluster's programs from the Go modules that `components/*/go.mod` pin; keeps them by hash of inputs."""
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from neuroshard_cluster.commands import run
+from neuroshard_cluster.errors import HostError
+from neuroshard_cluster.folders import SOURCES, Home
+
+HASH_CHARACTERS = 12
+VERSION_VARIABLES = "k8s.io/component-base/version"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Component:
+    """One go.mod, and what is taken from it.
+
+    `binaries` maps the name of a program to its Go package, `files` the name of a copy to a path inside `module`.
+    """
+
+    name: str
+    module: str
+    binaries: Mapping[str, str]
+    files: Mapping[str, str] = field(default_factory=dict)
+    tags: str = ""
+    stamps_version: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where its go.mod and go.sum are."""
+        return SOURCES / "components" / self.name
+
+    @property
+    def version(self) -> str:
+        """The pinned version of its module, as go.mod says it."""
+        found = re.search(rf"^\s*{re.escape(self.module)} (v\S+)", (self.folder / "go.mod").read_text(), re.MULTILINE)
+        assert found, f"{self.folder}/go.mod does not require {self.module}"
+        return found[1]
+
+    @property
+    def go_flags(self) -> list[str]:
+        """Stripped, reproducible, static; Kubernetes programs must know their version or clients refuse them."""
+        stamps = ""
+        if self.stamps_version:
+            major, minor, _ = self.version.removeprefix("v").split(".")
+            values = {"gitVersion": self.version, "gitMajor": major, "gitMinor": minor}
+            stamps = "".join(f" -X {VERSION_VARIABLES}.{key}={value}" for key, value in values.items())
+        return ["-trimpath", f"-tags={self.tags}", f"-ldflags=-s -w{stamps}"]
+
+    def target(self, home: Home) -> Path:
+        """Return the folder that holds its programs and files once it is built."""
+        return home.components / f"{self.name}-{self.digest()}"
+
+    def digest(self) -> str:
+        """Return a short hash of everything that the result depends on."""
+        inputs = [(self.folder / name).read_text() for name in ("go.mod", "go.sum")]
+        inputs += [repr(self.go_flags), repr(sorted(self.binaries.items())), repr(sorted(self.files.items()))]
+        return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:HASH_CHARACTERS]
+
+
+KUBERNETES = Component(
+    name="kubernetes",
+    module="k8s.io/kubernetes",
+    binaries={
+        name: f"k8s.io/kubernetes/cmd/{name}"
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+    },
+    files={"pause.c": "build/pause/linux/pause.c"},
+    stamps_version=True,
+)
+ETCD = Component(name="etcd", module="go.etcd.io/etcd/server/v3", binaries={"etcd": "go.etcd.io/etcd/server/v3"})
+COREDNS = Component(
+    name="coredns", module="github.com/coredns/coredns", binaries={"coredns": "github.com/coredns/coredns"}
+)
+CONTAINERD = Component(
+    name="containerd",
+    module="github.com/containerd/containerd/v2",
+    binaries={
+        name: f"github.com/containerd/containerd/v2/cmd/{name}"
+        for name in ("containerd", "containerd-shim-runc-v2", "ctr")
+    },
+    tags="no_btrfs,no_devmapper,no_zfs,no_aufs",
+)
+CNI = Component(
+    name="cni",
+    module="github.com/containernetworking/plugins",
+    binaries={
+        path.rsplit("/", 1)[-1]: f"github.com/containernetworking/plugins/plugins/{path}"
+        for path in ("main/ptp", "main/loopback", "ipam/host-local", "meta/portmap")
+    },
+)
+KWOK = Component(
+    name="kwok",
+    module="sigs.k8s.io/kwok",
+    binaries={"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
+    files={"stages": "kustomize/stage"},
+)
+KUEUE = Component(
+    name="kueue",
+    module="sigs.k8s.io/kueue",
+    binaries={"manager": "sigs.k8s.io/kueue/cmd/kueue"},  # the name that its chart runs
+    files={"chart": "charts/kueue"},
+)
+KIND = Component(name="kind", module="sigs.k8s.io/kind", binaries={"kind": "sigs.k8s.io/kind"})
+
+CORE = (ETCD, CNI, CONTAINERD, COREDNS, KUBERNETES)
+ALL = (*CORE, KWOK, KUEUE, KIND)
+
+
+def built(component: Component, home: Home, *, say: Callable[[str], None]) -> Path:
+    """Return the folder with the component's programs and files; build it first if these inputs are new.
+
+    Raises:
+        HostError: There is no Go on this machine.
+        CommandError: The build failed.
+    """
+    target = component.target(home)
+    if target.exists():
+        return target
+    if shutil.which("go") is None:
+        raise HostError(f"{component.name} is built from Go modules, and there is no `go` on PATH; install Go 1.26")
+    with home.locked(component.name):
+        if not target.exists():  # another one may have built it while we waited
+            _build(component, target, say=say)
+    return target
+
+
+def _build(component: Component, target: Path, *, say: Callable[[str], None]) -> None:
+    unfinished = target.with_suffix(".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    env = os.environ | {"CGO_ENABLED": "0"}
+    for name, package in component.binaries.items():
+        began = time.monotonic()
+        argv: list[str | Path] = [
+            "go",
+            "build",
+            "-buildvcs=false",
+            *component.go_flags,
+            "-o",
+            unfinished / name,
+            package,
+        ]
+        run(argv, cwd=component.folder, env=env)
+        say(f"built {name} {component.version} in {time.monotonic() - began:.0f} s")
+    source = Path(run(["go", "list", "-m", "-f", "{{.Dir}}", component.module], cwd=component.folder).strip())
+    for name, path in component.files.items():
+        run(["cp", "-r", "--no-preserve=mode", source / path, unfinished / name])
+    unfinished.rename(target)
+
+
+def search_path(home: Home, components: tuple[Component, ...] = CORE) -> str:
+    """Return a PATH with these components' programs first. They must have been built."""
+    folders = [str(component.target(home)) for component in components]
+    return ":".join([*folders, os.environ["PATH"]])

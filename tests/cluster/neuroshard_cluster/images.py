@@ -1,0 +1,25 @@
+"""The images that tests run, and where their Dockerfiles are. A room's image is added here when tests need it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from neuroshard_cluster.folders import SOURCES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """One Dockerfile, which takes its base as `ARG BASE_IMAGE`."""
+
+    name: str
+    dockerfile: Path
+    context: Path
+
+    @property
+    def tag(self) -> str:
+        """The name that pods give. Not `latest`, which kubelets would look for in a registry."""
+        return f"localhost/neuroshard/{self.name}:test"
+
+
+PROBE = Image(name="probe", dockerfile=SOURCES / "probe" / "Dockerfile", context=SOURCES / "probe")
+TORCH = Image(name="torch", dockerfile=SOURCES / "probe" / "torch.Dockerfile", context=SOURCES / "probe")
+IMAGES = {image.name: image for image in (PROBE, TORCH)}

@@ -1,0 +1,142 @@
+"""The pytest plug-in of every suite that needs a cluster: fixtures, marks, and failures that explain themselves.
+
+Tests with one of the marks are deselected unless `--cluster NAME` names a cluster that was made for tests.
+"""
+
+import dataclasses
+import re
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from neuroshard_cluster import diagnosis
+from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.errors import ClusterError
+from neuroshard_cluster.folders import Home, default_home
+from neuroshard_cluster.kubectl import Kubectl
+from neuroshard_cluster.providers import PROVIDERS, open_cluster, require_test_context
+
+MARKS = {
+    "e2e": "needs a running test cluster",
+    "scale": "needs a running test cluster, and minutes",
+    "chaos": "needs a running test cluster, and breaks parts of it for a while: nothing else may run there",
+}
+NAMESPACE_CHARACTERS = 40
+CLUSTER = pytest.StashKey[Cluster]()
+TABLE = pytest.StashKey[list["Row"]]()
+WHERE = pytest.StashKey["Namespace"]()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Namespace:
+    """A namespace of one test, a client for it, and the folder that keeps what is left of the test."""
+
+    name: str
+    kubectl: Kubectl
+    artifacts: Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of the table that `--table` prints."""
+
+    sentence: str
+    outcome: str
+    seconds: float
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options, all of them optional."""
+    group = parser.getgroup("cluster", "tests that need a Kubernetes cluster")
+    group.addoption("--cluster", default="", help="the test cluster to run against; without it such tests are left out")
+    group.addoption("--cluster-provider", default="auto", choices=PROVIDERS)
+    group.addoption("--artifacts", type=Path, default=Path("build/artifacts"), help="where failed tests leave a folder")
+    group.addoption("--table", action="store_true", help="print what holds as a table, a line for each test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marks, and find the cluster once, so that a wrong one stops everything."""
+    for mark, meaning in MARKS.items():
+        config.addinivalue_line("markers", f"{mark}: {meaning}")
+    config.addinivalue_line("markers", "pod_security(level): the namespace's Pod Security, restricted if not said")
+    config.stash[TABLE] = []
+    name = config.getoption("--cluster")
+    if name:
+        try:
+            config.stash[CLUSTER] = _running_cluster(name, config.getoption("--cluster-provider"), default_home())
+        except ClusterError as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+def _running_cluster(name: str, provider: str, home: Home) -> Cluster:
+    cluster = open_cluster(name, provider=provider, home=home)
+    require_test_context(cluster.kubectl.kubeconfig, home)
+    cluster.kubectl("get", "--raw=/readyz")
+    return cluster
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the marked tests out when there is no cluster for them."""
+    if CLUSTER in config.stash:
+        return
+    unable = [item for item in items if any(item.get_closest_marker(mark) for mark in MARKS)]
+    if unable:
+        config.hook.pytest_deselected(items=unable)
+        items[:] = [item for item in items if item not in unable]
+
+
+@pytest.fixture(scope="session")
+def cluster(pytestconfig: pytest.Config) -> Cluster:
+    """The cluster that `--cluster` names."""
+    return pytestconfig.stash[CLUSTER]
+
+
+@pytest.fixture(scope="session")
+def home() -> Home:
+    """The folder of all clusters."""
+    return default_home()
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Namespace]:
+    """A new namespace for this test alone, with restricted Pod Security unless the test is marked otherwise."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())
+    name = f"{words[:NAMESPACE_CHARACTERS].strip('-')}-{uuid.uuid4().hex[:6]}"
+    mark = request.node.get_closest_marker("pod_security")
+    level = mark.args[0] if mark else "restricted"
+    labels = {"pod-security.kubernetes.io/enforce": level, "neuroshard.dev/test": "true"}
+    cluster.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    artifacts = request.config.getoption("--artifacts") / name
+    made = Namespace(name=name, kubectl=cluster.kubectl.in_namespace(name), artifacts=artifacts)
+    request.node.stash[WHERE] = made
+    yield made
+    # Jobs first: one with backoffLimitPerIndex whose namespace goes while it runs keeps its pods, and they keep that.
+    made.kubectl("delete", "jobs", "--all", "--wait=false")
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add objects, events and logs to a failed test's report, and keep all of them in its artifacts folder."""
+    report = yield
+    if call.when == "call" or report.outcome != "passed":
+        sentence = (getattr(getattr(item, "obj", None), "__doc__", None) or item.name).splitlines()[0]
+        item.config.stash[TABLE].append(Row(sentence=sentence, outcome=report.outcome, seconds=report.duration))
+    if report.failed and WHERE in item.stash:
+        where = item.stash[WHERE]
+        diagnosis.collect(where.kubectl, item.config.stash[CLUSTER].audit_log, where.artifacts)
+        report.sections.extend(diagnosis.sections(where.artifacts))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the table of what holds, if it was asked for."""
+    if not config.getoption("--table"):
+        return
+    words = {"passed": "holds", "failed": "DOES NOT HOLD", "skipped": "not looked at"}
+    terminalreporter.section("what holds on this cluster")
+    for row in config.stash[TABLE]:
+        terminalreporter.write_line(f"{words[row.outcome]:14} {row.seconds:6.1f} s  {row.sentence}")

@@ -1,0 +1,24 @@
+from collections.abc import Iterator
+
+import pytest
+from neuroshard_cluster.errors import CommandError, TimedOutError
+from neuroshard_cluster.waiting import eventually
+
+
+def test_errors_count_as_not_yet() -> None:
+    """A look that fails is repeated until it succeeds."""
+    answers: Iterator[CommandError | int] = iter([CommandError("refused"), 0, 7])
+
+    def look() -> int:
+        answer = next(answers)
+        if isinstance(answer, CommandError):
+            raise answer
+        return answer
+
+    assert eventually("seven", look, within_s=10) == 7
+
+
+def test_the_last_observation_is_in_the_message() -> None:
+    """A state that is never reached says what was seen instead."""
+    with pytest.raises(TimedOutError, match="the pod runs: not within 0 s; last seen: 'Pending'"):
+        eventually("the pod runs", lambda: "Pending", within_s=0, accept=lambda phase: phase == "Running")
