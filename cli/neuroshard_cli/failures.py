@@ -5,7 +5,7 @@ import json
 import sys
 import traceback
 
-from neuroshard_cli.exit_codes import ExitCode
+from neuroshard_api.exit_codes import ExitCode
 
 OPTIONAL_PACKAGES = {
     "torch": "pretrain",
@@ -65,16 +65,10 @@ def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
 
     if isinstance(error, DocumentError):
         return ExitCode.INVALID_INPUT, str(error)
-    from neuroshard_planner.errors import BundleError, InfeasibleError, MissingPackageError, PlannerError
+    from neuroshard_planner.errors import PlannerError
 
     if isinstance(error, PlannerError):
-        codes = (
-            (InfeasibleError, ExitCode.INFEASIBLE),
-            (BundleError, ExitCode.UNUSABLE_BUNDLE),
-            (MissingPackageError, ExitCode.MISSING_PACKAGE),
-        )
-        code = next((code for kind, code in codes if isinstance(error, kind)), ExitCode.INVALID_INPUT)
-        return code, str(error)
+        return error.exit_code, str(error)
     return None
 
 
