@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 import yaml
 from neuroshard_api.crd import crd_text, job_schema, page_text
@@ -113,6 +114,13 @@ def with_defaults(value: Any, schema: dict[str, Any]) -> Any:
     properties = schema.get("properties", {})
     filled = {name: field["default"] for name, field in properties.items() if "default" in field} | value
     return {name: with_defaults(each, properties.get(name, {})) for name, each in filled.items()}
+
+
+def test_the_status_of_the_tests_has_every_field() -> None:
+    """What is proved with it is proved of every field."""
+    given = set(given_paths({"status": builders.status().model_dump(mode="json", exclude_none=True)}))
+
+    assert given == {path for path in FIELDS if path.startswith(".status")}
 
 
 @each_example
