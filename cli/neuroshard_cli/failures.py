@@ -61,21 +61,20 @@ def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
         return _missing_package(error)
     if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
         return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; choose another place"
+    from neuroshard_api.config_map import ConfigMapTooLargeError
     from neuroshard_api.document import DocumentError
-
-    if isinstance(error, DocumentError):
-        return ExitCode.INVALID_INPUT, str(error)
     from neuroshard_planner.errors import BundleError, InfeasibleError, MissingPackageError, PlannerError
 
-    if isinstance(error, PlannerError):
-        codes = (
-            (InfeasibleError, ExitCode.INFEASIBLE),
-            (BundleError, ExitCode.UNUSABLE_BUNDLE),
-            (MissingPackageError, ExitCode.MISSING_PACKAGE),
-        )
-        code = next((code for kind, code in codes if isinstance(error, kind)), ExitCode.INVALID_INPUT)
-        return code, str(error)
-    return None
+    codes = (
+        (DocumentError, ExitCode.INVALID_INPUT),
+        (ConfigMapTooLargeError, ExitCode.TOO_LARGE),
+        (InfeasibleError, ExitCode.INFEASIBLE),
+        (BundleError, ExitCode.UNUSABLE_BUNDLE),
+        (MissingPackageError, ExitCode.MISSING_PACKAGE),
+        (PlannerError, ExitCode.INVALID_INPUT),
+    )
+    code = next((code for kind, code in codes if isinstance(error, kind)), None)
+    return None if code is None else (code, str(error))
 
 
 def _missing_package(error: ModuleNotFoundError) -> tuple[ExitCode, str] | None:
