@@ -5,6 +5,7 @@ from typing import Any
 
 from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
 from neuroshard_api.document import Document
+from neuroshard_api.hardware import Hardware
 from neuroshard_api.plan import (
     BundleReference,
     DeviceCost,
@@ -16,11 +17,13 @@ from neuroshard_api.plan import (
     ShardingType,
     TablePlacement,
 )
+from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.records import ComputeSample, ProfileRecord
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.step_report import RankTimes, StepReport
 from neuroshard_api.tables import Optimizer, Table, TableSet
 from neuroshard_api.topology import DeviceType, Link, Topology
+from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
 
 GIB = 2**30
 GB_PER_SECOND = 1e9
@@ -203,3 +206,38 @@ def step_report(**fields: Any) -> StepReport:
         "ranks": (rank_times(0), rank_times(1)),
     }
     return StepReport(**{**defaults, **fields})
+
+
+def hardware(**fields: Any) -> Hardware:
+    """Return a simulated node of four devices."""
+    devices = topology()
+    defaults = {
+        "fingerprint": "0" * 64,
+        "source": "simulated:test-80gb",
+        "device": devices.device,
+        "intra_node": devices.intra_node,
+        "inter_node": devices.inter_node,
+        "devices_per_node": 4,
+    }
+    return Hardware(**{**defaults, **fields})
+
+
+def progress(**fields: Any) -> TrainingProgress:
+    """Return a run halfway through a thousand steps."""
+    return TrainingProgress(**{"step": 500, "num_steps": 1000, "metrics": {"loss": 0.5}, **fields})
+
+
+def job_data(name: str = "job", **spec: Any) -> dict[str, Any]:
+    """Return a job of two tables as plain data, with these parts of its spec."""
+    tables = [{"name": each, "numEmbeddings": 1000, "embeddingDim": 16} for each in ("user", "item")]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name},
+        "spec": {"model": {"embeddingTables": tables}, **spec},
+    }
+
+
+def job(name: str = "job", **spec: Any) -> DLRMTrainingJob:
+    """Return a job of two tables with these parts of its spec."""
+    return DLRMTrainingJob.from_data(job_data(name, **spec))

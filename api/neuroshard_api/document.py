@@ -85,7 +85,7 @@ _ValueT = TypeVar("_ValueT", bound=BaseModel)
 def validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
     """Validate plain data as ``cls`` under JSON's rules. Raises DocumentError with one problem per fault."""
     try:
-        return cls.model_validate_json(json.dumps(raw, default=str))
+        return cls.model_validate_json(json.dumps(raw, default=str), by_alias=True, by_name=False)
     except ValidationError as error:
         faults = _without_echoes(error.errors(include_url=False))
         raise DocumentError(where, [_problem(fault) for fault in faults]) from error

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.document import Document
+from neuroshard_api.hardware import Hardware
 from neuroshard_api.plan import Plan
+from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.request import Constraints, PlanRequest
 from neuroshard_api.step_report import StepReport
@@ -22,6 +24,8 @@ DOCUMENTS: tuple[type[Document], ...] = (
     Plan,
     ProfileRecord,
     StepReport,
+    Hardware,
+    TrainingProgress,
 )
 
 

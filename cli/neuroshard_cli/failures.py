@@ -5,7 +5,7 @@ import json
 import sys
 import traceback
 
-from neuroshard_cli.exit_codes import ExitCode
+from neuroshard_api.exit_codes import ExitCode
 
 OPTIONAL_PACKAGES = {
     "torch": "pretrain",
@@ -55,26 +55,21 @@ def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
 
 def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
     """Return the exit code and the sentence of an error that people can mend. None: it is a bug of ours."""
-    if isinstance(error, CommandError):
+    from neuroshard_api.config_map import ConfigMapTooLargeError
+    from neuroshard_api.document import DocumentError
+    from neuroshard_planner.errors import PlannerError
+
+    if isinstance(error, CommandError | PlannerError):
         return error.exit_code, str(error)
+    if isinstance(error, DocumentError):
+        return ExitCode.INVALID_INPUT, str(error)
+    if isinstance(error, ConfigMapTooLargeError):
+        return ExitCode.TOO_LARGE, str(error)
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error)
     if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
         return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; choose another place"
-    from neuroshard_api.config_map import ConfigMapTooLargeError
-    from neuroshard_api.document import DocumentError
-    from neuroshard_planner.errors import BundleError, InfeasibleError, MissingPackageError, PlannerError
-
-    codes = (
-        (DocumentError, ExitCode.INVALID_INPUT),
-        (ConfigMapTooLargeError, ExitCode.TOO_LARGE),
-        (InfeasibleError, ExitCode.INFEASIBLE),
-        (BundleError, ExitCode.UNUSABLE_BUNDLE),
-        (MissingPackageError, ExitCode.MISSING_PACKAGE),
-        (PlannerError, ExitCode.INVALID_INPUT),
-    )
-    code = next((code for kind, code in codes if isinstance(error, kind)), None)
-    return None if code is None else (code, str(error))
+    return None
 
 
 def _missing_package(error: ModuleNotFoundError) -> tuple[ExitCode, str] | None:

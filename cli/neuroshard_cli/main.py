@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from neuroshard_api.exit_codes import ExitCode
 from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
 from neuroshard_cli.compare import compare
 from neuroshard_cli.devices import devices
-from neuroshard_cli.exit_codes import ExitCode
 from neuroshard_cli.explain import explain
 from neuroshard_cli.export import export
 from neuroshard_cli.failures import CommandError, report_failure

@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from neuroshard_api.config_map import ConfigMapContents
+from neuroshard_api.exit_codes import ExitCode
 
-from neuroshard_cli.exit_codes import ExitCode
 from neuroshard_cli.failures import CommandError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 from neuroshard_api.config_map import LIMIT_BYTES, UNPACKED_LIMIT_BYTES, ConfigMapContents, pack_files
 from neuroshard_api.config_map import ConfigMapTooLargeError as TooLargeError
+from neuroshard_api.exit_codes import ExitCode
 
 from neuroshard_cli.child import child, exit_code
-from neuroshard_cli.exit_codes import ExitCode
 from neuroshard_cli.failures import CommandError, report_failure
 from neuroshard_cli.output import say
 from neuroshard_cli.pod_api import SERVICE_ACCOUNT, ApiUnavailableError, PodApi, persistently

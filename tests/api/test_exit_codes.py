@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from neuroshard_cli.exit_codes import ExitCode
+from neuroshard_api.exit_codes import ExitCode
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
 
