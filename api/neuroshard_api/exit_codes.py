@@ -18,5 +18,9 @@ class ExitCode(IntEnum):
     """The bundle of cost models is missing, damaged or of another version."""
     MISSING_PACKAGE = 5
     """An optional package that the command needs is not installed."""
+    CLUSTER = 6
+    """The Kubernetes API server cannot be reached, or refuses what was asked."""
+    TOO_LARGE = 7
+    """A result does not fit into a ConfigMap."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C (SIGINT)."""

@@ -55,20 +55,20 @@ def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
 
 def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
     """Return the exit code and the sentence of an error that people can mend. None: it is a bug of ours."""
-    if isinstance(error, CommandError):
+    from neuroshard_api.config_map import ConfigMapTooLargeError
+    from neuroshard_api.document import DocumentError
+    from neuroshard_planner.errors import PlannerError
+
+    if isinstance(error, CommandError | PlannerError):
         return error.exit_code, str(error)
+    if isinstance(error, DocumentError):
+        return ExitCode.INVALID_INPUT, str(error)
+    if isinstance(error, ConfigMapTooLargeError):
+        return ExitCode.TOO_LARGE, str(error)
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error)
     if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
         return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; choose another place"
-    from neuroshard_api.document import DocumentError
-
-    if isinstance(error, DocumentError):
-        return ExitCode.INVALID_INPUT, str(error)
-    from neuroshard_planner.errors import PlannerError
-
-    if isinstance(error, PlannerError):
-        return error.exit_code, str(error)
     return None
 
 

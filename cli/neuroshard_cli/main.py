@@ -1,5 +1,6 @@
 """The ``neuroshard`` command: registers the commands and turns every error into a sentence and an exit code."""
 
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,11 +18,12 @@ from neuroshard_cli.failures import CommandError, report_failure
 from neuroshard_cli.output import ReaderGoneError
 from neuroshard_cli.plan import plan
 from neuroshard_cli.pretrain import pretrain
+from neuroshard_cli.publish import publish
 from neuroshard_cli.report import report
 from neuroshard_cli.validate import validate
 from neuroshard_cli.workloads import workloads
 
-COMMANDS = (plan, compare, explain, report, validate, export, pretrain, calibrate, workloads, devices)
+COMMANDS = (plan, compare, explain, report, validate, export, pretrain, calibrate, workloads, devices, publish)
 """In the order in which help lists them."""
 
 # Help as plain text: it appears in a tenth of a second, and greps.
@@ -49,7 +51,7 @@ def options(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are told on stderr."""
-    as_json = "--json" in arguments
+    as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
     try:
         code = app(list(arguments) or ["--help"], prog_name="neuroshard", standalone_mode=False)
     except ReaderGoneError:

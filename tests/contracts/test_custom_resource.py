@@ -53,6 +53,13 @@ def test_the_definition_is_that_of_the_models() -> None:
     assert CRD.read_text(encoding="utf-8") == crd_text()
 
 
+def test_the_chart_installs_that_definition() -> None:
+    """A chart holds no link to a file outside of it, so it has a copy."""
+    copy = ROOT / "charts" / "neuroshard-operator" / "files" / CRD.name
+
+    assert copy.read_text(encoding="utf-8") == CRD.read_text(encoding="utf-8")
+
+
 def test_the_reference_page_is_that_of_the_models() -> None:
     """`make crds` was run after the last change of the models."""
     assert PAGE.read_text(encoding="utf-8") == page_text()

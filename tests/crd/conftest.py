@@ -1,4 +1,4 @@
-"""A bare API server that knows the custom resource, and a client for it."""
+"""The custom resource on an API server that has nothing else."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes import client, config
-from neuroshard_cluster.bare import bare_api_server, missing_programs
-from neuroshard_cluster.folders import default_home
+from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.waiting import eventually
 from stored_jobs import Jobs
 
@@ -17,19 +16,9 @@ CRD = Path(__file__).parents[2] / "crds" / "dlrmtrainingjobs.yaml"
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The way to a new API server, alone."""
-    home = default_home()
-    if missing := missing_programs(home):
-        pytest.skip(f"rules are tried on a real API server: {missing}")
-    with bare_api_server(tmp_path_factory.mktemp("api-server"), home) as path:
-        yield path
-
-
-@pytest.fixture(scope="session")
-def jobs(kubeconfig: Path) -> Iterator[Jobs]:
+def jobs(bare_api: BareApi) -> Iterator[Jobs]:
     """The custom resource on it."""
-    api: Any = config.new_client_from_config(str(kubeconfig))  # type: ignore[no-untyped-call]
+    api: Any = config.new_client_from_config(str(bare_api.kubectl.kubeconfig))  # type: ignore[no-untyped-call]
     with contextlib.closing(api):
         extensions: Any = client.ApiextensionsV1Api(api)
         definition = yaml.safe_load(CRD.read_text(encoding="utf-8"))

@@ -9,8 +9,7 @@ import yaml
 from neuroshard_api.crd import PRINTER_COLUMNS
 from neuroshard_api.job_status import Status, Workers
 from neuroshard_api.training_job import KIND, DLRMTrainingJob
-from neuroshard_cluster.components import KUBERNETES
-from neuroshard_cluster.folders import default_home
+from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.kubectl import Kubectl
 from stored_jobs import Jobs
 
@@ -18,10 +17,10 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[0-9][0-9]-*.ya
 
 
 @pytest.fixture
-def kubectl(jobs: Jobs, kubeconfig: Path) -> Kubectl:
+def kubectl(jobs: Jobs, bare_api: BareApi) -> Kubectl:
     """A kubectl of that API server, which serves the resource."""
     assert jobs
-    return Kubectl(kubeconfig=kubeconfig, program=str(KUBERNETES.target(default_home()) / "kubectl"))
+    return bare_api.kubectl
 
 
 def test_the_api_server_fills_in_the_defaults_of_the_models(jobs: Jobs) -> None:
