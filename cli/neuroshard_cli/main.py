@@ -20,16 +20,17 @@ from neuroshard_cli.plan import plan
 from neuroshard_cli.pretrain import pretrain
 from neuroshard_cli.publish import publish
 from neuroshard_cli.report import report
+from neuroshard_cli.run import run as run_job
 from neuroshard_cli.validate import validate
 from neuroshard_cli.workloads import workloads
 
-COMMANDS = (plan, compare, explain, report, validate, export, pretrain, calibrate, workloads, devices, publish)
+COMMANDS = (run_job, plan, compare, explain, report, validate, export, pretrain, calibrate, workloads, devices, publish)
 """In the order in which help lists them."""
 
 # Help as plain text: it appears in a tenth of a second, and greps.
 app = typer.Typer(name="neuroshard", rich_markup_mode=None)
 for each in COMMANDS:
-    app.command()(each)
+    app.command("run" if each is run_job else None)(each)
 
 
 def _show_version(wanted: bool) -> None:
