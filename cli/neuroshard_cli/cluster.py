@@ -5,13 +5,15 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.training_job import GROUP, PLURAL, VERSION, DLRMTrainingJob
 
 from neuroshard_cli.failures import CommandError
+
+if TYPE_CHECKING:
+    from neuroshard_api.training_job import DLRMTrainingJob
 
 NamespaceOption = Annotated[
     str | None, typer.Option("--namespace", "-n", help="The job's namespace; that of the kubeconfig if not given.")
@@ -38,6 +40,7 @@ class JobsClient:
 
     def __init__(self, api: Any, namespace: str) -> None:  # noqa: ANN401 - the client has no types
         from kubernetes import client
+        from neuroshard_api.training_job import GROUP, PLURAL, VERSION
 
         self.namespace = namespace
         self._jobs: Any = client.CustomObjectsApi(api)
@@ -108,9 +111,10 @@ def jobs_client(context: str | None, namespace: str | None) -> Iterator[JobsClie
         yield JobsClient(api, namespace or chosen["context"].get("namespace") or "default")
 
 
-def parsed(raw: dict[str, Any]) -> DLRMTrainingJob:
+def parsed(raw: dict[str, Any]) -> "DLRMTrainingJob":
     """Return a job of the API server as a document. Raises CommandError where a newer operator knows more."""
     from neuroshard_api.document import DocumentError
+    from neuroshard_api.training_job import DLRMTrainingJob
 
     try:
         return DLRMTrainingJob.from_data(raw)
