@@ -68,7 +68,7 @@ class Publication:
         self._config_map = config_map
         self._results = results
         self._retry_s = retry_s
-        self._sent: "ConfigMapContents | None" = None
+        self._sent: ConfigMapContents | None = None
         self._told: str | None = None
 
     def finish(self) -> None:
