@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ import yaml
 from neuroshard_cluster.addons import helm
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.images import ROOMS
+from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.settings import PREFIX, Settings, settings_from
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "neuroshard-operator"
@@ -252,3 +255,36 @@ def test_the_notes_name_the_next_command(bare_api: BareApi) -> None:
     assert "helm test shop --namespace neuroshard" in done.stdout, done.stderr
     assert "kubectl apply --namespace blue --filename examples/01-smallest.yaml" in done.stdout
     assert (ROOT / "examples" / "01-smallest.yaml").exists()
+
+
+def metric_names(expressions: Sequence[str]) -> set[str]:
+    """Return the metrics that PromQL expressions read."""
+    return {name for each in expressions for name in re.findall(r"neuroshard_\w+", each)}
+
+
+def test_alerts_and_dashboard_read_metrics_that_the_operator_has() -> None:
+    """A query of a metric that does not exist never fires and shows nothing."""
+    objects = rendered({"metrics": {key: {"create": True} for key in ("prometheusRule", "dashboard")}})
+    groups = one(objects, "PrometheusRule")["spec"]["groups"]
+    dashboard = json.loads(one(objects, "ConfigMap", f"{NAME}-dashboard")["data"]["neuroshard-operator.json"])
+    alerts = [rule["expr"] for group in groups for rule in group["rules"]]
+    panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    registry = Metrics().registry
+    known = {sample.name for family in registry.collect() for sample in family.samples}
+    known |= {f"{family.name}{suffix}" for family in registry.collect() for suffix in SUFFIXES[family.type]}
+
+    assert metric_names(alerts) <= known
+    assert metric_names(panels) <= known
+
+
+SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def test_the_operator_understands_every_setting_of_the_chart() -> None:
+    """And finds all that it needs."""
+    given = environment(rendered({"replicas": 2, "watchNamespaces": ["blue"]}))
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    settings = settings_from(given | {"NEUROSHARD_IDENTITY": "pod", "NEUROSHARD_LEASE_NAMESPACE": NAMESPACE})
+
+    assert set(given) <= known
+    assert (settings.namespaces, settings.lease) == (("blue",), NAME)
