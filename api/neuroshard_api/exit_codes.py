@@ -18,6 +18,10 @@ class ExitCode(IntEnum):
     """The bundle of cost models is missing, damaged or of another version."""
     MISSING_PACKAGE = 5
     """An optional package that the command needs is not installed."""
+    STORAGE = 6
+    """A checkpoint or report could not be written: the disk is full or refuses."""
+    PEER_LOST = 7
+    """Another process of the training is gone or does not answer."""
     CLUSTER = 8
     """The Kubernetes API server cannot be reached, or refuses what was asked."""
     TOO_LARGE = 9
@@ -26,3 +30,5 @@ class ExitCode(IntEnum):
     """The job that was watched has failed."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C (SIGINT)."""
+    STOPPED = 143
+    """Stopped by SIGTERM, with the state saved."""
