@@ -1,0 +1,120 @@
+"""What is measured: the device, its driver, its memory and its caches. Reads the system, times only memory copies."""
+
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+from neuroshard_api.topology import DeviceType
+
+_CPU_SYSFS = Path("/sys/devices/system/cpu")
+_COPY_SECONDS = 0.05  # per measured size: long against the clock, short against the budget
+
+
+def cpu_model() -> str:
+    """Return the processor's name, or its architecture where the system does not tell."""
+    return _cpuinfo("model name") or platform.machine()
+
+
+def library_versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def available_memory_bytes() -> int:
+    """Return what this process may still allocate: the system's free memory or its control group's, whichever is less."""
+    meminfo = Path("/proc/meminfo").read_text(encoding="utf-8")
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, flags=re.MULTILINE)
+    assert found is not None, "Linux has had MemAvailable since 3.14"
+    available = 1024 * int(found[1])
+    limit, used = (_number(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
+    return available if limit is None or used is None else min(available, max(limit - used, 0))
+
+
+def cpu_device(*, num_processes: int, core: int) -> DeviceType:
+    """Describe one process's share of this machine as a device: a core, its caches, a part of the memory.
+
+    Bandwidths are measured by copies of NumPy arrays on the calling thread, which should be pinned.
+
+    Args:
+        num_processes: share the memory evenly.
+        core: whose caches and clock are read.
+    """
+    model = cpu_model()
+    second_level = _cache_bytes(core, level=2) or 2**20
+    last_level = _cache_bytes(core, level=3) or second_level
+    return DeviceType(
+        name=cpu_name(model),
+        product=model,
+        memory_bytes=available_memory_bytes() // num_processes,
+        memory_bandwidth_bytes_per_second=_copy_bytes_per_second(4 * min(last_level, 2**26)),
+        cache_bytes=last_level,
+        cache_bandwidth_bytes_per_second=_copy_bytes_per_second(second_level // 4),
+        num_multiprocessors=1,
+        clock_hz=1e6 * float(_cpuinfo("cpu MHz") or 1000.0),
+        source=f"one core of this machine of {os.cpu_count()}: sizes from the system, bandwidths of measured copies",
+    )
+
+
+def cpu_name(model: str) -> str:
+    """Return a device name: ``Intel(R) Xeon(R) Processor`` is ``cpu-intel-xeon-processor``."""
+    plain = re.sub(r"\((R|TM|C)\)|@.*$", " ", model, flags=re.IGNORECASE)
+    return "-".join(["cpu", *re.findall(r"[a-z0-9.]+", plain.lower())])[:128]
+
+
+def driver_version() -> str | None:
+    """Return the version of the GPU's driver. None: there is no NVIDIA driver."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)  # noqa: S603 - a constant command
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.splitlines()[0].strip() if result.stdout.strip() else None
+
+
+def _copy_bytes_per_second(num_bytes: int) -> float:
+    """Return bytes read and written per second of the fastest copy of arrays of this size."""
+    source = np.ones(max(num_bytes // 8, 1), dtype=np.float64)
+    target = np.empty_like(source)
+    best = float("inf")
+    until = time.thread_time() + _COPY_SECONDS
+    while True:
+        start = time.perf_counter()
+        np.copyto(target, source)
+        best = min(best, time.perf_counter() - start)
+        if time.thread_time() > until:
+            return 2 * source.nbytes / best
+
+
+def _cache_bytes(core: int, *, level: int) -> int | None:
+    for folder in sorted((_CPU_SYSFS / f"cpu{core}" / "cache").glob("index*")):
+        if _number(folder / "level") == level:
+            found = re.fullmatch(r"(\d+)([KMG])", (folder / "size").read_text(encoding="ascii").strip())
+            if found is not None:
+                return int(found[1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[found[2]]
+    return None
+
+
+def _cpuinfo(field: str) -> str | None:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == field]
+    return names[0] if names else None
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file of the system. None: there is none."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
