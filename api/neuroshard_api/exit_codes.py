@@ -18,9 +18,17 @@ class ExitCode(IntEnum):
     """The bundle of cost models is missing, damaged or of another version."""
     MISSING_PACKAGE = 5
     """An optional package that the command needs is not installed."""
-    CLUSTER = 6
+    STORAGE = 6
+    """A checkpoint or report could not be written: the disk is full or refuses."""
+    PEER_LOST = 7
+    """Another process of the training is gone or does not answer."""
+    CLUSTER = 8
     """The Kubernetes API server cannot be reached, or refuses what was asked."""
-    TOO_LARGE = 7
+    TOO_LARGE = 9
     """A result does not fit into a ConfigMap."""
+    JOB_FAILED = 10
+    """The job that was watched has failed."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C (SIGINT)."""
+    STOPPED = 143
+    """Stopped by SIGTERM, with the state saved."""

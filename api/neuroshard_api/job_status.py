@@ -275,6 +275,9 @@ class Status(Part):
     """Restarts of all workers, for whatever reason."""
     restarts_count_towards_max: Small | None = None
     """Restarts that count towards failurePolicy.maxRestarts: those after failures, not those after disruptions."""
+    replans: Small | None = None
+    """How often a rule with the action ReplanAndRestart had the job planned anew, each time with 5 percent more of the
+    devices' memory kept free."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), Unique(key="type")] = ()
     """What holds: Profiled, Planned, Approved, PodsReady, Running, Suspended, Succeeded, Failed, each with a reason."""
     stages: Annotated[tuple[StageStatus, ...], Field(max_length=8), Unique(key="name")] = ()

@@ -14,6 +14,7 @@ from neuroshard_api.request import Constraints, PlanRequest
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Topology
+from neuroshard_api.torchrec_plan import TorchRecPlan
 
 DOCUMENTS: tuple[type[Document], ...] = (
     TableSet,
@@ -24,6 +25,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     Plan,
     ProfileRecord,
     StepReport,
+    TorchRecPlan,
     Hardware,
     TrainingProgress,
 )

@@ -13,6 +13,7 @@ OPTIONAL_PACKAGES = {
     "numpy": "planner",
     "safetensors": "planner",
     "jinja2": "planner",
+    "kubernetes": "client",
 }
 """Packages that a command may lack, with the extra that installs each."""
 

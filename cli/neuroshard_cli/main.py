@@ -15,16 +15,35 @@ from neuroshard_cli.devices import devices
 from neuroshard_cli.explain import explain
 from neuroshard_cli.export import export
 from neuroshard_cli.failures import CommandError, report_failure
+from neuroshard_cli.logs import logs
 from neuroshard_cli.output import ReaderGoneError
 from neuroshard_cli.plan import plan
 from neuroshard_cli.pretrain import pretrain
 from neuroshard_cli.publish import publish
 from neuroshard_cli.report import report
 from neuroshard_cli.run import run as run_job
+from neuroshard_cli.status import status
+from neuroshard_cli.submit import submit
 from neuroshard_cli.validate import validate
 from neuroshard_cli.workloads import workloads
 
-COMMANDS = (run_job, plan, compare, explain, report, validate, export, pretrain, calibrate, workloads, devices, publish)
+COMMANDS = (
+    run_job,
+    plan,
+    compare,
+    explain,
+    report,
+    validate,
+    export,
+    pretrain,
+    calibrate,
+    workloads,
+    devices,
+    submit,
+    status,
+    logs,
+    publish,
+)
 """In the order in which help lists them."""
 
 # Help as plain text: it appears in a tenth of a second, and greps.

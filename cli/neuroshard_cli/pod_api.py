@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from neuroshard_api.config_map import ConfigMapContents
 from neuroshard_api.exit_codes import ExitCode
 
 from neuroshard_cli.failures import CommandError
+
+if TYPE_CHECKING:
+    from neuroshard_api.config_map import ConfigMapContents
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet mounts a pod's token, the cluster's authority and the namespace."""
@@ -63,7 +66,7 @@ class PodApi:
         """The pod's namespace. Raises CommandError where there is no service account."""
         return self._file("namespace")
 
-    def apply_config_map(self, name: str, contents: ConfigMapContents) -> None:
+    def apply_config_map(self, name: str, contents: "ConfigMapContents") -> None:
         """Make a ConfigMap that exists hold exactly these contents, by one server-side apply.
 
         Keys that an earlier call wrote and this one does not are removed. Others' labels and owners stay.

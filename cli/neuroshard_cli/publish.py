@@ -6,17 +6,18 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from neuroshard_api.config_map import LIMIT_BYTES, UNPACKED_LIMIT_BYTES, ConfigMapContents, pack_files
-from neuroshard_api.config_map import ConfigMapTooLargeError as TooLargeError
 from neuroshard_api.exit_codes import ExitCode
 
 from neuroshard_cli.child import child, exit_code
 from neuroshard_cli.failures import CommandError, report_failure
 from neuroshard_cli.output import say
 from neuroshard_cli.pod_api import SERVICE_ACCOUNT, ApiUnavailableError, PodApi, persistently
+
+if TYPE_CHECKING:
+    from neuroshard_api.config_map import ConfigMapContents
 
 
 def publish(
@@ -80,7 +81,7 @@ class Publication:
         for path in self._results:
             if not path.exists():
                 raise CommandError(f"{path}: the command ended well and did not write it; check --from")
-        contents = pack_files(read_files(self._results))
+        contents = self._pack()
         if not contents.data and not contents.binary_data:
             raise CommandError(f"{self._results[0]}: the command ended well and left the folder empty; check --from")
         persistently(lambda: self._send(contents), for_s=self._retry_s)
@@ -88,8 +89,8 @@ class Publication:
     def update(self) -> None:
         """Publish what has changed, and tell each problem once: what is measured must not stop the measured."""
         try:
-            self._send(pack_files(read_files(self._results)))
-        except (ApiUnavailableError, CommandError, TooLargeError, OSError, ValueError) as error:
+            self._send(self._pack())
+        except (ApiUnavailableError, CommandError, OSError, ValueError) as error:
             if str(error) != self._told:
                 say(f"warning: {self._config_map} is not up to date: {error}")
             self._told = str(error)
@@ -97,13 +98,18 @@ class Publication:
     def last_update(self) -> ExitCode:
         """Publish what has changed, persistently, and tell whether it succeeded."""
         try:
-            contents = pack_files(read_files(self._results))
+            contents = self._pack()
             persistently(lambda: self._send(contents), for_s=self._retry_s)
         except Exception as error:  # noqa: BLE001 - the command's own exit code must survive
             return report_failure(error, as_json=False)
         return ExitCode.OK
 
-    def _send(self, contents: ConfigMapContents) -> None:
+    def _pack(self) -> "ConfigMapContents":
+        from neuroshard_api.config_map import pack_files
+
+        return pack_files(read_files(self._results))
+
+    def _send(self, contents: "ConfigMapContents") -> None:
         nothing_yet = self._sent is None and not contents.data and not contents.binary_data
         if contents != self._sent and not nothing_yet:
             self._api.apply_config_map(self._config_map, contents)
@@ -119,6 +125,8 @@ def read_files(results: Sequence[Path]) -> dict[str, bytes]:
         CommandError: two files have one name.
         ConfigMapTooLargeError: a file is larger than any that could fit when compressed.
     """
+    from neuroshard_api.config_map import LIMIT_BYTES, UNPACKED_LIMIT_BYTES, ConfigMapTooLargeError
+
     files: dict[str, bytes] = {}
     for result in results:
         folder = result if result.is_dir() else result.parent
@@ -130,7 +138,7 @@ def read_files(results: Sequence[Path]) -> dict[str, bytes]:
                 raise CommandError(f"{path}: another --from has a file of this name; rename one")
             if path.stat().st_size > UNPACKED_LIMIT_BYTES:
                 size = f"has {path.stat().st_size:,} bytes, a ConfigMap holds {LIMIT_BYTES:,}"
-                raise TooLargeError(f"{path}: {size}; publish fewer or smaller files")
+                raise ConfigMapTooLargeError(f"{path}: {size}; publish fewer or smaller files")
             files[name.as_posix()] = path.read_bytes()
     return files
 

@@ -140,7 +140,7 @@ def test_a_result_beyond_the_limit_is_refused_with_a_sentence(pod: Pod, tmp_path
     (tmp_path / "noise").write_bytes(os.urandom(2 * 1024 * 1024))
     done = pod.publish("--from", tmp_path / "noise", "--", "true")
 
-    assert done.returncode == 7
+    assert done.returncode == 9
     assert "a ConfigMap holds 1,048,576; the largest is noise" in done.stderr
     assert "data" not in pod.result()
 
@@ -248,7 +248,7 @@ def test_an_api_server_that_stays_away_is_told(pod: Pod, tmp_path: Path) -> None
         "--from", tmp_path / "out", "--retry", "0", "--watch", "--every", "0.1", "--", "sleep", "0.5"
     )
 
-    assert done.returncode == 6
+    assert done.returncode == 8
     assert "127.0.0.1:1 does not answer: [Errno 111] Connection refused; gave up after 0 s" in done.stderr
     assert watched.returncode == 0
     assert watched.stderr.count("warning: result is not up to date") == 1
@@ -259,7 +259,7 @@ def test_another_config_map_is_refused(pod: Pod, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("x")
     done = pod.publish("--config-map", "other", "--from", tmp_path / "out", "--retry", "0", "--", "true")
 
-    assert done.returncode == 6
+    assert done.returncode == 8
     assert "configmaps/other: the API server answers 403" in done.stderr
 
 
@@ -271,7 +271,7 @@ def test_an_api_server_that_is_not_the_clusters_gets_no_token(pod: Pod, tmp_path
     subprocess.run([*other, *files], check=True, capture_output=True)
     done = pod.publish("--from", tmp_path / "out", "--retry", "0", "--", "true")
 
-    assert done.returncode == 6
+    assert done.returncode == 8
     assert "certificate verify failed" in done.stderr
 
 

@@ -37,27 +37,33 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* What the operator may do in each namespace whose jobs it runs. */}}
+{{/*
+What the operator may do in each namespace whose jobs it runs. It may hand out only what it has itself: the Roles that it
+makes for the pods of jobs allow to patch one ConfigMap each.
+*/}}
 {{- define "neuroshard.jobRules" -}}
 - apiGroups: [training.neuroshard.dev]
   resources: [dlrmtrainingjobs]
   verbs: [get, list, watch, delete]
 - apiGroups: [training.neuroshard.dev]
   resources: [dlrmtrainingjobs/status]
-  verbs: [get, patch, update]
-- apiGroups: [""]
-  resources: [configmaps, services, serviceaccounts]
-  verbs: [get, list, watch, create, patch, update, delete]
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles, rolebindings]
-  verbs: [get, list, watch, create, patch, update, delete]
+  verbs: [update]
 - apiGroups: [batch]
   resources: [jobs]
-  verbs: [get, list, watch, create, patch, update, delete]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services, serviceaccounts]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, delete]
-- apiGroups: ["", events.k8s.io]
+  verbs: [list, watch]
+- apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}

@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 from neuroshard_api.bundle import BundleManifest, Calibration
 from neuroshard_api.records import CommunicationSample, ComputeSample, ProfileRecord
-from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Topology
 
 from neuroshard_planner.costs.bundle_store import NETWORK_FEATURES, CostBundle, load_bundle, read_weights, save_bundle
 from neuroshard_planner.costs.records_store import read_records
-from neuroshard_planner.costs.reuse import shard_arrays
+from neuroshard_planner.costs.reuse import sample_shards
 from neuroshard_planner.costs.shards import FloatArray
 from neuroshard_planner.errors import RecordsError
 
@@ -94,13 +93,7 @@ def _pairs(bundle: CostBundle, records: Sequence[ProfileRecord]) -> dict[str, Fl
 
 
 def _compute_pair(bundle: CostBundle, record: ProfileRecord, sample: ComputeSample) -> FloatArray:
-    tables = TableSet(
-        # Tables of a fused call may repeat; a set's names must not.
-        tables=tuple(table.model_copy(update={"name": f"t{index}"}) for index, table in enumerate(sample.tables)),
-        reuse_batch_size=sample.reuse_batch_size,
-    )
-    shards = shard_arrays(tables, global_batch_size=sample.batch_size, optimizer=sample.optimizer)
-    predicted = bundle.compute_ms(bundle.represent(shards).sum(axis=0))
+    predicted = bundle.compute_ms(bundle.represent(sample_shards(sample)).sum(axis=0))
     return np.array([predicted, [record.forward_ms, record.backward_ms]], dtype=np.float64).T
 
 

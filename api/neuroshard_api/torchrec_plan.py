@@ -1,16 +1,13 @@
 """A TorchRec sharding plan as a JSON document that needs no torchrec to write or to read."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from neuroshard_api.bundle import Source
-from neuroshard_api.document import Document, Value
-from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
-from neuroshard_api.tables import DataType
 from pydantic import Field
 
-from neuroshard_planner.checks import require_sound
-from neuroshard_planner.emission import SCORED_TYPES
-from neuroshard_planner.errors import PlanError
+from neuroshard_api.bundle import Source
+from neuroshard_api.document import Document, DocumentError, Value
+from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
+from neuroshard_api.tables import DataType
 
 DEFAULT_MODULE_PATH = "model.sparse_arch.embedding_bag_collection"
 """Where TorchRec's DLRMTrain, the usual argument of DistributedModelParallel, keeps its tables."""
@@ -60,51 +57,60 @@ class TorchRecPlan(Document):
     """Processes per node."""
     modules: Annotated[dict[str, dict[str, TorchRecParameter]], Field(min_length=1)]
 
+    @classmethod
+    def of(cls, plan: Plan, *, module_path: str = DEFAULT_MODULE_PATH, compute_device: ComputeDevice = "cuda") -> Self:
+        """Return a plan in TorchRec's words; device ``d`` becomes rank ``d``.
 
-def torchrec_plan(
-    plan: Plan, *, module_path: str = DEFAULT_MODULE_PATH, compute_device: ComputeDevice = "cuda"
-) -> TorchRecPlan:
-    """Return the plan in TorchRec's words.
+        TorchRec makes one lookup kernel and one all-to-all for each sharding type, and the costs are predicted for one
+        of each. So where any table is cut, the whole ones are called column-wise too, with one shard.
 
-    Args:
-        plan: any plan without problems; device ``d`` becomes rank ``d``.
-        module_path: of the EmbeddingBagCollection within the module given to DistributedModelParallel; an empty
-            string if the collection itself is given.
-        compute_device: ``cpu`` for processes that run gloo on the host.
+        Args:
+            plan: a plan that matches its request; nothing of that is checked here.
+            module_path: of the EmbeddingBagCollection within the module given to DistributedModelParallel; an empty
+                string if the collection itself is given.
+            compute_device: ``cpu`` for processes that run gloo on the host.
 
-    Raises:
-        PlanError: the plan has problems, or shards a table in another way than by columns.
-    """
-    require_sound(plan)
-    topology = plan.request.topology
-    output = plan.request.memory.output_data_type
-    return TorchRecPlan(
-        source=plan.bundle.source,
-        predicted_ms=plan.predicted.total_ms,
-        world_size=topology.num_devices,
-        local_world_size=topology.devices_per_node,
-        modules={
-            module_path: {
-                table.name: _parameter(
-                    table,
-                    local_world_size=topology.devices_per_node,
-                    compute_device=compute_device,
-                    output_dtype=None if output is DataType.FP32 else output,
-                )
-                for table in plan.tables
-            }
-        },
-    )
+        Raises:
+            DocumentError: a table is sharded in another way than by columns.
+        """
+        topology = plan.request.topology
+        output = plan.request.memory.output_data_type
+        for index, table in enumerate(plan.tables):
+            if table.sharding_type not in _BY_COLUMNS:
+                found = f"is {table.sharding_type.value}, only {' and '.join(_BY_COLUMNS)} can be run"
+                raise DocumentError("plan", [f"tables[{index}].sharding_type: {found} ({table.name!r}); plan it again"])
+        any_cut = any(len(table.shards) > 1 for table in plan.tables)
+        return cls(
+            source=plan.bundle.source,
+            predicted_ms=plan.predicted.total_ms,
+            world_size=topology.num_devices,
+            local_world_size=topology.devices_per_node,
+            modules={
+                module_path: {
+                    table.name: _parameter(
+                        table,
+                        sharding_type=ShardingType.COLUMN_WISE if any_cut else ShardingType.TABLE_WISE,
+                        local_world_size=topology.devices_per_node,
+                        compute_device=compute_device,
+                        output_dtype=None if output is DataType.FP32 else output,
+                    )
+                    for table in plan.tables
+                }
+            },
+        )
+
+
+_BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 
 
 def _parameter(
-    table: TablePlacement, *, local_world_size: int, compute_device: ComputeDevice, output_dtype: DataType | None
+    table: TablePlacement,
+    *,
+    sharding_type: ShardingType,
+    local_world_size: int,
+    compute_device: ComputeDevice,
+    output_dtype: DataType | None,
 ) -> TorchRecParameter:
-    if table.sharding_type not in SCORED_TYPES:
-        known = " and ".join(kind.value for kind in SCORED_TYPES)
-        raise PlanError(
-            f"tables: {table.name!r} is {table.sharding_type.value}, only {known} can be exported; plan it again"
-        )
     shards = sorted(table.shards, key=lambda shard: shard.column_offset)
 
     def placement(shard: Shard) -> str:
@@ -112,7 +118,7 @@ def _parameter(
         return f"rank:{shard.device}/{device}"
 
     return TorchRecParameter(
-        sharding_type=table.sharding_type,
+        sharding_type=sharding_type,
         ranks=tuple(shard.device for shard in shards),
         output_dtype=output_dtype,
         shards=tuple(
