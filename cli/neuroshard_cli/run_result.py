@@ -39,7 +39,8 @@ def result_of(name: str, directory: RunDirectory, plan: "Plan") -> RunResult:
         report = None  # of an earlier plan
     predicted = predicted_cost(plan)
     measured = None if report is None else measured_cost(report)
-    comparable = measured is not None and measured.source == predicted.source
+    product = plan.request.topology.device.product
+    comparable = measured is not None and (measured.source or "").partition(":")[2] == product
     return RunResult(
         job=name,
         num_devices=plan.request.topology.num_devices,
