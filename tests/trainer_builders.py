@@ -75,9 +75,7 @@ def job_data(*, tables: Sequence[Table] = TABLES, world_size: int = 1, **spec: M
         "apiVersion": "training.neuroshard.dev/v1alpha1",
         "kind": "DLRMTrainingJob",
         "metadata": {"name": "test"},
-        "spec": {
-            part: {**defaults.get(part, {}), **spec.get(part, {})} for part in dict.fromkeys((*defaults, *spec))
-        },
+        "spec": {part: {**defaults.get(part, {}), **spec.get(part, {})} for part in dict.fromkeys((*defaults, *spec))},
     }
 
 

@@ -61,9 +61,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": [0]}), tmp_path / "part.parquet")
 
     with pytest.raises(DataError, match="has no column 'age'; it has label"):
-        ParquetSource(
-            [tmp_path / "part.parquet"], features_of(TABLES), label_column="label", dense_columns=["age"]
-        )
+        ParquetSource([tmp_path / "part.parquet"], features_of(TABLES), label_column="label", dense_columns=["age"])
 
 
 def test_a_missing_number_is_named_with_its_row(tmp_path: Path) -> None:

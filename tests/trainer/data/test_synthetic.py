@@ -53,9 +53,7 @@ def test_ranks_follow_zipf(exponent: float) -> None:
 def test_tables_of_any_size_are_possible() -> None:
     """Nothing is as long as the table, and no id overflows."""
     table = builders.table("vast", num_embeddings=10**13)
-    made = SyntheticSource(
-        builders.table_set(table), features_of((table,)), num_dense=1, num_samples=1000, seed=0
-    )
+    made = SyntheticSource(builders.table_set(table), features_of((table,)), num_dense=1, num_samples=1000, seed=0)
 
     values = made.read(0).lookups["vast"].values
 
