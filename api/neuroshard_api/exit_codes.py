@@ -22,6 +22,12 @@ class ExitCode(IntEnum):
     """A checkpoint or report could not be written: the disk is full or refuses."""
     PEER_LOST = 7
     """Another process of the training is gone or does not answer."""
+    CLUSTER = 8
+    """The Kubernetes API server cannot be reached, or refuses what was asked."""
+    TOO_LARGE = 9
+    """A result does not fit into a ConfigMap."""
+    JOB_FAILED = 10
+    """The job that was watched has failed."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C (SIGINT)."""
     STOPPED = 143

@@ -1,20 +1,15 @@
 """What a DLRMTrainingJob trains: the ``spec.model`` of the custom resource."""
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from neuroshard_api.resource import Name, Part, PositiveDecimal, Rule
+from neuroshard_api.resource import ATOMIC, Name, Part, PositiveDecimal, Rule, Unique
 from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, Table, TableName, TableSet
 
 MAX_INLINE_TABLES = 512
 """Tables in the resource itself; more come from a ConfigMap, since the API server refuses large objects."""
-
-
-def list_map(key: str) -> dict[str, Any]:
-    """Return the schema of a list whose entries are told apart by one field, which patches merge by."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
 class Architecture(StrEnum):
@@ -55,7 +50,7 @@ class EmbeddingTable(Part):
     """Type of the stored weights; decides memory and speed."""
     feature_names: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
-        Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        Field(max_length=64, json_schema_extra=ATOMIC),
     ] = ()
     """Features that look this table up. Empty: one feature of the table's own name."""
     zipf_exponent: PositiveDecimal | None = None
@@ -107,7 +102,7 @@ class CrossNetwork(Part):
 
 LayerSizes = Annotated[
     tuple[Annotated[int, Field(ge=1, le=65536)], ...],
-    Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    Field(max_length=32, json_schema_extra=ATOMIC),
 ]
 
 
@@ -130,7 +125,8 @@ class Model(Part):
     embedding_tables: (
         Annotated[
             tuple[EmbeddingTable, ...],
-            Field(min_length=1, max_length=MAX_INLINE_TABLES, json_schema_extra=list_map("name")),
+            Field(min_length=1, max_length=MAX_INLINE_TABLES),
+            Unique(key="name"),
         ]
         | None
     ) = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from neuroshard_api.resource import INT32_MAX, INT_OR_STRING, Checked, Part, ResourceAmount, Rule, Size
+from neuroshard_api.resource import ATOMIC, INT32_MAX, INT_OR_STRING, Checked, Part, ResourceAmount, Rule, Size, Unique
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 """Extended resources that count as devices."""
@@ -19,9 +19,10 @@ OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 Image = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^\S+$")]
 Words = Annotated[
     tuple[Annotated[str, Field(max_length=8192)], ...],
-    Field(max_length=128, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    Field(max_length=128, json_schema_extra=ATOMIC),
 ]
 Amounts = Annotated[dict[str, ResourceAmount], Field(max_length=32)]
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=65536)]], Field(max_length=64)]
 Fields = Annotated[dict[str, Any], Field(json_schema_extra=OPEN)]
 
 
@@ -157,12 +158,7 @@ class Trainer(Part):
     plan in the file that NEUROSHARD_PLAN names. Empty: NeuroShard's trainer, which trains spec.model on spec.data."""
     args: Words = ()
     """Arguments behind the command, or behind those of NeuroShard's trainer."""
-    env: Annotated[
-        tuple[EnvironmentVariable, ...],
-        Field(
-            max_length=128, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-        ),
-    ] = ()
+    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=128), Unique(key="name")] = ()
     """Environment of the workers, beside what the operator sets: PET_* and NEUROSHARD_*."""
     num_nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     """Nodes, one worker pod each. Can be changed only while the job is suspended; then it is planned anew."""
@@ -205,9 +201,9 @@ class Trainer(Part):
 class PodTemplateMetadata(Part):
     """Labels and annotations of the workers' pods."""
 
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
     """Labels added to the pods; those of the operator win."""
-    annotations: dict[str, str] = Field(default_factory=dict)
+    annotations: Labels = Field(default_factory=dict)
     """Annotations added to the pods, such as those of Kueue's topology-aware scheduling."""
 
 

@@ -1,14 +1,13 @@
 """What a DLRMTrainingJob does about failure and after its end: ``spec.failurePolicy`` and ``spec.runPolicy``."""
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from neuroshard_api.resource import INT32_MAX, Name, Part, Rule
+from neuroshard_api.resource import ATOMIC, INT32_MAX, Name, Part, Rule, Unique
 
 Seconds = Annotated[int, Field(ge=1, le=INT32_MAX)]
-ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
 
 
 class FailureAction(StrEnum):
@@ -34,7 +33,8 @@ class OnExitCodes(Part):
     """In: the exit code is one of values. NotIn: it is neither 0 nor one of values."""
     values: Annotated[
         tuple[Annotated[int, Field(ge=1, le=255)], ...],
-        Field(min_length=1, max_length=255, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Field(min_length=1, max_length=255),
+        Unique(),
     ]
     """Exit codes, each once; 137 is a container killed for its memory."""
 

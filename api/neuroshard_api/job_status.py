@@ -7,9 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from neuroshard_api.bundle import Source
-from neuroshard_api.job_model import list_map
-from neuroshard_api.job_policies import ATOMIC, ConditionStatus
-from neuroshard_api.resource import Part
+from neuroshard_api.job_policies import ConditionStatus
+from neuroshard_api.resource import ATOMIC, Part, Unique
 
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Small = Annotated[int, Field(ge=0, lt=2**31)]
@@ -276,9 +275,12 @@ class Status(Part):
     """Restarts of all workers, for whatever reason."""
     restarts_count_towards_max: Small | None = None
     """Restarts that count towards failurePolicy.maxRestarts: those after failures, not those after disruptions."""
-    conditions: Annotated[tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))] = ()
+    replans: Small | None = None
+    """How often a rule with the action ReplanAndRestart had the job planned anew, each time with 5 percent more of the
+    devices' memory kept free."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16), Unique(key="type")] = ()
     """What holds: Profiled, Planned, Approved, PodsReady, Running, Suspended, Succeeded, Failed, each with a reason."""
-    stages: Annotated[tuple[StageStatus, ...], Field(max_length=8, json_schema_extra=list_map("name"))] = ()
+    stages: Annotated[tuple[StageStatus, ...], Field(max_length=8), Unique(key="name")] = ()
     """The course of each stage."""
     workers: Workers | None = None
     """The worker pods, counted."""

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from neuroshard_api.resource import INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
+from neuroshard_api.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 Column = Annotated[str, Field(min_length=1, max_length=128)]
@@ -70,10 +70,7 @@ class Data(Part):
     """Where the volume is mounted in the workers."""
     label_column: Column | None = None
     """Parquet: column of the label, 0 or 1. Not given: label."""
-    dense_columns: (
-        Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra={"x-kubernetes-list-type": "atomic"})]
-        | None
-    ) = None
+    dense_columns: Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra=ATOMIC)] | None = None
     """Parquet: columns of the dense features. Not given: dense_0, dense_1 and so on, numDenseFeatures of them."""
     num_samples: Count | None = None
     """Synthetic: samples of one epoch, over all ranks. Not given: 1,000,000."""

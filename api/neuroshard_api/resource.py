@@ -4,6 +4,7 @@ A rule is written once, as CEL for the API server and as Python for everyone els
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -112,6 +113,34 @@ class Checked:
         return value
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unique:
+    """Annotation of a list whose entries are told apart: by one field, which patches merge by, or as they are."""
+
+    key: str | None = None
+    """Name of the field as users write it. None: an entry is its own key."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Refuse an entry that stands twice."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Say the kind of list in Kubernetes' words."""
+        if self.key is None:
+            return {**handler(schema), "x-kubernetes-list-type": "set"}
+        return {**handler(schema), "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.key]}
+
+    def _checked(self, entries: tuple[Any, ...]) -> tuple[Any, ...]:
+        keys = [entry if self.key is None else str(getattr(entry, self.key)) for entry in entries]
+        twice = sorted(key for key, count in Counter(keys).items() if count > 1)
+        if twice:
+            what = "" if self.key is None else f"{self.key} "
+            raise ValueError(f"{what}{twice[0]!r} stands twice; remove or rename one")
+        return entries
+
+
+ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
+"""Schema of a list that patches replace as a whole."""
 INT_OR_STRING: dict[str, Any] = {
     "x-kubernetes-int-or-string": True,
     "anyOf": [{"type": "integer"}, {"type": "string"}],

@@ -36,8 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     except DocumentError as error:
         return _failed(str(error), ExitCode.INVALID_INPUT)
     except OSError as error:
-        place = error.filename or options.out
-        return _failed(f"{place}: {error.strerror}; choose another place", ExitCode.INVALID_INPUT)
+        return _failed(f"{options.out}: {error.strerror}; choose another place", ExitCode.INVALID_INPUT)
     sys.stdout.write(f"{found.algorithm}: predicted {found.predicted.total_ms:.3f} ms ({found.predicted.source})\n")
     return ExitCode.OK
 

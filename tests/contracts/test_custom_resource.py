@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 import yaml
 from neuroshard_api.crd import crd_text, job_schema, page_text
@@ -50,6 +51,13 @@ def given_paths(value: object, path: str = "") -> Iterator[str]:
 def test_the_definition_is_that_of_the_models() -> None:
     """`make crds` was run after the last change of the models, and nobody edited its result."""
     assert CRD.read_text(encoding="utf-8") == crd_text()
+
+
+def test_the_chart_installs_that_definition() -> None:
+    """A chart holds no link to a file outside of it, so it has a copy."""
+    copy = ROOT / "charts" / "neuroshard-operator" / "files" / CRD.name
+
+    assert copy.read_text(encoding="utf-8") == CRD.read_text(encoding="utf-8")
 
 
 def test_the_reference_page_is_that_of_the_models() -> None:
@@ -113,6 +121,13 @@ def with_defaults(value: Any, schema: dict[str, Any]) -> Any:
     properties = schema.get("properties", {})
     filled = {name: field["default"] for name, field in properties.items() if "default" in field} | value
     return {name: with_defaults(each, properties.get(name, {})) for name, each in filled.items()}
+
+
+def test_the_status_of_the_tests_has_every_field() -> None:
+    """What is proved with it is proved of every field."""
+    given = set(given_paths({"status": builders.status().model_dump(mode="json", exclude_none=True)}))
+
+    assert given == {path for path in FIELDS if path.startswith(".status")}
 
 
 @each_example
