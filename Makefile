@@ -58,6 +58,11 @@ format: $(DEV) ## Format the code and mend what ruff can mend
 schemas: $(DEV) ## Write the documents' JSON schemas to docs/reference/schemas
 	$(BIN)/python -m neuroshard_api.schemas docs/reference/schemas
 
+.PHONY: crds
+crds: $(DEV) ## Write the custom resource's definition to crds and the chart, its page to docs/reference
+	$(BIN)/python -m neuroshard_api.crd crds/dlrmtrainingjobs.yaml docs/reference/job-file.md
+	cp crds/dlrmtrainingjobs.yaml charts/neuroshard-operator/files/
+
 .PHONY: bundles
 bundles: $(DEV) ## Train the bundled cost models anew (simulated A100, H100 and H200)
 	for device in $(BUNDLED_DEVICES); do \

@@ -4,7 +4,9 @@ import json
 from typing import Any
 
 from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
-from neuroshard_api.document import Document
+from neuroshard_api.document import Document, validated
+from neuroshard_api.hardware import Hardware
+from neuroshard_api.job_status import Condition, Status
 from neuroshard_api.plan import (
     BundleReference,
     DeviceCost,
@@ -16,11 +18,13 @@ from neuroshard_api.plan import (
     ShardingType,
     TablePlacement,
 )
+from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.records import ComputeSample, ProfileRecord
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.step_report import RankTimes, StepReport
 from neuroshard_api.tables import Optimizer, Table, TableSet
 from neuroshard_api.topology import DeviceType, Link, Topology
+from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
 
 GIB = 2**30
 GB_PER_SECOND = 1e9
@@ -203,3 +207,126 @@ def step_report(**fields: Any) -> StepReport:
         "ranks": (rank_times(0), rank_times(1)),
     }
     return StepReport(**{**defaults, **fields})
+
+
+def hardware(**fields: Any) -> Hardware:
+    """Return a simulated node of four devices."""
+    devices = topology()
+    defaults = {
+        "fingerprint": "0" * 64,
+        "source": "simulated:test-80gb",
+        "device": devices.device,
+        "intra_node": devices.intra_node,
+        "inter_node": devices.inter_node,
+        "devices_per_node": 4,
+    }
+    return Hardware(**{**defaults, **fields})
+
+
+def progress(**fields: Any) -> TrainingProgress:
+    """Return a run halfway through a thousand steps."""
+    return TrainingProgress(**{"step": 500, "num_steps": 1000, "metrics": {"loss": 0.5}, **fields})
+
+
+def job_data(name: str = "job", **spec: Any) -> dict[str, Any]:
+    """Return a job of two tables as plain data, with these parts of its spec."""
+    tables = [{"name": each, "numEmbeddings": 1000, "embeddingDim": 16} for each in ("user", "item")]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name},
+        "spec": {"model": {"embeddingTables": tables}, **spec},
+    }
+
+
+def job(name: str = "job", **spec: Any) -> DLRMTrainingJob:
+    """Return a job of two tables with these parts of its spec."""
+    return DLRMTrainingJob.from_data(job_data(name, **spec))
+
+
+def condition(kind: str = "Planned", **fields: Any) -> Condition:
+    """Return a condition that holds."""
+    defaults = {
+        "type": kind,
+        "status": "True",
+        "reason": "PlanWritten",
+        "message": "2 tables",
+        "lastTransitionTime": "2026-01-02T03:04:05Z",
+    }
+    return validated(Condition, defaults | fields, where="condition")
+
+
+def status(**fields: Any) -> Status:
+    """Return the status of a running job, every field of it given."""
+    time = "2026-01-02T03:04:05Z"
+    cost = {
+        "totalMicroseconds": 1500,
+        "computeMicroseconds": 900,
+        "forwardCommunicationMicroseconds": 350,
+        "backwardCommunicationMicroseconds": 250,
+        "maxDeviceMemoryMiB": 4096,
+        "source": "simulated:test-80gb",
+    }
+    measured = cost | {"totalMicroseconds": 1650, "stepMicroseconds": 4000, "steps": 100, "lastUpdatedTime": time}
+    running = condition("Running", observedGeneration=1).model_dump(mode="json")
+    stage = {
+        "name": "Planning",
+        "state": "Succeeded",
+        "attempts": 1,
+        "startTime": time,
+        "completionTime": time,
+        "jobName": "job-planner-1",
+        "message": "2 tables on 2 devices",
+    }
+    defaults = {
+        "observedGeneration": 1,
+        "stage": "Running",
+        "reason": "AllWorkersReady",
+        "message": "2 of 2 workers are ready",
+        "startTime": time,
+        "completionTime": time,
+        "restarts": 2,
+        "restartsCountTowardsMax": 1,
+        "conditions": [running],
+        "stages": [stage],
+        "workers": {"desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "selector": "job=a"},
+        "hardware": {
+            "gpuProduct": "NVIDIA-H100-80GB-HBM3",
+            "gpusPerNode": 8,
+            "gpuMemoryMiB": 81559,
+            "driverVersion": "580.65.06",
+            "fingerprint": "0" * 64,
+        },
+        "profile": {"configMapRef": {"name": "profile-0", "key": "a"}, "cached": True, "source": "measured:h100-80gb"},
+        "plan": {
+            "configMapRef": {"name": "job-plan-0", "key": "plan.json"},
+            "hash": "0" * 64,
+            "inputsHash": "1" * 64,
+            "algorithm": "neuroshard",
+            "worldSize": 2,
+        },
+        "cost": {
+            "predicted": cost,
+            "baseline": {"algorithm": "size_greedy", "totalMicroseconds": 2000},
+            "measured": measured,
+            "errorPercent": 10,
+        },
+        "trainerStatus": {
+            "progressPercentage": 40,
+            "estimatedRemainingSeconds": 60,
+            "metrics": [{"name": "auc", "value": "0.79"}],
+            "lastUpdatedTime": time,
+        },
+        "checkpoint": {"path": "/checkpoints/step-100", "step": 100, "time": time},
+        "lastFailure": {
+            "stage": "Running",
+            "podName": "job-worker-0-1",
+            "nodeName": "node-2",
+            "containerName": "trainer",
+            "exitCode": 137,
+            "reason": "OOMKilled",
+            "message": "killed",
+            "time": time,
+        },
+    }
+    return validated(Status, defaults | fields, where="status")

@@ -6,12 +6,15 @@ from pathlib import Path
 
 from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.document import Document
+from neuroshard_api.hardware import Hardware
 from neuroshard_api.plan import Plan
+from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.request import Constraints, PlanRequest
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Topology
+from neuroshard_api.torchrec_plan import TorchRecPlan
 
 DOCUMENTS: tuple[type[Document], ...] = (
     TableSet,
@@ -22,6 +25,9 @@ DOCUMENTS: tuple[type[Document], ...] = (
     Plan,
     ProfileRecord,
     StepReport,
+    TorchRecPlan,
+    Hardware,
+    TrainingProgress,
 )
 
 

@@ -12,12 +12,20 @@ class RankTimes(Value):
     """Rolling medians of one rank, in milliseconds per step."""
 
     rank: Annotated[int, Field(ge=0)]
+    input_communication_ms: Annotated[float, Field(ge=0)] = 0.0
+    """Indices on their way to the shards; no part of a plan's predicted cost."""
     forward_compute_ms: Annotated[float, Field(ge=0)]
+    """Lookup kernels."""
     backward_compute_ms: Annotated[float, Field(ge=0)]
+    """Gradient and fused optimizer."""
     forward_communication_ms: Annotated[float, Field(ge=0)]
+    """From the end of this rank's lookups to all pooled embeddings there: the wait for slower ranks is part of it."""
     backward_communication_ms: Annotated[float, Field(ge=0)]
+    """From this rank's gradients of the pooled embeddings to all of them at the shards."""
     dense_ms: Annotated[float, Field(ge=0)]
+    """The rest of the step: dense layers, their gradients' all-reduce and optimizer."""
     data_wait_ms: Annotated[float, Field(ge=0)]
+    """From asking for a batch to having it."""
     step_ms: Annotated[float, Field(ge=0)]
 
 

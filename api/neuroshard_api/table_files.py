@@ -6,13 +6,16 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from neuroshard_api.document import DocumentError, read_text, validated
+from neuroshard_api.document import DocumentError, parse_data, read_text, validated
 from neuroshard_api.tables import TableSet
 
 REQUIRED_COLUMNS = ("name", "num_embeddings", "embedding_dim", "pooling_factor")
 OPTIONAL_COLUMNS = ("data_type", "feature_names", "zipf_exponent", "colocation_group")
 FEATURE_SEPARATOR = "|"
 """Between the names in a cell of feature_names."""
+
+SUFFIXES = (".csv", ".json", ".yaml", ".yml")
+"""Of files that hold a table set."""
 
 _INTEGERS = ("num_embeddings", "embedding_dim")
 _NUMBERS = ("pooling_factor", "zipf_exponent")
@@ -23,13 +26,24 @@ def read_table_set(path: Path) -> TableSet:
 
     Raises DocumentError, naming the file and the field, or in a CSV the line and the column.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".csv":
-        return parse_csv(read_text(path), where=str(path), name=path.stem)
-    if suffix in {".json", ".yaml", ".yml"}:
-        return TableSet.read(path)
-    found = f"the suffix is {suffix!r}" if suffix else "it has no suffix"
-    raise DocumentError(str(path), [f"is no table set that can be read: {found}, expected .csv, .json, .yaml or .yml"])
+    _require_known_suffix(path.name, where=str(path))
+    return parse_table_set(read_text(path), name=path.name, where=str(path))
+
+
+def parse_table_set(text: str, *, name: str, where: str) -> TableSet:
+    """Read a table set from text; the suffix of the file's name says how it is written. Raises DocumentError."""
+    _require_known_suffix(name, where=where)
+    path = Path(name)
+    if path.suffix.lower() == ".csv":
+        return parse_csv(text, where=where, name=path.stem)
+    return TableSet.from_data(parse_data(text, where=where, is_json=path.suffix.lower() == ".json"), where=where)
+
+
+def _require_known_suffix(name: str, *, where: str) -> None:
+    suffix = Path(name).suffix
+    if suffix.lower() not in SUFFIXES:
+        found = f"the suffix is {suffix!r}" if suffix else "it has no suffix"
+        raise DocumentError(where, [f"is no table set that can be read: {found}, expected .csv, .json, .yaml or .yml"])
 
 
 def parse_csv(text: str, *, where: str, name: str) -> TableSet:

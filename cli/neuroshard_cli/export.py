@@ -25,10 +25,10 @@ def export(
 
     Neither torch nor TorchRec is needed to write it.
     """
-    from neuroshard_planner.interop.torchrec_document import DEFAULT_MODULE_PATH, torchrec_plan
+    from neuroshard_api.torchrec_plan import DEFAULT_MODULE_PATH, TorchRecPlan
 
     path = DEFAULT_MODULE_PATH if module_path is None else module_path
-    text = torchrec_plan(read_plan(plan), module_path=path, compute_device=compute_device).to_json()
+    text = TorchRecPlan.of(read_plan(plan), module_path=path, compute_device=compute_device).to_json()
     if out is None:
         print_document(text)
     else:

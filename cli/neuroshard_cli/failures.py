@@ -5,7 +5,7 @@ import json
 import sys
 import traceback
 
-from neuroshard_cli.exit_codes import ExitCode
+from neuroshard_api.exit_codes import ExitCode
 
 OPTIONAL_PACKAGES = {
     "torch": "pretrain",
@@ -13,6 +13,11 @@ OPTIONAL_PACKAGES = {
     "numpy": "planner",
     "safetensors": "planner",
     "jinja2": "planner",
+    "kubernetes": "client",
+    "psutil": "run",
+    "scipy": "profiler",
+    "pyarrow": "profiler",
+    "fbgemm_gpu": "profiler",
 }
 """Packages that a command may lack, with the extra that installs each."""
 
@@ -55,27 +60,19 @@ def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
 
 def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
     """Return the exit code and the sentence of an error that people can mend. None: it is a bug of ours."""
-    if isinstance(error, CommandError):
-        return error.exit_code, str(error)
+    code = getattr(error, "exit_code", None)  # the errors of each room carry theirs
+    if isinstance(code, ExitCode):
+        return code, str(error)
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error)
     if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
         return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; choose another place"
+    from neuroshard_api.config_map import ConfigMapTooLargeError
     from neuroshard_api.document import DocumentError
 
-    if isinstance(error, DocumentError):
-        return ExitCode.INVALID_INPUT, str(error)
-    from neuroshard_planner.errors import BundleError, InfeasibleError, MissingPackageError, PlannerError
-
-    if isinstance(error, PlannerError):
-        codes = (
-            (InfeasibleError, ExitCode.INFEASIBLE),
-            (BundleError, ExitCode.UNUSABLE_BUNDLE),
-            (MissingPackageError, ExitCode.MISSING_PACKAGE),
-        )
-        code = next((code for kind, code in codes if isinstance(error, kind)), ExitCode.INVALID_INPUT)
-        return code, str(error)
-    return None
+    if isinstance(error, ConfigMapTooLargeError):
+        return ExitCode.TOO_LARGE, str(error)
+    return (ExitCode.INVALID_INPUT, str(error)) if isinstance(error, DocumentError) else None
 
 
 def _missing_package(error: ModuleNotFoundError) -> tuple[ExitCode, str] | None:

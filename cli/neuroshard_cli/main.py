@@ -1,33 +1,57 @@
 """The ``neuroshard`` command: registers the commands and turns every error into a sentence and an exit code."""
 
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_profiler.commands import profile
 from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
 from neuroshard_cli.compare import compare
 from neuroshard_cli.devices import devices
-from neuroshard_cli.exit_codes import ExitCode
 from neuroshard_cli.explain import explain
 from neuroshard_cli.export import export
 from neuroshard_cli.failures import CommandError, report_failure
+from neuroshard_cli.logs import logs
 from neuroshard_cli.output import ReaderGoneError
 from neuroshard_cli.plan import plan
 from neuroshard_cli.pretrain import pretrain
+from neuroshard_cli.publish import publish
 from neuroshard_cli.report import report
+from neuroshard_cli.run import run as run_job
+from neuroshard_cli.status import status
+from neuroshard_cli.submit import submit
 from neuroshard_cli.validate import validate
 from neuroshard_cli.workloads import workloads
 
-COMMANDS = (plan, compare, explain, report, validate, export, pretrain, calibrate, workloads, devices)
+COMMANDS = (
+    run_job,
+    plan,
+    compare,
+    explain,
+    report,
+    validate,
+    export,
+    profile,
+    pretrain,
+    calibrate,
+    workloads,
+    devices,
+    submit,
+    status,
+    logs,
+    publish,
+)
 """In the order in which help lists them."""
 
 # Help as plain text: it appears in a tenth of a second, and greps.
 app = typer.Typer(name="neuroshard", rich_markup_mode=None)
 for each in COMMANDS:
-    app.command()(each)
+    app.command("run" if each is run_job else None)(each)
 
 
 def _show_version(wanted: bool) -> None:
@@ -49,7 +73,7 @@ def options(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are told on stderr."""
-    as_json = "--json" in arguments
+    as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
     try:
         code = app(list(arguments) or ["--help"], prog_name="neuroshard", standalone_mode=False)
     except ReaderGoneError:

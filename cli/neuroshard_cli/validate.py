@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from neuroshard_api.exit_codes import ExitCode
 
-from neuroshard_cli.exit_codes import ExitCode
 from neuroshard_cli.output import print_document, say
 
 if TYPE_CHECKING:

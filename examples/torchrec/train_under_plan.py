@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_planner.interop.torchrec import load_sharding_plan
-from neuroshard_planner.interop.torchrec_document import TorchRecPlan
+from neuroshard_api.torchrec_plan import TorchRecPlan
+from neuroshard_trainer.plan_adapter import load_sharding_plan
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv

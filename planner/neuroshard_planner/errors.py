@@ -12,9 +12,16 @@ PlannerError
     `-- BundleDamagedError    copy or make the bundle again
 """
 
+from typing import ClassVar
+
+from neuroshard_api.exit_codes import ExitCode
+
 
 class PlannerError(ValueError):
     """Base of all; the message says what is wrong, what was found and what to try."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INVALID_INPUT
+    """What a command that fails for this reason ends with."""
 
 
 class RequestError(PlannerError):
@@ -24,6 +31,8 @@ class RequestError(PlannerError):
 class InfeasibleError(PlannerError):
     """No plan fits the devices under the constraints."""
 
+    exit_code = ExitCode.INFEASIBLE
+
 
 class PlanError(PlannerError):
     """A plan does not match its own request, or says what the planner cannot score."""
@@ -32,9 +41,13 @@ class PlanError(PlannerError):
 class MissingPackageError(PlannerError):
     """An optional package is not installed."""
 
+    exit_code = ExitCode.MISSING_PACKAGE
+
 
 class BundleError(PlannerError):
     """A bundle of cost models cannot be used."""
+
+    exit_code = ExitCode.UNUSABLE_BUNDLE
 
 
 class BundleNotFoundError(BundleError):

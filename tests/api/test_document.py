@@ -21,6 +21,8 @@ EXAMPLES: tuple[Document, ...] = (
     builders.plan(),
     builders.profile_record(),
     builders.step_report(),
+    builders.hardware(),
+    builders.progress(),
 )
 each_document = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.schema_name)
 

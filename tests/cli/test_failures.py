@@ -3,7 +3,7 @@ import json
 
 import pytest
 from neuroshard_api.document import DocumentError
-from neuroshard_cli.exit_codes import ExitCode
+from neuroshard_api.exit_codes import ExitCode
 from neuroshard_cli.failures import CommandError, report_failure
 from neuroshard_planner.errors import BundleError, InfeasibleError, PlannerError, RequestError
 

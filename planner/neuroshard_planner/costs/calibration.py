@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 from neuroshard_api.bundle import BundleManifest, Calibration
 from neuroshard_api.records import CommunicationSample, ComputeSample, ProfileRecord
-from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Topology
 
 from neuroshard_planner.costs.bundle_store import NETWORK_FEATURES, CostBundle, load_bundle, read_weights, save_bundle
 from neuroshard_planner.costs.records_store import read_records
-from neuroshard_planner.costs.reuse import shard_arrays
+from neuroshard_planner.costs.reuse import sample_shards
 from neuroshard_planner.costs.shards import FloatArray
 from neuroshard_planner.errors import RecordsError
 
@@ -44,21 +43,25 @@ def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManif
         RecordsError: the records cannot be read, are too few or of several machines.
         BundleError: the bundle cannot be read.
     """
+    return calibrate_to(read_records(records_path), bundle_dir, output, where=str(records_path))
+
+
+def calibrate_to(
+    records: Sequence[ProfileRecord], bundle_dir: Path, output: Path, *, where: str = "records"
+) -> BundleManifest:
+    """Do the same with records at hand; ``where`` is what errors call them."""
     loaded = load_bundle(bundle_dir)
     bundle = replace(loaded, manifest=loaded.manifest.model_copy(update={"calibration": None}))
-    records = read_records(records_path)
-    sources = sorted({record.source for record in records})
-    if len(sources) > 1:
-        raise RecordsError(f"{records_path}: holds records of several machines ({', '.join(sources)}); split the file")
+    source = one_source(records, where=where)
     num_compute = sum(record.compute is not None for record in records)
     if num_compute < MIN_RECORDS:
         raise RecordsError(
-            f"{records_path}: holds {num_compute} compute records, at least {MIN_RECORDS} are needed to tell a "
+            f"{where}: holds {num_compute} compute records, at least {MIN_RECORDS} are needed to tell a "
             f"different machine from noise; measure {MIN_RECORDS - num_compute} more"
         )
     fits = {name: _fit_left_out(pairs) for name, pairs in _pairs(bundle, records).items() if len(pairs) >= MIN_RECORDS}
     calibration = Calibration(
-        source=sources[0],
+        source=source,
         num_records=sum(fit.num_records for fit in fits.values()),
         **{f"{name}_scale": fit.scale for name, fit in fits.items()},
         mape_before=float(np.concatenate([fit.errors_before for fit in fits.values()]).mean()),
@@ -67,6 +70,16 @@ def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManif
     return save_bundle(
         output, bundle.manifest.model_copy(update={"calibration": calibration}), read_weights(bundle_dir)
     )
+
+
+def one_source(records: Sequence[ProfileRecord], *, where: str) -> str:
+    """Return the label of all records. Raises RecordsError if there are several or none."""
+    sources = sorted({record.source for record in records})
+    if len(sources) > 1:
+        raise RecordsError(f"{where}: holds records of several machines ({', '.join(sources)}); split the file")
+    if not sources:
+        raise RecordsError(f"{where}: holds no records; measure first")
+    return sources[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,13 +107,7 @@ def _pairs(bundle: CostBundle, records: Sequence[ProfileRecord]) -> dict[str, Fl
 
 
 def _compute_pair(bundle: CostBundle, record: ProfileRecord, sample: ComputeSample) -> FloatArray:
-    tables = TableSet(
-        # Tables of a fused call may repeat; a set's names must not.
-        tables=tuple(table.model_copy(update={"name": f"t{index}"}) for index, table in enumerate(sample.tables)),
-        reuse_batch_size=sample.reuse_batch_size,
-    )
-    shards = shard_arrays(tables, global_batch_size=sample.batch_size, optimizer=sample.optimizer)
-    predicted = bundle.compute_ms(bundle.represent(shards).sum(axis=0))
+    predicted = bundle.compute_ms(bundle.represent(sample_shards(sample)).sum(axis=0))
     return np.array([predicted, [record.forward_ms, record.backward_ms]], dtype=np.float64).T
 
 

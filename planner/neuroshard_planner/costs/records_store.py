@@ -1,5 +1,11 @@
-"""Files of profile records, one JSON document per line. Reads them; measures and judges nothing."""
+"""Files of profile records, one JSON document per line. Reads them; measures and judges nothing.
 
+A profiler that is killed leaves a last line without its end. Such a line is no record yet and is passed over; a broken
+line anywhere else is an error.
+"""
+
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from neuroshard_api.document import DocumentError
@@ -15,19 +21,45 @@ def read_records(path: Path) -> tuple[ProfileRecord, ...]:
 
     Raises RecordsError that names file, line and field for anything else that is not a complete record.
     """
+    lines, rest = _lines(path)
+    if rest.strip() and not (lines and _is_cut(rest)):
+        lines.append(rest)
+    return tuple(record for record in _records(path, lines) if not record.out_of_memory)
+
+
+def ended_records(path: Path) -> tuple[tuple[ProfileRecord, ...], int]:
+    """Read the lines that are ended, also those of samples that ran out of memory; return how many bytes they fill.
+
+    Raises RecordsError as read_records does.
+    """
+    lines, _ = _lines(path)
+    return _records(path, lines), sum(len(line) + 1 for line in lines)
+
+
+def _lines(path: Path) -> tuple[list[bytes], bytes]:
+    """Return the ended lines, and what follows the last of them."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise RecordsError(f"{path}: is not text in UTF-8; expected one JSON record per line") from error
+        *lines, rest = path.read_bytes().split(b"\n")
     except OSError as error:
         raise RecordsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    records = [
+    return lines, rest
+
+
+def _is_cut(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _records(path: Path, lines: Sequence[bytes]) -> tuple[ProfileRecord, ...]:
+    return tuple(
         _record(line, where=f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line.strip()
-    ]
-    return tuple(record for record in records if not record.out_of_memory)
+    )
 
 
-def _record(line: str, *, where: str) -> ProfileRecord:
+def _record(line: bytes, *, where: str) -> ProfileRecord:
     try:
         record = ProfileRecord.from_json(line, where=where)
     except DocumentError as error:

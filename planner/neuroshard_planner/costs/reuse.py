@@ -5,6 +5,7 @@ or derived from rows, lookups and a Zipf exponent. docs/concepts/reuse.md derive
 """
 
 import numpy as np
+from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import REUSE_BINS, Optimizer, Table, TableSet
 
 from neuroshard_planner.costs.hit_counts import MEAN_HITS, mix_poisson_bins, poisson_bins, rescaled_bins
@@ -34,19 +35,39 @@ def shard_arrays(tables: TableSet, *, global_batch_size: int, optimizer: Optimiz
     )
 
 
+def sample_tables(sample: ComputeSample) -> TableSet:
+    """Return the tables of a measured call as a set: they may repeat in a call, a set's names must not."""
+    return TableSet(
+        tables=tuple(table.model_copy(update={"name": f"t{index}"}) for index, table in enumerate(sample.tables)),
+        reuse_batch_size=sample.reuse_batch_size,
+    )
+
+
+def sample_shards(sample: ComputeSample) -> ShardArrays:
+    """Return one whole-table shard per table of a measured call, in their order."""
+    return shard_arrays(sample_tables(sample), global_batch_size=sample.batch_size, optimizer=sample.optimizer)
+
+
 def zipf_counts(num_rows: FloatArray, *, lookups: FloatArray, exponents: FloatArray) -> FloatArray:
     """Return [n, 17]: expected rows per bin when rank r is looked up in proportion to 1 / r ** exponent.
 
-    Ranks are gathered in cells that grow geometrically (the first ranks alone in theirs); the rows of a cell share
-    its mean rate, and a row's hits are Poisson.
+    The rows of a cell of ranks share its mean rate, and a row's hits are Poisson.
+    """
+    _, rows, frequency = rank_cells(num_rows, exponents)
+    rates = frequency * (lookups / (frequency * rows).sum(axis=1))[:, None]
+    return mix_poisson_bins(rates, rows)
+
+
+def rank_cells(num_rows: FloatArray, exponents: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return for 160 cells of ranks, each [n, 160]: ranks before the cell, ranks in it, and 1 / r ** exponent in it.
+
+    Cells grow geometrically; the first ranks are alone in theirs, and some cells are empty.
     """
     powers = np.arange(_RANK_CELLS + 1) / _RANK_CELLS
     upper = np.round(num_rows[:, None] ** powers)
     lower = np.concatenate((np.zeros((len(num_rows), 1)), upper[:, :-1]), axis=1)
-    rows = upper - lower
     frequency = ((lower + upper + 1) / 2) ** -exponents[:, None]
-    rates = frequency * (lookups / (frequency * rows).sum(axis=1))[:, None]
-    return mix_poisson_bins(rates, rows)
+    return lower, upper - lower, frequency
 
 
 def rescaled_counts(histograms: FloatArray, *, num_rows: FloatArray, lookups: FloatArray, ratio: float) -> FloatArray:
@@ -87,7 +108,7 @@ def _row_counts(tables: TableSet, rows: FloatArray, pooling: FloatArray, global_
             lookups=pooling[measured] * tables.reuse_batch_size,
             ratio=global_batch_size / tables.reuse_batch_size,
         )
-    exponents = np.array([_zipf_exponent(table, tables) for table in tables.tables])
+    exponents = np.array([zipf_exponent(table, tables) for table in tables.tables])
     derived = np.flatnonzero(~measured)
     for start in range(0, len(derived), _CHUNK_TABLES):
         chunk = derived[start : start + _CHUNK_TABLES]
@@ -96,7 +117,8 @@ def _row_counts(tables: TableSet, rows: FloatArray, pooling: FloatArray, global_
     return counts
 
 
-def _zipf_exponent(table: Table, tables: TableSet) -> float:
+def zipf_exponent(table: Table, tables: TableSet) -> float:
+    """Return the exponent that holds for a table: its own, else the set's, else the default."""
     for exponent in (table.zipf_exponent, tables.zipf_exponent):
         if exponent is not None:
             return exponent

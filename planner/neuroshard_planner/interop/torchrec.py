@@ -1,4 +1,4 @@
-"""Plans in TorchRec's types, there and back. Importing this needs nothing; calling it needs torchrec."""
+"""Plans made by TorchRec, as plan documents. Importing this needs nothing; calling it needs torchrec."""
 
 from typing import TYPE_CHECKING
 
@@ -9,38 +9,10 @@ from neuroshard_api.tables import Table
 from neuroshard_planner.emission import SCORED_TYPES
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.imported_plan import imported_plan
-from neuroshard_planner.interop.installed import require_torchrec
-from neuroshard_planner.interop.torchrec_document import (
-    DEFAULT_MODULE_PATH,
-    ComputeDevice,
-    TorchRecParameter,
-    TorchRecPlan,
-    torchrec_plan,
-)
 from neuroshard_planner.search import Bundle
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ParameterSharding, ShardingPlan
-
-
-def to_sharding_plan(
-    plan: Plan, *, module_path: str = DEFAULT_MODULE_PATH, compute_device: ComputeDevice = "cuda"
-) -> "ShardingPlan":
-    """Return the plan for DistributedModelParallel; arguments and errors as torchrec_plan's."""
-    return load_sharding_plan(torchrec_plan(plan, module_path=module_path, compute_device=compute_device))
-
-
-def load_sharding_plan(exported: TorchRecPlan) -> "ShardingPlan":
-    """Return an exported plan in TorchRec's types. Raises MissingPackageError without torchrec."""
-    require_torchrec("a TorchRec ShardingPlan")
-    from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan  # noqa: PLC0415
-
-    return ShardingPlan(
-        plan={
-            path: EmbeddingModuleShardingPlan({name: _sharding(parameter) for name, parameter in tables.items()})
-            for path, tables in exported.modules.items()
-        }
-    )
 
 
 def from_sharding_plan(
@@ -69,32 +41,6 @@ def from_sharding_plan(
     order = [name for name in wanted if name in given] + [name for name in given if name not in wanted]
     tables = tuple(_table(name, wanted.get(name), given[name]) for name in order)
     return imported_plan(tables, request, bundle=bundle)
-
-
-def _sharding(parameter: TorchRecParameter) -> "ParameterSharding":
-    from torchrec.distributed.types import (  # noqa: PLC0415
-        EnumerableShardingSpec,
-        ParameterSharding,
-        ShardMetadata,
-    )
-    from torchrec.modules.embedding_configs import DataType  # noqa: PLC0415
-
-    return ParameterSharding(
-        sharding_type=parameter.sharding_type.value,
-        compute_kernel=parameter.compute_kernel,
-        ranks=list(parameter.ranks),
-        sharding_spec=EnumerableShardingSpec(
-            [
-                ShardMetadata(
-                    shard_offsets=list(shard.shard_offsets),
-                    shard_sizes=list(shard.shard_sizes),
-                    placement=shard.placement,
-                )
-                for shard in parameter.shards
-            ]
-        ),
-        output_dtype=None if parameter.output_dtype is None else DataType[parameter.output_dtype.value],
-    )
 
 
 def _table(name: str, table: Table | None, sharding: "ParameterSharding") -> TablePlacement:

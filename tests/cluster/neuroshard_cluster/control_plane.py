@@ -63,9 +63,7 @@ def kube_apiserver(pki: Authority, audit_log: Path) -> list[str]:
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
-        "--service-account-issuer=https://kubernetes.default.svc",
-        f"--service-account-key-file={pki.path('tokens', 'key')}",
-        f"--service-account-signing-key-file={pki.path('tokens', 'key')}",
+        *service_account_tokens(pki),
         f"--service-cluster-ip-range={network.SERVICE_RANGE}",
         f"--kubelet-client-certificate={pki.path('admin', 'crt')}",
         f"--kubelet-client-key={pki.path('admin', 'key')}",
@@ -83,6 +81,15 @@ def kube_apiserver(pki: Authority, audit_log: Path) -> list[str]:
         f"--audit-log-path={audit_log}",
         "--audit-log-maxsize=100",
         "--audit-log-maxbackup=2",
+    ]
+
+
+def service_account_tokens(pki: Authority) -> list[str]:
+    """Sign and check the tokens of service accounts with the authority's own key."""
+    return [
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={pki.path('tokens', 'key')}",
+        f"--service-account-signing-key-file={pki.path('tokens', 'key')}",
     ]
 
 

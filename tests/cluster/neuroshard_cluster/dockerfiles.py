@@ -38,7 +38,8 @@ class ImageBuilder:
         """
         # RUN steps reach package registries as this machine does: over its network, trusting what it trusts.
         machine = ["--network=host", f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"]
-        arguments = [f"--build-arg=BASE_IMAGE={self._base()}", f"--build-arg=SSL_CERT_FILE={self._certificates()}"]
+        values = {"BASE_IMAGE": self._base(), "SSL_CERT_FILE": self._certificates(), "DEVICE": "cpu"}
+        arguments = [f"--build-arg={name}={value}" for name, value in values.items()]
         options = ["--layers", "--pull-never", f"--tag={tag}", f"--file={dockerfile}"]
         self._buildah("build", *machine, *arguments, *options, str(context))
         return self._archive(tag)

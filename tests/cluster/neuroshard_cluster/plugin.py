@@ -3,6 +3,7 @@
 Tests with one of the marks are deselected unless `--cluster NAME` names a cluster that was made for tests.
 """
 
+import contextlib
 import dataclasses
 import re
 import uuid
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from neuroshard_cluster import diagnosis
+from neuroshard_cluster.bare_api import BareApi
+from neuroshard_cluster.bare_api import bare_api as run_bare_api
 from neuroshard_cluster.cluster import Cluster
-from neuroshard_cluster.errors import ClusterError
+from neuroshard_cluster.errors import ClusterError, HostError
 from neuroshard_cluster.folders import Home, default_home
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.providers import PROVIDERS, open_cluster, require_test_context
@@ -90,6 +93,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def cluster(pytestconfig: pytest.Config) -> Cluster:
     """The cluster that `--cluster` names."""
     return pytestconfig.stash[CLUSTER]
+
+
+@pytest.fixture(scope="session")
+def bare_api(tmp_path_factory: pytest.TempPathFactory, home: Home) -> Iterator[BareApi]:
+    """An API server without nodes or controllers, for tests without a cluster; skips where it has not been built."""
+    with contextlib.ExitStack() as stack:
+        try:
+            running = stack.enter_context(run_bare_api(tmp_path_factory.mktemp("bare-api"), home))
+        except HostError as error:
+            pytest.skip(f"no API server: {error}")
+        yield running
 
 
 @pytest.fixture(scope="session")

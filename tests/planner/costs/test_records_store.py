@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_planner.costs.records_store import read_records
+from neuroshard_planner.costs.records_store import ended_records, read_records
 from neuroshard_planner.errors import RecordsError
 from record_builders import communication_record, compute_record, written
 
@@ -46,14 +46,41 @@ def test_every_device_of_a_collective_has_a_time(tmp_path: Path) -> None:
         read_records(written(tmp_path, communication_record(device_ms=(1.0,))))
 
 
-def test_a_cut_line_is_named(tmp_path: Path) -> None:
-    """A writer that was stopped leaves half a line."""
+def test_a_last_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
+    """A profiler that was killed leaves half a line; the records before it hold."""
     path = written(tmp_path, compute_record())
     text = path.read_text(encoding="utf-8")
     path.write_text(text + text[:100], encoding="utf-8")
 
+    assert read_records(path) == (compute_record(),)
+
+
+def test_a_last_line_without_its_end_counts_if_it_is_whole(tmp_path: Path) -> None:
+    """Editors leave the last newline out."""
+    path = written(tmp_path, compute_record(), compute_record())
+    path.write_text(path.read_text(encoding="utf-8").rstrip("\n"), encoding="utf-8")
+
+    assert len(read_records(path)) == 2
+
+
+def test_a_cut_line_before_others_is_named(tmp_path: Path) -> None:
+    """Half a line that others follow was not left by a profiler that was killed."""
+    path = written(tmp_path, compute_record())
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text + text[:100] + "\n" + text, encoding="utf-8")
+
     with pytest.raises(RecordsError, match="line 2: is not complete JSON"):
         read_records(path)
+
+
+def test_ended_records_end_where_the_next_one_is_written(tmp_path: Path) -> None:
+    """A profiler that goes on removes what follows the last ended line, and keeps samples that had no memory."""
+    failed = compute_record().model_copy(update={"out_of_memory": True, "forward_ms": None, "backward_ms": None})
+    path = written(tmp_path, compute_record(), failed)
+    whole = path.stat().st_size
+    path.write_text(path.read_text(encoding="utf-8") + "{", encoding="utf-8")
+
+    assert ended_records(path) == ((compute_record(), failed), whole)
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,227 @@
+"""What a DLRMTrainingJob runs its workers in: ``spec.trainer``, ``spec.podTemplate`` and ``spec.rendezvous``."""
+
+from decimal import ROUND_CEILING, Decimal
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from neuroshard_api.resource import ATOMIC, INT32_MAX, INT_OR_STRING, Checked, Part, ResourceAmount, Rule, Size, Unique
+
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+"""Extended resources that count as devices."""
+
+MAX_DEVICES_PER_NODE = 4096
+
+OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
+"""Schema of what is passed on as it is: the API server checks it in the object that it ends up in."""
+
+Image = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^\S+$")]
+Words = Annotated[
+    tuple[Annotated[str, Field(max_length=8192)], ...],
+    Field(max_length=128, json_schema_extra=ATOMIC),
+]
+Amounts = Annotated[dict[str, ResourceAmount], Field(max_length=32)]
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=65536)]], Field(max_length=64)]
+Fields = Annotated[dict[str, Any], Field(json_schema_extra=OPEN)]
+
+
+def _is_gpu_count(amount: int | str) -> bool:
+    text = str(amount)
+    return text.isascii() and text.isdecimal() and 1 <= len(text) <= 4 and int(text) >= 1  # noqa: PLR2004 - as in CEL
+
+
+class Resources(Part):
+    """Resources of a container, as in a pod."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.limits) || self.limits.all(name, !(name in ['nvidia.com/gpu', 'amd.com/gpu']) || "
+            "string(self.limits[name]).matches('^[1-9][0-9]{0,3}$'))",
+            message="limits of nvidia.com/gpu and amd.com/gpu must be whole numbers from 1 to 9999",
+            holds=lambda resources: all(
+                _is_gpu_count(amount) for name, amount in resources.limits.items() if name in GPU_RESOURCES
+            ),
+        ),
+    )
+
+    limits: Amounts = Field(default_factory=dict)
+    """Most that the container may use, by resource name; nvidia.com/gpu is its number of GPUs."""
+    requests: Amounts = Field(default_factory=dict)
+    """What the scheduler sets aside, by resource name. Not given: the limits."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the container; 0 where there are none."""
+        return next((int(self.limits[name]) for name in GPU_RESOURCES if name in self.limits), 0)
+
+
+class PullPolicy(StrEnum):
+    """When an image is fetched."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class EnvironmentVariable(Part):
+    """One environment variable, as in a pod's container."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!self.name.startsWith('PET_')",
+            message="PET_* variables are torchrun's own settings, which the operator makes; choose another name",
+            holds=lambda variable: not variable.name.startswith("PET_"),
+        ),
+        Rule(
+            cel="!(has(self.value) && has(self.valueFrom))",
+            message="set at most one of value and valueFrom",
+            holds=lambda variable: variable.value is None or variable.value_from is None,
+        ),
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
+    """Name of the variable. Names that begin with PET_ are refused: they are torchrun's own settings."""
+    value: Annotated[str, Field(max_length=32768)] | None = None
+    """Its value; $(NAME) stands for the value of an earlier variable. Not given: empty."""
+    value_from: Fields | None = None
+    """Where its value comes from (configMapKeyRef, secretKeyRef, fieldRef or resourceFieldRef), passed on to the pod.
+    Not given: value."""
+
+
+class SharedMemory(Part):
+    """The memory volume of the workers."""
+
+    enabled: bool = True
+    """Whether a memory volume is mounted at /dev/shm; without it containers have 64 MiB, too little for data loaders
+    and NCCL."""
+    size_limit: Size | None = None
+    """Most it may hold, as bytes or with a suffix such as 64Gi; counts towards the container's memory. Not given: the
+    memory limit of the container."""
+
+
+ProcsPerNode = Annotated[
+    int | str,
+    Checked(
+        rules=(
+            Rule(
+                cel="type(self) == string ? self in ['auto', 'gpu', 'cpu'] : (self >= 1 && self <= 4096)",
+                message="must be auto, gpu, cpu or an integer from 1 to 4096",
+                holds=lambda value: (
+                    value in {"auto", "gpu", "cpu"} if isinstance(value, str) else 1 <= value <= MAX_DEVICES_PER_NODE
+                ),
+            ),
+        ),
+        schema=INT_OR_STRING,
+    ),
+]
+
+
+class Trainer(Part):
+    """The workers: torchrun processes, as many on each node as it has devices."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="type(self.numProcPerNode) != string || self.numProcPerNode != 'gpu' || "
+            "(has(self.resourcesPerNode.limits) && "
+            "self.resourcesPerNode.limits.exists(name, name in ['nvidia.com/gpu', 'amd.com/gpu']))",
+            message="numProcPerNode gpu needs a limit of nvidia.com/gpu or amd.com/gpu in resourcesPerNode",
+            holds=lambda trainer: trainer.num_proc_per_node != "gpu" or trainer.num_gpus_per_node > 0,
+        ),
+        Rule(
+            cel="type(self.numProcPerNode) != string || self.numProcPerNode != 'cpu' || "
+            "(has(self.resourcesPerNode.limits) && 'cpu' in self.resourcesPerNode.limits)",
+            message="numProcPerNode cpu needs a limit of cpu in resourcesPerNode",
+            holds=lambda trainer: trainer.num_proc_per_node != "cpu" or "cpu" in trainer.limits,
+        ),
+        Rule(
+            cel="type(self.numProcPerNode) == string || "
+            "!has(self.resourcesPerNode.limits) || self.resourcesPerNode.limits.all(name, "
+            "!(name in ['nvidia.com/gpu', 'amd.com/gpu']) || "
+            "!quantity(string(self.resourcesPerNode.limits[name])).isLessThan(quantity(string(self.numProcPerNode))))",
+            message="numProcPerNode must not be more than the GPUs of resourcesPerNode",
+            holds=lambda trainer: (
+                isinstance(trainer.num_proc_per_node, str)
+                or trainer.num_gpus_per_node == 0
+                or trainer.num_proc_per_node <= trainer.num_gpus_per_node
+            ),
+        ),
+    )
+
+    image: Image | None = None
+    """Image of the workers. Not given: the trainer that the operator was installed with."""
+    image_pull_policy: PullPolicy | None = None
+    """When the image is fetched: Always, IfNotPresent or Never. Not given: Kubernetes' default, Always for the tag
+    latest and IfNotPresent for others."""
+    command: Words = ()
+    """Your own trainer, such as [torchrun, /app/train.py]: it finds torchrun's settings in PET_* variables and the
+    plan in the file that NEUROSHARD_PLAN names. Empty: NeuroShard's trainer, which trains spec.model on spec.data."""
+    args: Words = ()
+    """Arguments behind the command, or behind those of NeuroShard's trainer."""
+    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=128), Unique(key="name")] = ()
+    """Environment of the workers, beside what the operator sets: PET_* and NEUROSHARD_*."""
+    num_nodes: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Nodes, one worker pod each. Can be changed only while the job is suspended; then it is planned anew."""
+    num_proc_per_node: ProcsPerNode = "auto"
+    """Processes on each node, one device each: a number; gpu for the GPUs of resourcesPerNode; cpu for its CPUs; auto
+    for its GPUs, or 1 where there are none. Can be changed only while the job is suspended."""
+    resources_per_node: Resources = Resources()
+    """Resources of each worker's container."""
+    shared_memory: SharedMemory = SharedMemory()
+    """The memory volume of the workers."""
+
+    @property
+    def limits(self) -> dict[str, int | str]:
+        """Resource limits of a worker."""
+        return self.resources_per_node.limits
+
+    @property
+    def num_gpus_per_node(self) -> int:
+        """GPUs of a worker; 0: it trains on the CPU."""
+        return self.resources_per_node.num_gpus
+
+    @property
+    def devices_per_node(self) -> int:
+        """Processes on each node, one device each: numProcPerNode as a number."""
+        wanted = self.num_proc_per_node
+        if isinstance(wanted, int):
+            return wanted
+        if wanted == "cpu":
+            cpus = str(self.limits["cpu"])
+            exact = Decimal(cpus.removesuffix("m")) / (1000 if cpus.endswith("m") else 1)
+            return max(1, int(exact.to_integral_value(ROUND_CEILING)))
+        return max(1, self.num_gpus_per_node)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job: processes on all nodes."""
+        return self.num_nodes * self.devices_per_node
+
+
+class PodTemplateMetadata(Part):
+    """Labels and annotations of the workers' pods."""
+
+    labels: Labels = Field(default_factory=dict)
+    """Labels added to the pods; those of the operator win."""
+    annotations: Labels = Field(default_factory=dict)
+    """Annotations added to the pods, such as those of Kueue's topology-aware scheduling."""
+
+
+class PodTemplate(Part):
+    """What the operator's own pod template is overlaid with."""
+
+    metadata: PodTemplateMetadata = PodTemplateMetadata()
+    """Labels and annotations of the workers' pods."""
+    spec: Fields = Field(default_factory=dict)
+    """Fields of a pod's spec, merged over the operator's by Kubernetes' strategic merge: nodeSelector, tolerations,
+    affinity, volumes, resourceClaims, terminationGracePeriodSeconds and so on. The container of the workers is called
+    trainer. nodeSelector and tolerations hold for the profiler too, so that it measures the same kind of node."""
+
+
+class Rendezvous(Part):
+    """How the workers find each other: torchrun's c10d rendezvous on worker 0."""
+
+    port: Annotated[int, Field(ge=1024, le=65535)] = 29500
+    """Port of worker 0 that the others connect to."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] = 600
+    """How long a worker waits for the others, in seconds, before it fails."""

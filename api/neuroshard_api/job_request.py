@@ -1,0 +1,72 @@
+"""From a job to what its planner is asked: pure translations between documents."""
+
+import zlib
+
+from neuroshard_api.document import DocumentError
+from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings
+from neuroshard_api.resource import size_bytes
+from neuroshard_api.table_files import parse_table_set
+from neuroshard_api.tables import TableSet
+from neuroshard_api.topology import Topology
+from neuroshard_api.training_job import DLRMTrainingJob
+
+COMPRESSED_SUFFIX = ".gz"
+UNPACKED_LIMIT_BYTES = 64 * 1024 * 1024
+"""Most bytes of a table set after decompression: a few bytes of gzip must not fill a reader's memory."""
+
+
+def plan_request(
+    job: DLRMTrainingJob, *, tables: TableSet, topology: Topology, algorithm: Algorithm | None = None
+) -> PlanRequest:
+    """Return the request for the job's plan. ``algorithm`` None: the job's own; else its fallback."""
+    model, planner = job.spec.model, job.spec.planner
+    limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
+    return PlanRequest(
+        tables=tables,
+        topology=topology,
+        batch_size_per_device=model.batch_size_per_device,
+        optimizer=model.embedding_optimizer.optimizer,
+        memory=MemorySettings(
+            dense_bytes=0 if dense is None else size_bytes(dense),
+            reserve_fraction=planner.reserved_memory_percent / 100,
+        ),
+        constraints=Constraints(
+            max_memory_bytes_per_device=None if limit is None else size_bytes(limit),
+            max_shards_per_table=planner.max_shards_per_table,
+            min_shard_width=planner.min_shard_width,
+        ),
+        search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
+        algorithm=algorithm or planner.algorithm.algorithm,
+    )
+
+
+def tables_of_file(name: str, content: bytes, *, where: str) -> TableSet:
+    """Return the table set in a file, or in one key of a ConfigMap.
+
+    Args:
+        name: tells by its suffix how the content is written: .json, .yaml or .csv, with .gz behind it for gzip.
+        content: the bytes.
+        where: what errors call the file.
+
+    Raises:
+        DocumentError: with the field, or in a CSV the line and the column.
+    """
+    if name.endswith(COMPRESSED_SUFFIX):
+        name, content = name.removesuffix(COMPRESSED_SUFFIX), _unpacked(content, where)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(where, ["is not text in UTF-8; save it as plain text"]) from error
+    return parse_table_set(text, name=name, where=where)
+
+
+def _unpacked(content: bytes, where: str) -> bytes:
+    unpacker = zlib.decompressobj(wbits=31)  # gzip's header and check
+    try:
+        unpacked = unpacker.decompress(content, UNPACKED_LIMIT_BYTES)
+    except zlib.error as error:
+        raise DocumentError(where, [f"is not gzip data: {error}; compress it again"]) from error
+    if not unpacker.eof:
+        fault = "is larger than 64 MiB when decompressed" if unpacker.unconsumed_tail else "is cut off"
+        raise DocumentError(where, [f"{fault}; write it again"])
+    return unpacked

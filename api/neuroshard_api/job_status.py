@@ -1,0 +1,300 @@
+"""What the operator says of a DLRMTrainingJob: the ``status`` of the custom resource."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from neuroshard_api.bundle import Source
+from neuroshard_api.job_policies import ConditionStatus
+from neuroshard_api.resource import ATOMIC, Part, Unique
+
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+Small = Annotated[int, Field(ge=0, lt=2**31)]
+Text = Annotated[str, Field(max_length=1024)]
+Sentence = Annotated[str, Field(max_length=32768)]
+Excerpt = Annotated[str, Field(max_length=4096)]
+
+
+class Stage(StrEnum):
+    """Where a job is, for people; nothing decides from it."""
+
+    PENDING = "Pending"
+    PROFILING = "Profiling"
+    PLANNING = "Planning"
+    LAUNCHING = "Launching"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    SUSPENDED = "Suspended"
+
+
+class StageName(StrEnum):
+    """The stages that do work."""
+
+    PROFILING = "Profiling"
+    PLANNING = "Planning"
+    LAUNCHING = "Launching"
+    RUNNING = "Running"
+
+
+class StageState(StrEnum):
+    """How far a stage is."""
+
+    WAITING = "Waiting"
+    ACTIVE = "Active"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    SKIPPED = "Skipped"
+
+
+class Condition(Part):
+    """One condition, as all Kubernetes resources have them."""
+
+    type: Annotated[str, Field(min_length=1, max_length=316)]
+    """Profiled, Planned, Approved, PodsReady, Running, Suspended, Succeeded or Failed."""
+    status: ConditionStatus
+    """True, False or Unknown."""
+    observed_generation: Whole | None = None
+    """metadata.generation that the condition was decided from."""
+    last_transition_time: datetime
+    """When status last changed."""
+    reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    """Why, in one CamelCase word for programs."""
+    message: Sentence
+    """Why, in a sentence for people."""
+
+
+class StageStatus(Part):
+    """One stage's course."""
+
+    name: StageName
+    """The stage."""
+    state: StageState | None = None
+    """How far it is; Skipped where its result was there already."""
+    attempts: Small | None = None
+    """How often it was started."""
+    start_time: datetime | None = None
+    """When it was first started."""
+    completion_time: datetime | None = None
+    """When it ended."""
+    job_name: Text | None = None
+    """The Kubernetes Job that does its work; its pods carry the logs."""
+    message: Excerpt | None = None
+    """What it waits for, or how it ended."""
+
+
+class Workers(Part):
+    """The worker pods."""
+
+    desired: Small | None = None
+    """Pods that are wanted: spec.trainer.numNodes, or 0 while suspended."""
+    active: Small | None = None
+    """Pods that were started and have not ended."""
+    ready: Small | None = None
+    """Pods whose workers have met in the rendezvous."""
+    succeeded: Small | None = None
+    """Pods that ended well."""
+    failed: Small | None = None
+    """Pods of this attempt that failed."""
+    selector: Text | None = None
+    """Label selector of the pods."""
+
+
+class Hardware(Part):
+    """The devices that the job was profiled on."""
+
+    gpu_product: Text | None = None
+    """Product name of the GPU as its node's label says it; a CPU's model where there is none."""
+    gpus_per_node: Small | None = None
+    """Devices of a node."""
+    gpu_memory_mib: Annotated[Whole | None, Field(alias="gpuMemoryMiB")] = None
+    """Memory of one device, in MiB."""
+    driver_version: Text | None = None
+    """Version of the device's driver."""
+    fingerprint: Text | None = None
+    """Hash of all that decides whether a profile still holds; equal fingerprints share one."""
+
+
+class ConfigMapReference(Part):
+    """A ConfigMap that the operator made."""
+
+    name: Text
+    """Its name."""
+    key: Text | None = None
+    """Key of the document in it."""
+
+
+class ProfileStatus(Part):
+    """The cost models that the plan was made with."""
+
+    config_map_ref: ConfigMapReference | None = None
+    """ConfigMap of the bundle."""
+    cached: bool | None = None
+    """Whether an earlier job had measured it."""
+    source: Source | None = None
+    """Where its numbers come from: measured:DEVICE, cpu:MODEL or simulated:DEVICE."""
+
+
+class PlanStatus(Part):
+    """The plan that the workers train under."""
+
+    config_map_ref: ConfigMapReference | None = None
+    """Immutable ConfigMap of the plan."""
+    hash: Text | None = None
+    """SHA-256 of the plan document."""
+    inputs_hash: Text | None = None
+    """SHA-256 of model, world size, fingerprint and planner settings; when it changes, the job is planned anew."""
+    algorithm: Text | None = None
+    """What found the plan."""
+    world_size: Small | None = None
+    """Devices that it is for."""
+
+
+class StepCost(Part):
+    """Time of the embedding part of one step, of the slowest device."""
+
+    total_microseconds: Whole | None = None
+    """All of it, in microseconds."""
+    compute_microseconds: Whole | None = None
+    """Forward and backward kernels, in microseconds."""
+    forward_communication_microseconds: Whole | None = None
+    """Forward all-to-all with the wait for its slowest member, in microseconds."""
+    backward_communication_microseconds: Whole | None = None
+    """Backward all-to-all, in microseconds."""
+    max_device_memory_mib: Annotated[Whole | None, Field(alias="maxDeviceMemoryMiB")] = None
+    """Memory of the fullest device, in MiB."""
+    source: Source | None = None
+    """Where the numbers come from: measured:DEVICE, cpu:MODEL or simulated:DEVICE."""
+
+
+class BaselineCost(Part):
+    """The best plan without the search, under the same cost models."""
+
+    algorithm: Text | None = None
+    """The best of the baselines."""
+    total_microseconds: Whole | None = None
+    """Its predicted time, in microseconds."""
+
+
+class MeasuredCost(StepCost):
+    """What the workers measured."""
+
+    step_microseconds: Whole | None = None
+    """A whole step, dense part and waiting for data included, in microseconds."""
+    steps: Whole | None = None
+    """Steps behind the last report."""
+    last_updated_time: datetime | None = None
+    """When it was last reported; at most every 30 s."""
+
+
+class Cost(Part):
+    """What the plan should cost, would cost without the search, and does cost."""
+
+    predicted: StepCost | None = None
+    """By the cost models."""
+    baseline: BaselineCost | None = None
+    """The best baseline, by the same cost models."""
+    measured: MeasuredCost | None = None
+    """By the workers: rolling medians."""
+    error_percent: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    """How far the measured total is above the predicted one, in percent; below 0 it is less."""
+
+
+class Metric(Part):
+    """One number of the trainer's."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    """Its name, such as auc."""
+    value: Annotated[str, Field(max_length=64)]
+    """Its value, as text."""
+
+
+class TrainerStatus(Part):
+    """What the trainer says of itself."""
+
+    progress_percentage: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Share of all steps that are done, in percent."""
+    estimated_remaining_seconds: Small | None = None
+    """Seconds to the end at the present speed."""
+    metrics: Annotated[tuple[Metric, ...], Field(max_length=256, json_schema_extra=ATOMIC)] = ()
+    """Numbers such as loss, auc and normalized_entropy."""
+    last_updated_time: datetime | None = None
+    """When it was last reported."""
+
+
+class CheckpointStatus(Part):
+    """The newest checkpoint."""
+
+    path: Text | None = None
+    """Where it lies."""
+    step: Whole | None = None
+    """Steps that it holds."""
+    time: datetime | None = None
+    """When it was complete."""
+
+
+class LastFailure(Part):
+    """The last failure of a pod, kept after the pod is gone."""
+
+    stage: Stage | None = None
+    """Stage that it happened in."""
+    pod_name: Text | None = None
+    """The pod."""
+    node_name: Text | None = None
+    """The node it ran on."""
+    container_name: Text | None = None
+    """The container that failed."""
+    exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    """Its exit code."""
+    reason: Text | None = None
+    """Kubernetes' word for it, such as OOMKilled or Evicted."""
+    message: Excerpt | None = None
+    """The end of its termination message or log."""
+    time: datetime | None = None
+    """When it happened."""
+
+
+class Status(Part):
+    """What the operator says of the job. Everything is there only once it is known."""
+
+    observed_generation: Whole | None = None
+    """metadata.generation that the status was made from."""
+    stage: Stage | None = None
+    """Where the job is, for people: Pending, Profiling, Planning, Launching, Running, Succeeded, Failed, Suspended."""
+    reason: Text | None = None
+    """Why it is there, in one CamelCase word."""
+    message: Sentence | None = None
+    """Why it is there, in a sentence."""
+    start_time: datetime | None = None
+    """When the job was first worked on."""
+    completion_time: datetime | None = None
+    """When it ended, well or not."""
+    restarts: Small | None = None
+    """Restarts of all workers, for whatever reason."""
+    restarts_count_towards_max: Small | None = None
+    """Restarts that count towards failurePolicy.maxRestarts: those after failures, not those after disruptions."""
+    replans: Small | None = None
+    """How often a rule with the action ReplanAndRestart had the job planned anew, each time with 5 percent more of the
+    devices' memory kept free."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16), Unique(key="type")] = ()
+    """What holds: Profiled, Planned, Approved, PodsReady, Running, Suspended, Succeeded, Failed, each with a reason."""
+    stages: Annotated[tuple[StageStatus, ...], Field(max_length=8), Unique(key="name")] = ()
+    """The course of each stage."""
+    workers: Workers | None = None
+    """The worker pods, counted."""
+    hardware: Hardware | None = None
+    """The devices that the job was profiled on."""
+    profile: ProfileStatus | None = None
+    """The cost models that the plan was made with."""
+    plan: PlanStatus | None = None
+    """The plan that the workers train under."""
+    cost: Cost | None = None
+    """Predicted, baseline and measured time of the embedding part of a step."""
+    trainer_status: TrainerStatus | None = None
+    """Progress and metrics of the trainer."""
+    checkpoint: CheckpointStatus | None = None
+    """The newest checkpoint."""
+    last_failure: LastFailure | None = None
+    """The last failure of a pod."""

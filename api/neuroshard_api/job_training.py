@@ -1,0 +1,134 @@
+"""How a DLRMTrainingJob trains: ``spec.data``, ``spec.training`` and ``spec.checkpoint``."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from neuroshard_api.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
+
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+Column = Annotated[str, Field(min_length=1, max_length=128)]
+RelativePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^/\x00][^\x00]*$")]
+
+
+class DataFormat(StrEnum):
+    """Where samples come from."""
+
+    SYNTHETIC = "Synthetic"
+    """Made up: Zipf-distributed lookups with a planted signal, so that the AUC can rise."""
+    CRITEO_TSV = "CriteoTSV"
+    PARQUET = "Parquet"
+    MOVIELENS_100K = "MovieLens100K"
+
+
+NEEDS_PATH = (DataFormat.CRITEO_TSV, DataFormat.PARQUET, DataFormat.MOVIELENS_100K)
+
+
+class VolumeClaim(Part):
+    """A PersistentVolumeClaim of the job's namespace."""
+
+    claim_name: Name
+    """Name of the PersistentVolumeClaim."""
+    sub_path: RelativePath | None = None
+    """Folder of the volume that is mounted. Not given: all of it."""
+
+
+class Data(Part):
+    """The samples that NeuroShard's own trainer reads; a trainer of your own may ignore it."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.format == 'Synthetic' || has(self.path)",
+            message="path is needed for every format but Synthetic",
+            holds=lambda data: data.format not in NEEDS_PATH or data.path is not None,
+        ),
+        Rule(
+            cel="self.format == 'Parquet' || !(has(self.labelColumn) || has(self.denseColumns))",
+            message="labelColumn and denseColumns are for the format Parquet only",
+            holds=lambda data: (
+                data.format is DataFormat.PARQUET or (data.label_column is None and data.dense_columns is None)
+            ),
+        ),
+        Rule(
+            cel="self.format == 'Synthetic' || !has(self.numSamples)",
+            message="numSamples is for the format Synthetic only; limit real data by training.maxSteps",
+            holds=lambda data: data.format is DataFormat.SYNTHETIC or data.num_samples is None,
+        ),
+    )
+
+    format: DataFormat = DataFormat.SYNTHETIC
+    """Synthetic makes samples up, from the tables' own statistics and with a planted signal; CriteoTSV reads the Criteo
+    challenges' text files; Parquet reads columns by name, lookups as lists of integers; MovieLens100K reads that data
+    set from a folder or from the wheel of the package recbole."""
+    path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """File, folder or glob pattern of the data. A relative path is below mountPath in a pod, and below the job file's
+    folder with `neuroshard run`. Needed for every format but Synthetic."""
+    persistent_volume_claim: VolumeClaim | None = None
+    """Volume that holds the data, mounted read-only. Not given: the path is in the image, or podTemplate mounts it."""
+    mount_path: AbsolutePath = "/data"
+    """Where the volume is mounted in the workers."""
+    label_column: Column | None = None
+    """Parquet: column of the label, 0 or 1. Not given: label."""
+    dense_columns: Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra=ATOMIC)] | None = None
+    """Parquet: columns of the dense features. Not given: dense_0, dense_1 and so on, numDenseFeatures of them."""
+    num_samples: Count | None = None
+    """Synthetic: samples of one epoch, over all ranks. Not given: 1,000,000."""
+    validation_percent: Annotated[int, Field(ge=0, le=90)] = 10
+    """Share of the samples that is held out for evaluation, in percent; 0 evaluates nothing."""
+    shuffle: bool = True
+    """Whether samples come in an order drawn from training.seed, another one each epoch."""
+
+
+class DenseOptimizer(StrEnum):
+    """Optimizer of the dense part."""
+
+    SGD = "SGD"
+    ADAGRAD = "Adagrad"
+    ADAM = "Adam"
+
+
+class Training(Part):
+    """How long and how NeuroShard's own trainer trains; a trainer of your own may ignore it."""
+
+    epochs: Annotated[int, Field(ge=1, le=INT32_MAX)] = 1
+    """Passes over the training samples."""
+    max_steps: Count | None = None
+    """Steps after which training ends even within an epoch. Not given: all epochs."""
+    embedding_learning_rate: PositiveDecimal = "0.02"
+    """Learning rate of the tables' optimizer."""
+    dense_optimizer: DenseOptimizer = DenseOptimizer.ADAM
+    """Optimizer of the dense part."""
+    dense_learning_rate: PositiveDecimal = "0.001"
+    """Learning rate of the dense part's optimizer."""
+    eval_every_steps: Count | None = None
+    """Steps between evaluations on the held-out samples. Not given: at the end of each epoch."""
+    log_every_steps: Count = 100
+    """Steps between lines of the log."""
+    report_every_steps: Count = 100
+    """Steps between reports of measured step times, which are held beside the plan's prediction."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of initial weights, shuffling and synthetic samples."""
+
+
+class ResumePolicy(StrEnum):
+    """What a start of the workers begins from."""
+
+    LATEST = "Latest"
+    NONE = "None"
+
+
+class Checkpoint(Part):
+    """Where and when the state of training is kept."""
+
+    mount_path: AbsolutePath = "/checkpoints"
+    """Where the volume is mounted in the workers; your own trainer finds it in NEUROSHARD_RUN_DIR."""
+    persistent_volume_claim: VolumeClaim | None = None
+    """Volume that keeps checkpoints beyond a pod; with several nodes it must allow ReadWriteMany. Not given: they die
+    with the pod, and every restart begins from the start."""
+    resume_policy: ResumePolicy = ResumePolicy.LATEST
+    """Latest begins from the newest whole checkpoint, None from the start."""
+    every_steps: Count | None = None
+    """Steps between checkpoints. Not given: one at the end, and one whenever the workers are asked to stop."""
+    keep: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Newest checkpoints that are kept; older ones are deleted."""

@@ -1,0 +1,27 @@
+"""How far a training run is."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from neuroshard_api.document import Document
+
+
+class TrainingProgress(Document):
+    """``progress.json`` of a run directory, written by rank 0 whole and again and again."""
+
+    schema_name: ClassVar[str] = "training-progress/v1"
+
+    schema_version: Literal["training-progress/v1"] = "training-progress/v1"
+    step: Annotated[int, Field(ge=0)]
+    """Steps done, those before a restart included."""
+    num_steps: Annotated[int, Field(ge=1)] | None = None
+    """Steps of the whole training. None: not known before its end."""
+    remaining_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Time to the end at the present speed. None: not known."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """Latest numbers by name: ``loss``, and after an evaluation ``auc`` and ``normalized_entropy``."""
+    checkpoint_step: Annotated[int, Field(ge=0)] | None = None
+    """Steps that the newest whole checkpoint holds. None: there is none."""
+    checkpoint_path: str | None = None
+    """Where it lies."""

@@ -1,0 +1,95 @@
+"""The command lines of a job's stages: the same for the processes of `neuroshard run` and for pods. Starts nothing.
+
+Every stage reads files and writes files; where they lie, the caller says.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from neuroshard_api.training_job import DLRMTrainingJob
+
+BUNDLE_FOLDER = "bundle"
+"""In the profiler's output: the bundle directory."""
+RECORDS_FOLDER = "records"
+"""In the profiler's output: its measurements, one ``*.jsonl`` file per kind."""
+HARDWARE_FILE = "hardware.json"
+"""In the profiler's output: a Hardware document."""
+STEP_REPORT_FILE = "step-report.json"
+"""In the trainer's run directory: a StepReport document."""
+PROGRESS_FILE = "progress.json"
+"""In the trainer's run directory: a TrainingProgress document."""
+CHECKPOINTS_FOLDER = "checkpoints"
+"""In the trainer's run directory."""
+
+PLAN_VARIABLE = "NEUROSHARD_PLAN"
+"""Environment of the workers: the plan's file."""
+RUN_DIR_VARIABLE = "NEUROSHARD_RUN_DIR"
+"""Environment of the workers: the folder for checkpoints and reports; it outlives a worker."""
+DATA_DIR_VARIABLE = "NEUROSHARD_DATA_DIR"
+"""Environment of the workers: the folder that relative paths of spec.data begin in."""
+
+
+def profiler_command(
+    job: DLRMTrainingJob, *, job_file: str, tables_file: str, out_dir: str, python: str = "python"
+) -> list[str]:
+    """Return the command that measures a device and trains cost models of it; running it again resumes it.
+
+    What else it needs, such as the device type and the number of processes, it reads from the job.
+    """
+    profiler = job.spec.profiler
+    command = [python, "-m", "neuroshard_profiler", "profile", job_file, "--tables", tables_file, "--out", out_dir]
+    if profiler.backend.option is not None:
+        command += ["--backend", profiler.backend.option]
+    return [*command, "--budget", f"{profiler.budget_seconds}s"]
+
+
+def planner_command(*, request_file: str, bundle_dir: str, plan_file: str, python: str = "python") -> list[str]:
+    """Return the command that searches a plan; equal inputs give equal bytes."""
+    command = [python, "-m", "neuroshard_planner", "--request", request_file]
+    return [*command, "--bundle", bundle_dir, "--out", plan_file]
+
+
+def trainer_command(
+    job: DLRMTrainingJob,
+    *,
+    job_file: str,
+    plan_file: str,
+    run_dir: str,
+    data_dir: str,
+    torchrun: Sequence[str] = ("torchrun",),
+) -> list[str]:
+    """Return the command of each node's worker: the job's own, or NeuroShard's trainer under torchrun.
+
+    It finds torchrun's settings in the variables of ``torchrun_environment`` and the files also in those of
+    ``worker_environment``.
+    """
+    trainer = job.spec.trainer
+    own = [*torchrun, "-m", "neuroshard_trainer", job_file, "--plan", plan_file, "--run-dir", run_dir]
+    return [*(trainer.command or [*own, "--data-dir", data_dir]), *trainer.args]
+
+
+def torchrun_environment(job: DLRMTrainingJob, *, host: str, run_id: str, port: int | None = None) -> Mapping[str, str]:
+    """Return torchrun's settings as the environment variables that it reads.
+
+    torchrun restarts nothing itself: a restart of all workers is decided and counted by whoever started them.
+
+    Args:
+        job: its world size and rendezvous.
+        host: of the first worker.
+        run_id: sets workers of different attempts apart.
+        port: None: the job's.
+    """
+    rendezvous, trainer = job.spec.rendezvous, job.spec.trainer
+    return {
+        "PET_NNODES": str(trainer.num_nodes),
+        "PET_NPROC_PER_NODE": str(trainer.devices_per_node),
+        "PET_MAX_RESTARTS": "0",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{host}:{port or rendezvous.port}",
+        "PET_RDZV_ID": run_id,
+        "PET_RDZV_CONF": f"join_timeout={rendezvous.timeout_seconds}",
+    }
+
+
+def worker_environment(*, plan_file: str, run_dir: str, data_dir: str) -> Mapping[str, str]:
+    """Return the variables in which a trainer of your own finds its files."""
+    return {PLAN_VARIABLE: plan_file, RUN_DIR_VARIABLE: run_dir, DATA_DIR_VARIABLE: data_dir}

@@ -1,0 +1,206 @@
+"""The custom resource ``DLRMTrainingJob``: a model, and how it is profiled, planned and trained."""
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final, Literal, Self
+
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from neuroshard_api.document import DocumentError, Value, validated
+from neuroshard_api.job_model import Model
+from neuroshard_api.job_pods import PodTemplate, Rendezvous, Trainer
+from neuroshard_api.job_policies import FailurePolicy, RunPolicy
+from neuroshard_api.job_stages import Planner, PlanReference, Profiler
+from neuroshard_api.job_status import Status
+from neuroshard_api.job_training import Checkpoint, Data, Training
+from neuroshard_api.resource import Checked, Part, Rule
+
+GROUP = "training.neuroshard.dev"
+VERSION = "v1alpha1"
+API_VERSION: Final = "training.neuroshard.dev/v1alpha1"
+KIND: Final = "DLRMTrainingJob"
+PLURAL = "dlrmtrainingjobs"
+SHORT_NAMES = ("dlrmjob", "dtj")
+
+OPERATOR = f"{GROUP}/operator"
+"""Value of managedBy that this operator acts on."""
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""Value of managedBy with which Kueue runs the job in another cluster."""
+
+APPROVED_PLAN_ANNOTATION = f"{GROUP}/approved-plan"
+"""With launchPolicy Manual: the workers start once it names the plan's ConfigMap, as status.plan.configMapRef does."""
+
+MAX_NAME_LENGTH = 44
+"""Children are called <name>-worker-<attempt>-<index> and the like, and a host name has at most 63 characters."""
+
+
+class LaunchPolicy(StrEnum):
+    """What follows planning."""
+
+    AUTO = "Auto"
+    PLAN_ONLY = "PlanOnly"
+    MANUAL = "Manual"
+
+
+def _only_while_suspended(path: str, *, optional: bool = False) -> Rule:
+    """Return the rule that a field changes only while the job is suspended.
+
+    Kueue changes placement and resumes the job in one update, so the job's earlier state decides.
+    """
+    same = f"self.{path} == oldSelf.{path}"
+    if optional:
+        same = f"has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || {same})"
+    return Rule(cel=f"oldSelf.suspend || ({same})", message=f"{path} can be changed only while the job is suspended")
+
+
+_MANAGERS = Checked(
+    rules=(
+        Rule(cel="self == oldSelf", message="managedBy cannot be changed"),
+        Rule(
+            cel=f"self in ['{OPERATOR}', '{MULTIKUEUE}']",
+            message=f"managedBy must be {OPERATOR} or {MULTIKUEUE}",
+            holds=lambda value: value in {OPERATOR, MULTIKUEUE},
+        ),
+    ),
+)
+
+
+class Spec(Part):
+    """What is wanted."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.planRef) || self.launchPolicy != 'PlanOnly'",
+            message="launchPolicy PlanOnly makes no plan where planRef brings one; remove one of them",
+            holds=lambda spec: spec.plan_ref is None or spec.launch_policy is not LaunchPolicy.PLAN_ONLY,
+        ),
+        Rule(
+            cel="!has(self.model.embeddingTables) || has(self.trainer.command) || "
+            "self.model.embeddingTables.all(t, t.embeddingDim == self.model.embeddingTables[0].embeddingDim)",
+            message="all embeddingTables must have the same embeddingDim, unless trainer.command is your own trainer",
+            holds=lambda spec: (
+                bool(spec.trainer.command)
+                or len({table.embedding_dim for table in spec.model.embedding_tables or ()}) <= 1
+            ),
+        ),
+        _only_while_suspended("model"),
+        _only_while_suspended("profiler"),
+        _only_while_suspended("planner"),
+        _only_while_suspended("planRef", optional=True),
+        _only_while_suspended("trainer"),
+        _only_while_suspended("rendezvous"),
+        _only_while_suspended("data"),
+        _only_while_suspended("training"),
+        _only_while_suspended("checkpoint"),
+    )
+
+    suspend: bool = False
+    """Whether the job rests: no pods run, profile, plan and checkpoints are kept. Kueue sets it."""
+    managed_by: Annotated[str, Field(max_length=63), _MANAGERS] = OPERATOR
+    """Who acts on the job: this operator, or kueue.x-k8s.io/multikueue to have it run in another cluster. Cannot be
+    changed."""
+    launch_policy: LaunchPolicy = LaunchPolicy.AUTO
+    """What follows planning: Auto trains, PlanOnly ends the job, Manual waits until the annotation
+    training.neuroshard.dev/approved-plan of the job names the plan's ConfigMap."""
+    model: Model
+    """The model: its embedding tables, which are planned, and its dense part."""
+    profiler: Profiler = Profiler()
+    """How the device and its links are measured."""
+    planner: Planner = Planner()
+    """How the plan is searched."""
+    plan_ref: PlanReference | None = None
+    """A plan of your own: profiling and planning are skipped; the plan must be for this model and this world size."""
+    trainer: Trainer = Trainer()
+    """The workers."""
+    pod_template: PodTemplate = PodTemplate()
+    """Fields that the pods of the workers have beside the operator's. A change takes effect when the workers next
+    start."""
+    rendezvous: Rendezvous = Rendezvous()
+    """How the workers find each other."""
+    data: Data = Data()
+    """The samples that NeuroShard's own trainer reads."""
+    training: Training = Training()
+    """How NeuroShard's own trainer trains."""
+    checkpoint: Checkpoint = Checkpoint()
+    """Where and when the state of training is kept."""
+    failure_policy: FailurePolicy = FailurePolicy()
+    """When failed workers are started again."""
+    run_policy: RunPolicy = RunPolicy()
+    """Deadlines, and what happens when the job has ended."""
+
+    @property
+    def num_profiler_procs(self) -> int:
+        """Processes that measure the all-to-all, one device each."""
+        return self.profiler.num_procs or self.trainer.devices_per_node
+
+
+class Metadata(Value):
+    """What of an object's metadata is used here; the API server knows more fields, which are passed over."""
+
+    model_config = ConfigDict(extra="ignore", alias_generator=to_camel, validate_by_name=True, serialize_by_alias=True)
+
+    name: str
+    """Unique among the jobs of a namespace."""
+    namespace: str | None = None
+    """None: not in a cluster, or in the client's namespace."""
+    uid: str | None = None
+    """The API server's identity of the object. None: not in a cluster."""
+    generation: int | None = None
+    """Counts the changes of the spec."""
+    resource_version: str | None = None
+    """Changes with every write."""
+    creation_timestamp: datetime | None = None
+    """When the API server took the object."""
+    deletion_timestamp: datetime | None = None
+    """When it was asked to go. None: it was not."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """The object's labels; kueue.x-k8s.io/queue-name asks for a queue of Kueue."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """The object's annotations."""
+
+
+class DLRMTrainingJob(Part):
+    """A model, and how it is profiled, planned and trained."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel=f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
+            message=f"metadata.name must have at most {MAX_NAME_LENGTH} characters",
+            holds=lambda job: len(job.metadata.name) <= MAX_NAME_LENGTH,
+        ),
+        Rule(
+            cel="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            message="metadata.name must be lower-case letters, digits and hyphens, and begin with a letter",
+            holds=lambda job: re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", job.metadata.name) is not None,
+        ),
+    )
+
+    api_version: Literal["training.neuroshard.dev/v1alpha1"] = API_VERSION
+    """Group and version of the resource."""
+    kind: Literal["DLRMTrainingJob"] = KIND
+    """Kind of the resource."""
+    metadata: Metadata
+    """Name, labels and annotations."""
+    spec: Spec
+    """What is wanted."""
+    status: Status | None = None
+    """What the operator says of the job; None before it first looked at it."""
+
+    @classmethod
+    def from_data(cls, raw: object, *, where: str = "job") -> Self:
+        """Read plain data as JSON or YAML parsers, or the API server, give it. Raises DocumentError."""
+        if not isinstance(raw, dict):
+            found = "nothing" if raw is None else f"a {type(raw).__name__}"
+            raise DocumentError(where, [f"must hold a {KIND}, found {found}"])
+        for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+            if key not in raw:
+                raise DocumentError(where, [f"{key}: is missing; add `{key}: {expected}`"])
+            if raw[key] != expected:
+                raise DocumentError(where, [f"{key}: is {raw[key]!r}, expected {expected!r}"])
+        return validated(cls, raw, where=where)
+
+    def to_json(self) -> str:
+        """Return canonical JSON: what was not given and has no default left out, one final newline."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"

@@ -1,0 +1,78 @@
+"""What a look at a job wants done to the cluster, as values. Does nothing itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from neuroshard_api.job_status import Status
+
+Manifest = Mapping[str, Any]
+"""A Kubernetes object as JSON has it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Create:
+    """Make an object unless it is there. One of that name that the job does not own is left alone and reported."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Apply:
+    """Make an object, or set the fields of `manifest` on ours of that name (server-side apply)."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyConfigMap:
+    """Make the ConfigMap `manifest` with the data of another one, whose version must still be the one that was seen."""
+
+    manifest: Manifest
+    source: str
+    source_version: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patch:
+    """Merge `change` into an object that is still the one that was seen."""
+
+    kind: str
+    name: str
+    uid: str
+    change: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delete:
+    """Delete an object that is still the one that was seen; harmless when it is gone."""
+
+    kind: str
+    name: str
+    uid: str
+    wait_for_pods: bool = False
+    """Keep a Job's object until its pods are gone, so that nobody takes their place before."""
+
+
+Action = Create | Apply | CopyConfigMap | Patch | Delete
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One line for `kubectl describe`."""
+
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Desired:
+    """What one look decided."""
+
+    status: Status | None = None
+    """The status to write before anything else; None: as it is."""
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    look_again_s: float | None = None
+    """Look again in so many seconds; None: when something changes."""

@@ -1,0 +1,123 @@
+"""What the watches have brought, cut down, with our own writes on top until the watches bring them too."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from neuroshard_operator.observed import (
+    ChildConfigMap,
+    ChildJob,
+    ChildObject,
+    ChildPod,
+    Meta,
+    TrainingJobObject,
+)
+
+JobKey = tuple[str, str]
+"""Namespace and name of a job."""
+Child = ChildJob | ChildConfigMap | ChildObject
+Found = TypeVar("Found", ChildJob, ChildConfigMap, ChildObject)
+EXPECTED_WITHIN_S = 10.0
+"""How long a write of ours is shown before the watch brings it; a watch is late by less."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Indices:
+    """Kopf's indices: what the watches see, by the job that it belongs to. Read only."""
+
+    training_jobs: Mapping[JobKey, Collection[TrainingJobObject]]
+    jobs: Mapping[JobKey, Collection[ChildJob]]
+    pods: Mapping[JobKey, Collection[ChildPod]]
+    config_maps: Mapping[JobKey, Collection[ChildConfigMap]]
+    """Profiles that a namespace shares are under an empty job name."""
+    objects: tuple[Mapping[JobKey, Collection[ChildObject]], ...]
+    profilers: Mapping[tuple[str, str], Collection[str]]
+    """Names of jobs whose profiler is at work, by namespace and short profile key."""
+
+
+class Caches:
+    """The indices, and what this operator wrote a moment ago. Belongs to one event loop."""
+
+    def __init__(self, indices: Indices, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read `indices`; `clock` counts seconds."""
+        self._indices = indices
+        self._clock = clock
+        self._written: dict[JobKey, dict[tuple[str, str], tuple[float, Child]]] = {}
+        self._status: dict[JobKey, tuple[str, TrainingJobObject]] = {}
+
+    def known(self) -> list[JobKey]:
+        """Return all jobs that the watch knows."""
+        return list(self._indices.training_jobs)
+
+    def training_job(self, key: JobKey) -> TrainingJobObject | None:
+        """Return a job, with the status that was written last."""
+        seen = _only(self._indices.training_jobs.get(key, ()))
+        before, written = self._status.get(key, ("", None))
+        if written is None:
+            return seen
+        if seen is None or seen.meta.uid != written.meta.uid or seen.meta.resource_version != before:
+            del self._status[key]  # the watch has moved on: to our write, or past it
+            return seen
+        return written
+
+    def jobs(self, key: JobKey) -> list[ChildJob]:
+        """Return the Jobs of a job."""
+        return self._with_written(key, self._indices.jobs.get(key, ()), ChildJob)
+
+    def pods(self, key: JobKey) -> list[ChildPod]:
+        """Return the pods of a job."""
+        return list(self._indices.pods.get(key, ()))
+
+    def config_maps(self, key: JobKey) -> list[ChildConfigMap]:
+        """Return the ConfigMaps of a job and the profiles of its namespace."""
+        shared = self._indices.config_maps.get((key[0], ""), ())
+        return self._with_written(key, [*self._indices.config_maps.get(key, ()), *shared], ChildConfigMap)
+
+    def objects(self, key: JobKey) -> list[ChildObject]:
+        """Return the other children of a job."""
+        seen = [child for index in self._indices.objects for child in index.get(key, ())]
+        return self._with_written(key, seen, ChildObject)
+
+    def other_profilers(self, key: JobKey) -> dict[str, str]:
+        """Return the profiler Jobs at work for other jobs of the namespace: the job's name by profile key."""
+        found = {}
+        for (namespace, profile_key), owners in self._indices.profilers.items():
+            others = sorted(owner for owner in owners if owner != key[1])
+            if namespace == key[0] and others:
+                found[profile_key] = others[0]
+        return found
+
+    def wrote(self, key: JobKey, kind: str, child: Child) -> None:
+        """Show a child that was just written, until the watch brings it."""
+        self._written.setdefault(key, {})[kind, child.meta.name] = (self._clock(), child)
+
+    def wrote_status(self, key: JobKey, before: Meta, written: TrainingJobObject) -> None:
+        """Show a job's status that was just written, until the watch brings it or a later one."""
+        self._status[key] = (before.resource_version, written)
+
+    def forget(self, key: JobKey) -> None:
+        """Drop what is kept for a job that is gone."""
+        self._written.pop(key, None)
+        self._status.pop(key, None)
+
+    def _with_written(self, key: JobKey, seen: Iterable[Found], kind: type[Found]) -> list[Found]:
+        found = {
+            child.meta.name if not isinstance(child, ChildObject) else (child.kind, child.meta.name): child
+            for child in seen
+        }
+        written = self._written.get(key, {})
+        now_s = self._clock()
+        for place, (at_s, child) in list(written.items()):
+            if not isinstance(child, kind):
+                continue
+            name: Any = (child.kind, child.meta.name) if isinstance(child, ChildObject) else child.meta.name
+            if name in found or now_s - at_s > EXPECTED_WITHIN_S:
+                del written[place]
+            else:
+                found[name] = child
+        return list(found.values())
+
+
+def _only(found: Collection[TrainingJobObject]) -> TrainingJobObject | None:
+    return next(iter(found), None)

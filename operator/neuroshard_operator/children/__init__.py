@@ -1,0 +1,1 @@
+"""Builders of everything that the operator makes for a job: pure functions from a look to manifests."""

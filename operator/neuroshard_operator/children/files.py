@@ -1,0 +1,84 @@
+"""ConfigMaps that hand files to pods: the job itself, the planner's request, profiles and plans. All immutable."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from neuroshard_api.config_map import ConfigMapContents, pack_files
+from neuroshard_api.tables import TableSet
+
+from neuroshard_operator import names
+from neuroshard_operator.actions import Manifest
+from neuroshard_operator.children.metadata import labels, metadata
+from neuroshard_operator.view import View
+
+JOB_FILE = "job.json"
+TABLES_FILE = "tables.json"
+REQUEST_FILE = "request.json"
+
+_FILES = "files"
+_IN_JOB_FILE = {"model", "profiler", "planner", "trainer", "rendezvous", "data", "training", "checkpoint"}
+"""Parts of the spec that change only while a job is suspended: the file of a running job stays as it is."""
+
+
+def job_files(view: View, tables: TableSet | None = None) -> Manifest:
+    """Return the ConfigMap with the job file, and with a table set where a stage needs one.
+
+    Its name says its content, so a job that changed gets another one.
+
+    Raises:
+        ConfigMapTooLargeError: the tables do not fit.
+    """
+    document = view.job.model_copy(
+        update={"metadata": view.job.metadata.model_copy(update=_ONLY_NAME), "status": None}
+    ).model_dump_json(
+        indent=1, exclude_none=True, include={"api_version": True, "kind": True, "metadata": True, "spec": _IN_JOB_FILE}
+    )
+    files = {JOB_FILE: document.encode()}
+    if tables is not None:
+        files[TABLES_FILE] = tables.to_json().encode()
+    digest = hashlib.sha256(b"\0".join(files.values())).hexdigest()
+    return _config_map(metadata(view, names.files(view.name, digest), _FILES), pack_files(files))
+
+
+_ONLY_NAME: Mapping[str, Any] = {
+    "namespace": None,
+    "uid": None,
+    "generation": None,
+    "resource_version": None,
+    "creation_timestamp": None,
+    "deletion_timestamp": None,
+    "labels": {},
+    "annotations": {},
+}
+
+
+def request_file(view: View, inputs_hash: str, request: str) -> Manifest:
+    """Return the ConfigMap with what the planner is asked. Raises ConfigMapTooLargeError."""
+    named = metadata(view, names.request(view.name, inputs_hash), names.REQUEST)
+    return _config_map(named, pack_files({REQUEST_FILE: request.encode()}))
+
+
+def plan(view: View, plan_hash: str, inputs_hash: str) -> Manifest:
+    """Return the plan's ConfigMap without its data, which is copied from where the plan was published."""
+    more = {names.INPUTS_HASH_LABEL: names.short(inputs_hash)}
+    named = metadata(view, names.plan(view.name, plan_hash), names.PLAN, more)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
+
+
+def profile(view: View, name: str, profile_key: str, *, shared: bool) -> Manifest:
+    """Return the profile's ConfigMap without its data. A shared one has no owner: it outlives the job that made it."""
+    more = {names.PROFILE_KEY_LABEL: names.short(profile_key)}
+    named = metadata(view, name, names.PROFILE, more)
+    if shared:
+        kept = {key: value for key, value in labels(view, names.PROFILE, **more).items() if key not in _OF_ONE_JOB}
+        named = {"name": name, "namespace": named["namespace"], "labels": kept}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
+
+
+_OF_ONE_JOB = {names.JOB_LABEL, "app.kubernetes.io/instance"}
+
+
+def _config_map(named: Mapping[str, Any], contents: ConfigMapContents) -> Manifest:
+    filled = {"data": dict(contents.data), "binaryData": dict(contents.binary_data)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True, **filled}

@@ -1,0 +1,110 @@
+"""What the pods of all stages have in common: restricted security, files from ConfigMaps, a service account's token."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from neuroshard_api.job_pods import Resources
+
+from neuroshard_operator import names
+from neuroshard_operator.children.metadata import labels
+from neuroshard_operator.view import View
+
+RESTRICTED: Mapping[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+USER = 65532
+"""User and group of our images; restricted namespaces want one that is not root."""
+TOKEN_SECONDS = 3607
+"""What the kubelet asks for by default; it renews the token in time."""
+WORK = "/neuroshard"
+"""Below it lies everything that a stage's pod reads and writes."""
+RESULT = "result"
+DISRUPTED: Mapping[str, Any] = {
+    "action": "Ignore",
+    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+}
+"""Rule of a pod failure policy: a pod that the cluster takes away is replaced and does not count."""
+
+
+def container(
+    name: str, image: str, command: Sequence[str], *, mounts: Mapping[str, str], env: Mapping[str, str], **more: object
+) -> dict[str, Any]:
+    """Return a container within the restricted Pod Security Standard; `mounts` are paths by volume."""
+    writable = {RESULT, "tmp", "dshm", "checkpoints"}
+    return {
+        "name": name,
+        "image": image,
+        "command": list(command),
+        "env": [{"name": key, "value": value} for key, value in env.items()],
+        "volumeMounts": [
+            {"name": volume, "mountPath": path, **({} if volume in writable else {"readOnly": True})}
+            for volume, path in mounts.items()
+        ],
+        "securityContext": {**RESTRICTED, "readOnlyRootFilesystem": True},
+        # The end of the log becomes the reason that people see in status.lastFailure.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **more,
+    }
+
+
+def pod_template(view: View, role: str, spec: Mapping[str, Any], more_labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the pod template of a stage's Job."""
+    priority = view.spec.run_policy.scheduling_policy.priority_class_name
+    defaults = {
+        "restartPolicy": "Never",
+        "serviceAccountName": names.account(view.name, role),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, "runAsNonRoot": True},
+        **({"priorityClassName": priority} if priority else {}),
+    }
+    return {"metadata": {"labels": labels(view, role, **more_labels)}, "spec": {**defaults, **spec}}
+
+
+def token_volume() -> dict[str, Any]:
+    """Return the volume with the pod's token, mounted only where a container publishes."""
+    sources: list[dict[str, Any]] = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    ]
+    return {"name": "token", "projected": {"sources": sources}}
+
+
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - where tokens are mounted, and no token
+
+
+def config_map_volume(name: str, config_map: str, items: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a volume with the files of a ConfigMap; `items` are paths by key, None for all keys as they are."""
+    chosen = {} if items is None else {"items": [{"key": key, "path": path} for key, path in items.items()]}
+    return {"name": name, "configMap": {"name": config_map, **chosen}}
+
+
+def empty_volume(name: str, **more: object) -> dict[str, Any]:
+    """Return a volume that lives as long as the pod."""
+    return {"name": name, "emptyDir": dict(more)}
+
+
+def resources(asked: Resources | None, default: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a container's resources: what the job asks for, or else the default."""
+    if asked is None:
+        return dict(default)
+    return {key: value for key, value in (("limits", dict(asked.limits)), ("requests", dict(asked.requests))) if value}
+
+
+def publishing(config_map: str, results: Sequence[str], command: Sequence[str], *, watch: bool = False) -> list[str]:
+    """Return the command that runs another one and publishes what it wrote."""
+    sources = [word for path in results for word in ("--from", path)]
+    return [
+        "neuroshard",
+        "publish",
+        "--config-map",
+        config_map,
+        *sources,
+        *(["--watch"] if watch else []),
+        "--",
+        *command,
+    ]

@@ -1,0 +1,206 @@
+"""The Jobs of the profiler and of the planner: one pod that runs a stage's command and publishes what it wrote."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.job_status import Hardware
+from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, planner_command, profiler_command
+
+from neuroshard_operator import names
+from neuroshard_operator.actions import Manifest
+from neuroshard_operator.children.files import JOB_FILE, REQUEST_FILE, TABLES_FILE
+from neuroshard_operator.children.metadata import metadata
+from neuroshard_operator.children.pods import (
+    DISRUPTED,
+    RESULT,
+    TOKEN_PATH,
+    WORK,
+    config_map_volume,
+    container,
+    empty_volume,
+    pod_template,
+    publishing,
+    resources,
+    token_volume,
+)
+from neuroshard_operator.documents import PLAN_FILE
+from neuroshard_operator.hardware import product_selector
+from neuroshard_operator.view import View
+
+NOT_RETRIED = (ExitCode.INVALID_INPUT, ExitCode.INFEASIBLE, ExitCode.UNUSABLE_BUNDLE, ExitCode.MISSING_PACKAGE)
+"""Exit codes that a second run would end with as well."""
+KEPT_FROM_TEMPLATE = (
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "imagePullSecrets",
+    "runtimeClassName",
+    "schedulerName",
+)
+"""Fields of spec.podTemplate that decide which node a pod meets; the profiler must meet the same kind."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bundle:
+    """Where the planner finds its cost models: one of a ConfigMap, a volume, and the planner's own."""
+
+    config_map: str | None = None
+    claim: str | None = None
+    path: str | None = None
+    """Folder in the claim's volume."""
+    device_type: str | None = None
+    """Device whose bundled cost models are taken."""
+
+
+def profiler_job(view: View, *, hardware: Hardware, profile_key: str, files: Manifest, result: str) -> Manifest:
+    """Return the Job that measures the hardware on one of its nodes."""
+    profiler, template = view.spec.profiler, view.spec.pod_template.spec
+    file_names = _file_names(files)
+    out = f"{WORK}/{RESULT}"
+    command = profiler_command(
+        view.job,
+        job_file=f"{WORK}/files/{file_names[JOB_FILE]}",
+        tables_file=f"{WORK}/files/{file_names[TABLES_FILE]}",
+        out_dir=out,
+    )
+    on_trainer_nodes = {key: template[key] for key in KEPT_FROM_TEMPLATE if key in template}
+    selector = {**product_selector(hardware), **on_trainer_nodes.get("nodeSelector", {})}
+    trainer = view.spec.trainer.resources_per_node
+    spec = {
+        **on_trainer_nodes,
+        **({"nodeSelector": selector} if selector else {}),
+        "containers": [
+            container(
+                names.PROFILER,
+                profiler.image or view.settings.profiler_image,
+                publishing(result, [f"{out}/{BUNDLE_FOLDER}", f"{out}/{HARDWARE_FILE}"], command),
+                mounts={"files": f"{WORK}/files", RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH, "dshm": "/dev/shm"},  # noqa: S108 - a volume of the pod's own
+                env=_ENVIRONMENT,
+                imagePullPolicy=view.settings.image_pull_policy,
+                resources=resources(profiler.resources, resources(trainer, {})),
+            )
+        ],
+        "volumes": [
+            config_map_volume("files", files["metadata"]["name"]),
+            empty_volume(RESULT),
+            empty_volume("tmp"),
+            empty_volume("dshm", medium="Memory"),
+            token_volume(),
+        ],
+    }
+    more = {names.PROFILE_KEY_LABEL: names.short(profile_key)}
+    return _job(
+        view,
+        names.PROFILER,
+        names.profiler_job(view.name, profile_key),
+        spec,
+        labels={**more, **view.queue_labels},
+        pod_labels=more,
+        backoff_limit=profiler.backoff_limit,
+        timeout_seconds=profiler.timeout_seconds,
+        suspend=view.is_queued,
+    )
+
+
+def planner_job(view: View, *, inputs_hash: str, request: Manifest, bundle: Bundle, result: str) -> Manifest:
+    """Return the Job that plans; it needs no GPU and is not queued by Kueue."""
+    planner = view.spec.planner
+    out = f"{WORK}/{RESULT}"
+    volume, folder = _bundle_volume(bundle)
+    command = planner_command(
+        request_file=f"{WORK}/request/{_file_names(request)[REQUEST_FILE]}",
+        bundle_dir=folder,
+        plan_file=f"{out}/{PLAN_FILE}",
+    )
+    settings = view.settings
+    usual = {
+        "requests": {"cpu": settings.planner_cpu, "memory": settings.planner_memory},
+        "limits": {"memory": settings.planner_memory},
+    }
+    bundle_mount = {"bundle": f"{WORK}/bundle"} if volume else {}
+    spec = {
+        "containers": [
+            container(
+                names.PLANNER,
+                planner.image or settings.planner_image,
+                publishing(result, [f"{out}/{PLAN_FILE}"], command),
+                mounts={"request": f"{WORK}/request", **bundle_mount, RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
+                env=_ENVIRONMENT,
+                imagePullPolicy=settings.image_pull_policy,
+                resources=resources(planner.resources, usual),
+            )
+        ],
+        "volumes": [
+            config_map_volume("request", request["metadata"]["name"]),
+            *([volume] if volume else []),
+            empty_volume(RESULT),
+            empty_volume("tmp"),
+            token_volume(),
+        ],
+    }
+    more = {names.INPUTS_HASH_LABEL: names.short(inputs_hash)}
+    return _job(
+        view,
+        names.PLANNER,
+        names.planner_job(view.name, inputs_hash),
+        spec,
+        labels=more,
+        pod_labels=more,
+        backoff_limit=planner.backoff_limit,
+        timeout_seconds=planner.timeout_seconds,
+        suspend=False,
+    )
+
+
+_ENVIRONMENT = {"HOME": "/tmp", "OMP_NUM_THREADS": "1"}  # noqa: S108 - a volume of the pod's own
+
+
+def _job(
+    view: View,
+    role: str,
+    name: str,
+    pod_spec: Mapping[str, Any],
+    *,
+    labels: Mapping[str, str],
+    pod_labels: Mapping[str, str],
+    backoff_limit: int,
+    timeout_seconds: int,
+    suspend: bool,
+) -> Manifest:
+    hopeless = {
+        "action": "FailJob",
+        "onExitCodes": {"containerName": role, "operator": "In", "values": [code.value for code in NOT_RETRIED]},
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(view, name, role, labels),
+        "spec": {
+            "suspend": suspend,
+            "backoffLimit": backoff_limit,
+            "activeDeadlineSeconds": timeout_seconds,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {"rules": [DISRUPTED, hopeless]},
+            "template": pod_template(view, role, pod_spec, pod_labels),
+        },
+    }
+
+
+def _bundle_volume(bundle: Bundle) -> tuple[dict[str, Any] | None, str]:
+    """Return the volume of the cost models, if they come from one, and the folder or name the planner is given."""
+    folder = f"{WORK}/bundle"
+    if bundle.config_map is not None:
+        return config_map_volume("bundle", bundle.config_map), folder
+    if bundle.claim is not None:
+        volume = {"name": "bundle", "persistentVolumeClaim": {"claimName": bundle.claim, "readOnly": True}}
+        return volume, f"{folder}/{bundle.path}" if bundle.path else folder
+    assert bundle.device_type is not None, "the resource's rules ask for one of the three"
+    return None, bundle.device_type
+
+
+def _file_names(files: Manifest) -> dict[str, str]:
+    """Return the keys of a ConfigMap by the file that they hold: large ones are compressed."""
+    keys: Sequence[str] = [*files["data"], *files["binaryData"]]
+    return {key.removesuffix(".gz"): key for key in keys}

@@ -1,0 +1,175 @@
+"""The workers: a headless Service that names them, and the Indexed Job of one start."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from neuroshard_api.stage_commands import (
+    PROGRESS_FILE,
+    STEP_REPORT_FILE,
+    torchrun_environment,
+    trainer_command,
+    worker_environment,
+)
+
+from neuroshard_operator import names
+from neuroshard_operator.actions import Manifest
+from neuroshard_operator.children.files import JOB_FILE
+from neuroshard_operator.children.metadata import metadata
+from neuroshard_operator.children.overlay import merged
+from neuroshard_operator.children.pods import (
+    TOKEN_PATH,
+    WORK,
+    config_map_volume,
+    container,
+    empty_volume,
+    pod_template,
+    publishing,
+    resources,
+    token_volume,
+)
+from neuroshard_operator.hardware import product_selector
+from neuroshard_operator.view import View
+
+CONTAINER = "trainer"
+PUBLISHER = "publisher"
+GRACE_SECONDS = 300
+"""Time for a checkpoint after SIGTERM; spec.podTemplate may say otherwise."""
+ANY_FAILURE: Mapping[str, Any] = {
+    "action": "FailJob",
+    "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0]},
+}
+DISRUPTED: Mapping[str, Any] = {
+    "action": "FailJob",
+    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+}
+
+
+def service(view: View) -> Manifest:
+    """Return the headless Service. It names pods before they are ready, for that is when they meet."""
+    name = names.service(view.name)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(view, name, names.WORKER),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.JOB_LABEL: view.name, names.ROLE_LABEL: names.WORKER},
+            "ports": [{"name": "rendezvous", "port": view.spec.rendezvous.port, "protocol": "TCP"}],
+        },
+    }
+
+
+def worker_job(view: View, *, plan: str, plan_key: str, workers_hash: str, files: Manifest, result: str) -> Manifest:
+    """Return the Indexed Job of the present attempt: one pod per node, all or none.
+
+    A pod that fails fails the Job at once, for its peers cannot go on without it; the policy's rules are there so that
+    the Job's own condition tells exit code and pod even when the pod is gone. Restarts are the operator's.
+    """
+    trainer, attempt = view.spec.trainer, view.attempt
+    name = names.worker_job(view.name, attempt)
+    more = {
+        names.ATTEMPT_LABEL: str(attempt),
+        names.INPUTS_HASH_LABEL: names.short(workers_hash),
+    }
+    spec = merged(_pod_spec(view, plan, plan_key, files, result), view.spec.pod_template.spec)
+    template = pod_template(view, names.WORKER, spec, more)
+    said = view.spec.pod_template.metadata
+    template["metadata"] = {
+        "labels": {**said.labels, **template["metadata"]["labels"]},
+        "annotations": dict(said.annotations),
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(view, name, names.WORKER, {**more, **view.queue_labels}),
+        "spec": {
+            "suspend": view.is_queued,
+            "completionMode": "Indexed",
+            "completions": trainer.num_nodes,
+            "parallelism": trainer.num_nodes,
+            "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {"rules": [DISRUPTED, ANY_FAILURE]},
+            "template": template,
+        },
+    }
+
+
+def _pod_spec(view: View, plan: str, plan_key: str, files: Manifest, result: str) -> dict[str, Any]:
+    trainer, checkpoint, data = view.spec.trainer, view.spec.checkpoint, view.spec.data
+    run_dir, data_dir = checkpoint.mount_path, data.mount_path
+    plan_file = f"{WORK}/plan/{plan_key}"
+    command = trainer_command(
+        view.job, job_file=f"{WORK}/files/{JOB_FILE}", plan_file=plan_file, run_dir=run_dir, data_dir=data_dir
+    )
+    reports = [f"{run_dir}/{STEP_REPORT_FILE}", f"{run_dir}/{PROGRESS_FILE}"]
+    is_own = bool(trainer.command)
+    mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", "checkpoints": run_dir}
+    env = {
+        **torchrun_environment(
+            view.job, host=names.worker_host(view.name, view.attempt, 0), run_id=f"{view.uid}-{view.attempt}"
+        ),
+        **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=data_dir),
+        "HOME": "/tmp",  # noqa: S108 - a volume of the pod's own
+    }
+    main = container(
+        CONTAINER,
+        trainer.image or view.settings.trainer_image,
+        command if is_own else publishing(result, reports, command, watch=True),
+        mounts={**mounts, "tmp": "/tmp", **({} if is_own else {"token": TOKEN_PATH})},  # noqa: S108 - a volume of the pod's own
+        env=env,
+        ports=[{"name": "rendezvous", "containerPort": view.spec.rendezvous.port}],
+        resources=resources(trainer.resources_per_node, {}),
+        **({"imagePullPolicy": trainer.image_pull_policy} if trainer.image_pull_policy else {}),
+    )
+    main["env"] += [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in trainer.env]
+    if is_own:
+        main["securityContext"] = {**main["securityContext"], "readOnlyRootFilesystem": False}
+    volumes = [
+        config_map_volume("plan", plan, {plan_key: plan_key}),
+        config_map_volume("files", files["metadata"]["name"]),
+        _claim_or_empty("checkpoints", checkpoint.persistent_volume_claim, main["volumeMounts"]),
+        empty_volume("tmp"),
+        token_volume(),
+    ]
+    if data.persistent_volume_claim is not None:
+        main["volumeMounts"].append({"name": "data", "mountPath": data_dir, "readOnly": True})
+        volumes.append(_claim_or_empty("data", data.persistent_volume_claim, main["volumeMounts"]))
+    if trainer.shared_memory.enabled:
+        limit = trainer.shared_memory.size_limit
+        main["volumeMounts"].append({"name": "dshm", "mountPath": "/dev/shm"})  # noqa: S108 - what NCCL and data loaders use
+        volumes.append(empty_volume("dshm", medium="Memory", **({} if limit is None else {"sizeLimit": limit})))
+    selector = product_selector(view.status.hardware)
+    return {
+        "subdomain": names.service(view.name),
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        **({"nodeSelector": selector} if selector else {}),
+        **({"initContainers": [_publisher(view, result, reports, run_dir)]} if is_own else {}),
+        "containers": [main],
+        "volumes": volumes,
+    }
+
+
+def _publisher(view: View, result: str, reports: list[str], run_dir: str) -> dict[str, Any]:
+    """Return the sidecar that publishes the reports of a trainer whose image does not have our command."""
+    words = [word for path in reports for word in ("--from", path)]
+    sidecar = container(
+        PUBLISHER,
+        view.settings.planner_image,
+        ["neuroshard", "publish", "--config-map", result, *words, "--watch"],
+        mounts={"checkpoints": run_dir, "token": TOKEN_PATH},
+        env={},
+        imagePullPolicy=view.settings.image_pull_policy,
+        resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
+    )
+    return {**sidecar, "restartPolicy": "Always"}
+
+
+def _claim_or_empty(name: str, claim: Any, mounts: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ANN401 - a VolumeClaim or None
+    if claim is None:
+        return empty_volume(name)
+    if claim.sub_path is not None:
+        mount = next(each for each in mounts if each["name"] == name)
+        mount["subPath"] = claim.sub_path
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim.claim_name}}

@@ -1,0 +1,263 @@
+"""Looks at the cluster, and does to it what was decided. Decides nothing itself."""
+
+import base64
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from neuroshard_api.training_job import API_VERSION, KIND
+
+from neuroshard_operator import names, trimming
+from neuroshard_operator.actions import Action, Apply, CopyConfigMap, Create, Delete, Desired, Event, Patch
+from neuroshard_operator.api import CONFLICT, NOT_FOUND, Api, ApiError, Json
+from neuroshard_operator.caches import Caches, JobKey
+from neuroshard_operator.observed import Fetched, Node, Observed, Refusal, TrainingJobObject
+from neuroshard_operator.reconcile import Wanted, wanted
+from neuroshard_operator.recorded import as_json
+from neuroshard_operator.settings import Settings
+
+NODES_KEPT_S = 60.0
+"""One list of nodes serves all looks of a minute: hardware does not come and go faster than that matters."""
+REFUSED = (400, 403, 404, 413, 422)
+"""Answers to a write that the same write will get again, at least for a while."""
+
+logger = logging.getLogger(__name__)
+
+
+class StaleError(Exception):
+    """What was looked at has changed meanwhile; look again."""
+
+
+class Cluster:
+    """One API server through caches and calls. Belongs to one event loop."""
+
+    def __init__(
+        self, api: Api, caches: Caches, settings: Settings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Use an API and the caches over the same cluster; `clock` counts seconds."""
+        self._api = api
+        self._caches = caches
+        self._settings = settings
+        self._clock = clock
+        self._refusals: dict[JobKey, tuple[Refusal, ...]] = {}
+        self._nodes: tuple[Node, ...] = ()
+        self._nodes_at_s: float | None = None
+
+    async def observe(self, key: JobKey, now: datetime) -> Observed | None:
+        """Return what can be seen of a job; None where there is no such job. Raises ApiError."""
+        job = self._caches.training_job(key)
+        if job is None:
+            return None
+        seen = Observed(
+            job=job,
+            jobs=self._caches.jobs(key),
+            pods=self._caches.pods(key),
+            config_maps=self._caches.config_maps(key),
+            objects=self._caches.objects(key),
+            other_profilers=self._caches.other_profilers(key),
+            refusals=self._refusals.pop(key, ()),
+        )
+        more = wanted(seen, now=now, settings=self._settings)
+        return await self._with(seen, more)
+
+    async def apply(self, observed: Observed, desired: Desired) -> None:
+        """Do what was decided: the status first, so that nothing is done on a view that is out of date.
+
+        A write that the API server refuses ends the work of this look, and the next look is told of it.
+
+        Raises:
+            StaleError: the job changed since it was looked at.
+            ApiError: the API server is out of reach or overloaded.
+        """
+        key = (observed.job.namespace, observed.job.meta.name)
+        if desired.status is not None:
+            await self._write_status(key, observed.job, as_json(desired.status))
+        elif desired.actions:
+            await self._check_is_fresh(observed.job)
+        for event in desired.events:
+            await self._tell(observed.job, event)
+        for action in desired.actions:
+            refusal = await self._do(key, observed.job, action)
+            if refusal is not None:
+                self._refusals[key] = (refusal,)
+                return
+
+    def was_refused(self, key: JobKey) -> bool:
+        """Return whether the last look's writes were refused, so that the next one is due at once."""
+        return key in self._refusals
+
+    def forget(self, key: JobKey) -> None:
+        """Drop what is kept for a job that is gone."""
+        self._refusals.pop(key, None)
+        self._caches.forget(key)
+
+    # Looking
+
+    async def _with(self, seen: Observed, more: Wanted) -> Observed:
+        files = [await self._fetch(seen.job.namespace, name, file_key) for name, file_key in more.files]
+        nodes = await self._list_nodes() if more.nodes else ()
+        return replace(seen, nodes=nodes, fetched=tuple(files))
+
+    async def _fetch(self, namespace: str, name: str, key: str) -> Fetched:
+        try:
+            found = await self._api.get("ConfigMap", namespace, name)
+        except ApiError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return Fetched(name=name, key=key, content=None)
+        if key in (found.get("data") or {}):
+            return Fetched(name=name, key=key, content=found["data"][key].encode())
+        encoded = (found.get("binaryData") or {}).get(key)
+        return Fetched(name=name, key=key, content=None if encoded is None else base64.b64decode(encoded))
+
+    async def _list_nodes(self) -> tuple[Node, ...]:
+        if not self._settings.read_nodes:
+            return ()
+        if self._nodes_at_s is None or self._clock() - self._nodes_at_s > NODES_KEPT_S:
+            self._nodes = tuple(trimming.node(body) for body in await self._api.list_metadata("/api/v1/nodes"))
+            self._nodes_at_s = self._clock()
+        return self._nodes
+
+    # Doing
+
+    async def _write_status(self, key: JobKey, job: TrainingJobObject, status: Json) -> None:
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": job.meta.name,
+                "namespace": job.namespace,
+                "uid": job.meta.uid,
+                "resourceVersion": job.meta.resource_version,
+            },
+            "spec": job.spec,
+            "status": status,
+        }
+        try:
+            written = await self._api.replace_status(body)
+        except ApiError as error:
+            if error.code in {CONFLICT, NOT_FOUND}:
+                raise StaleError(str(error)) from error
+            raise
+        self._caches.wrote_status(key, job.meta, trimming.training_job(written))
+
+    async def _check_is_fresh(self, job: TrainingJobObject) -> None:
+        try:
+            found = await self._api.get(KIND, job.namespace, job.meta.name)
+        except ApiError as error:
+            if error.code == NOT_FOUND:
+                raise StaleError(f"{job.meta.name} is gone") from error
+            raise
+        if found["metadata"]["resourceVersion"] != job.meta.resource_version:
+            raise StaleError(f"{job.meta.name} has changed since it was looked at")
+
+    async def _do(self, key: JobKey, job: TrainingJobObject, action: Action) -> Refusal | None:
+        match action:
+            case Create():
+                return await self._make(key, job, action.manifest)
+            case CopyConfigMap():
+                source = await self._api.get("ConfigMap", job.namespace, action.source)
+                if source["metadata"]["resourceVersion"] != action.source_version:
+                    raise StaleError(f"ConfigMap {action.source} has changed since it was looked at")
+                data: Json = {part: source[part] for part in ("data", "binaryData") if part in source}
+                return await self._make(key, job, {**action.manifest, **data})
+            case Apply():
+                return await self._write(key, action.manifest, self._api.apply)
+            case Patch():
+                change = {"metadata": {"uid": action.uid}, **action.change}
+                with contextlib.suppress(ApiError):  # the next look sees what is left to set right
+                    await self._api.patch(action.kind, job.namespace, action.name, change)
+            case Delete():
+                await self._remove(job, action)
+        return None
+
+    async def _make(self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any]) -> Refusal | None:
+        try:
+            return await self._write(key, manifest, self._api.create)
+        except ApiError as error:
+            if error.code != CONFLICT:
+                raise
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        found = await self._api.get(kind, job.namespace, name)
+        return self._judge(key, job, manifest, found)
+
+    def _judge(self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any], found: Json) -> Refusal | None:
+        """Tell whether an object that was there already is the one that was to be made."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        owners = found["metadata"].get("ownerReferences") or []
+        ours = any(owner["uid"] == job.meta.uid and owner.get("controller") for owner in owners)
+        shared = "ownerReferences" not in manifest["metadata"]
+        labels = found["metadata"].get("labels") or {}
+        if ours or (shared and labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY):
+            if "deletionTimestamp" in found["metadata"]:
+                raise StaleError(f"{kind} {name} is still being deleted")
+            self._remember(key, found | {"kind": kind})
+            return None
+        if any(owner["kind"] == KIND and owner["name"] == job.meta.name for owner in owners):
+            raise StaleError(f"{kind} {name} of an earlier job of this name is still being deleted")
+        return Refusal(kind=kind, name=name, code=CONFLICT, message="exists already", foreign=True)
+
+    async def _write(
+        self, key: JobKey, manifest: Mapping[str, Any], how: Callable[[Mapping[str, Any]], Any]
+    ) -> Refusal | None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        try:
+            written = await how(manifest)
+        except ApiError as error:
+            if error.code not in REFUSED:
+                raise
+            return Refusal(kind=kind, name=name, code=error.code, message=str(error))
+        self._remember(key, written | {"kind": kind})
+        return None
+
+    def _remember(self, key: JobKey, written: Json) -> None:
+        kind = written["kind"]
+        match kind:
+            case "Job":
+                self._caches.wrote(key, kind, trimming.job(written))
+            case "ConfigMap":
+                self._caches.wrote(key, kind, trimming.config_map(written))
+            case _:
+                self._caches.wrote(key, kind, trimming.other(kind, written))
+
+    async def _remove(self, job: TrainingJobObject, action: Delete) -> None:
+        propagation = "Foreground" if action.wait_for_pods else "Background"
+        try:
+            await self._api.delete(action.kind, job.namespace, action.name, uid=action.uid, propagation=propagation)
+        except ApiError as error:
+            if error.code not in {CONFLICT, NOT_FOUND}:  # gone, or another object has the name by now
+                raise
+
+    async def _tell(self, job: TrainingJobObject, event: Event) -> None:
+        """Write an Event. It is for people: one that is lost changes nothing."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{job.meta.name}.{uuid.uuid4().hex[:16]}", "namespace": job.namespace},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": job.meta.name,
+                "namespace": job.namespace,
+                "uid": job.meta.uid,
+                "resourceVersion": job.meta.resource_version,
+            },
+            "type": event.kind,
+            "reason": event.reason,
+            "message": event.message[:1024],
+            "source": {"component": names.MANAGED_BY},
+            "reportingComponent": names.MANAGED_BY,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._api.create(body)
+        except ApiError as error:
+            logger.warning("event %s was not written: %s", event.reason, error, extra={"job": job.meta.name})

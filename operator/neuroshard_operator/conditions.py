@@ -1,0 +1,121 @@
+"""Status conditions: every reason with its meaning, and pure functions over lists of conditions. Calls no API."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from neuroshard_api.job_policies import ConditionStatus
+from neuroshard_api.job_status import Condition
+
+MESSAGE_CHARACTERS = 4096  # the API takes 32,768; people read one screen
+
+
+class ConditionType(StrEnum):
+    """What can hold of a job."""
+
+    PROFILED = "Profiled"
+    PLANNED = "Planned"
+    APPROVED = "Approved"
+    PODS_READY = "PodsReady"
+    RUNNING = "Running"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class Reason(StrEnum):
+    """Why a condition has its status. Reasons are only ever added; docs/guides/troubleshooting.md says what to do."""
+
+    # While it goes well
+    ACCEPTED = "Accepted"
+    CACHE_HIT = "CacheHit"
+    MODELS_GIVEN = "CostModelsGiven"
+    PROFILER_RUNNING = "ProfilerRunning"
+    OTHER_PROFILES = "WaitingForProfile"
+    PROFILE_WRITTEN = "ProfileWritten"
+    PLANNER_RUNNING = "PlannerRunning"
+    FALLBACK_RUNNING = "FallbackPlannerRunning"
+    PLAN_WRITTEN = "PlanWritten"
+    PLAN_GIVEN = "PlanGiven"
+    APPROVED = "PlanApproved"
+    WAITING_FOR_APPROVAL = "WaitingForApproval"
+    WORKERS_STARTING = "WorkersStarting"
+    WAITING_FOR_OLD_PODS = "WaitingForOldPods"
+    RESTARTING = "Restarting"
+    WAITING_TO_RESTART = "WaitingToRestart"
+    WORKERS_READY = "AllWorkersReady"
+    WORKERS_LOST = "WorkersNotReady"
+    TRAINED = "TrainingCompleted"
+    PLAN_ONLY = "PlanOnly"
+    SUSPENDED = "SuspendedByUser"
+    QUEUED = "WaitingForAdmission"
+    RESUMED = "Resumed"
+
+    # While it waits for someone
+    PODS_PENDING = "PodsPending"
+    CHILD_REFUSED = "ChildRefused"
+    INPUT_MISSING = "InputMissing"
+
+    # When it has failed
+    INVALID_SPEC = "InvalidSpec"
+    INVALID_INPUT = "InvalidInput"
+    INVALID_TEMPLATE = "InvalidPodTemplate"
+    INPUT_TOO_LARGE = "InputTooLarge"
+    NAME_CONFLICT = "NameConflict"
+    WORLD_SIZE_MISMATCH = "WorldSizeMismatch"
+    MODEL_MISMATCH = "ModelMismatch"
+    PROFILING_FAILED = "ProfilingFailed"
+    PROFILING_TIMED_OUT = "ProfilingTimedOut"
+    PROFILE_UNUSABLE = "ProfileUnusable"
+    PLANNING_FAILED = "PlanningFailed"
+    PLANNING_TIMED_OUT = "PlanningTimedOut"
+    INFEASIBLE = "Infeasible"
+    PLAN_UNUSABLE = "PlanUnusable"
+    WORKERS_FAILED = "WorkersFailed"
+    TOO_MANY_RESTARTS = "MaxRestartsExceeded"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    NOT_RUNNING_IN_TIME = "PreRunningDeadlineExceeded"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Says:
+    """What a look finds about one condition."""
+
+    type: ConditionType
+    holds: bool
+    reason: Reason
+    message: str
+
+
+def merged(
+    recorded: Sequence[Condition], found: Iterable[Says], *, now: datetime, generation: int
+) -> tuple[Condition, ...]:
+    """Return the conditions after a look: those of other types as they were, the others with what was found.
+
+    ``lastTransitionTime`` moves only when the status flips; a condition that says the same again is left as it is,
+    ``observedGeneration`` included unless the generation moved.
+    """
+    by_type = {condition.type: condition for condition in recorded}
+    for says in found:
+        before = by_type.get(says.type)
+        status = ConditionStatus.TRUE if says.holds else ConditionStatus.FALSE
+        flipped = before is None or before.status is not status
+        by_type[says.type] = Condition(
+            type=says.type,
+            status=status,
+            reason=says.reason,
+            message=says.message[:MESSAGE_CHARACTERS],
+            observed_generation=generation,
+            last_transition_time=now if before is None or flipped else before.last_transition_time,
+        )
+    order = [kind.value for kind in ConditionType]
+    return tuple(by_type[kind] for kind in order if kind in by_type)
+
+
+def holds(recorded: Sequence[Condition], kind: ConditionType) -> Condition | None:
+    """Return the condition of a type if it is True."""
+    return next(
+        (each for each in recorded if each.type == kind and each.status is ConditionStatus.TRUE),
+        None,
+    )

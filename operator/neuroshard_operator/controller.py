@@ -1,0 +1,182 @@
+"""The loop: takes a key from the queue, looks, decides, acts, and sets the next look. Holds no state of jobs."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from neuroshard_api.training_job import API_VERSION, PLURAL
+
+from neuroshard_operator.api import Api, ApiError
+from neuroshard_operator.caches import Caches, JobKey
+from neuroshard_operator.cluster import Cluster, StaleError
+from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.queue import KeyedQueue
+from neuroshard_operator.reconcile import reconcile
+from neuroshard_operator.recorded import read_status
+from neuroshard_operator.settings import Settings
+
+PASS_TIMEOUT_S = 300.0
+"""One look with all its calls takes less; a longer one is given up and begins anew."""
+MISSED_RESYNCS = 3
+"""So many intervals without a resync, and the operator counts as dead."""
+STALE_S = 0.5
+"""Until the watch has brought what made a look stale."""
+
+logger = logging.getLogger(__name__)
+
+
+def utc_now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
+class Controller:
+    """Workers over one queue. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        caches: Caches,
+        settings: Settings,
+        metrics: Metrics,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """Work on the jobs of `caches` through `api`."""
+        self.queue: KeyedQueue[JobKey] = KeyedQueue()
+        self._api = api
+        self._caches = caches
+        self._cluster = Cluster(api, caches, settings)
+        self._settings = settings
+        self._metrics = metrics
+        self._now = now
+        self._resynced_s = time.monotonic()
+        self._stages: dict[JobKey, str] = {}
+        self._is_filled = False
+        self.is_ready = False
+        """Whether the API server has answered: from then on this replica does its work."""
+        metrics.watch_age(lambda: self.resync_age_s, lambda: len(self.queue))
+
+    @property
+    def resync_age_s(self) -> float:
+        """Seconds since all jobs were last listed and woken; the start counts as the first time."""
+        return time.monotonic() - self._resynced_s
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the last resync is recent: a watch or a worker that hangs shows here."""
+        return self.resync_age_s < MISSED_RESYNCS * self._settings.resync_seconds
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._resync_forever())
+                for _ in range(self._settings.workers):
+                    tasks.create_task(self._work_forever())
+        finally:
+            self.queue.close()
+
+    def wake(self, key: JobKey) -> None:
+        """Ask for a look at a job. Kopf calls event handlers only once all its indices are filled."""
+        self._is_filled = True
+        self.queue.wake(key)
+
+    def wake_waiting_for_profile(self, namespace: str) -> None:
+        """Wake the jobs of a namespace that wait for a profile of another one's."""
+        for key in self._caches.known():
+            if key[0] == namespace and self._stages.get(key) == "Profiling":
+                self.queue.wake(key)
+
+    async def _resync_forever(self) -> None:
+        while True:
+            try:
+                await self._resync()
+            except ApiError as error:
+                logger.warning("jobs could not be listed: %s", error)
+            await asyncio.sleep(self._settings.resync_seconds)
+
+    async def _resync(self) -> None:
+        """Wake every job. The list is asked of the API server, so that a watch which lost one shows."""
+        paths = [f"/namespaces/{namespace}" for namespace in self._settings.namespaces] or [""]
+        known = set(self._caches.known())
+        for path in paths:
+            for item in await self._api.list_metadata(f"/apis/{API_VERSION}{path}/{PLURAL}"):
+                known.add((item["metadata"]["namespace"], item["metadata"]["name"]))
+        # Before the first event some index may be empty still, and a look would miss children that are there.
+        for key in known if self._is_filled else ():
+            self.queue.wake(key)
+        self.is_ready = True
+        self._resynced_s = time.monotonic()
+
+    async def _work_forever(self) -> None:
+        while True:
+            key, waited_s = await self.queue.take()
+            self._metrics.queue_wait.observe(waited_s)
+            began_s = time.monotonic()
+            outcome = "error"
+            try:
+                async with asyncio.timeout(PASS_TIMEOUT_S):
+                    outcome = await self._look(key)
+            except StaleError as error:
+                outcome = "stale"
+                self.queue.wake_after(key, STALE_S)
+                logger.debug("%s", error, extra=_about(key))
+            except (ApiError, TimeoutError) as error:
+                pause_s = self.queue.failed(key)
+                logger.warning("%s; again in %.0f s", error or "the look took too long", pause_s, extra=_about(key))
+            except Exception:
+                pause_s = self.queue.failed(key)
+                logger.exception("a look failed; again in %.0f s", pause_s, extra=_about(key))
+            finally:
+                self._metrics.reconcile.labels(outcome=outcome).observe(time.monotonic() - began_s)
+                self.queue.done(key)
+
+    async def _look(self, key: JobKey) -> str:
+        now = self._now()
+        observed = await self._cluster.observe(key, now)
+        if observed is None:
+            self._forget(key)
+            return "gone"
+        desired = reconcile(observed, now=now, settings=self._settings)
+        await self._cluster.apply(observed, desired)
+        self.queue.succeeded(key)
+        before = read_status(observed.job.status)
+        after = desired.status or before
+        if desired.status is not None:
+            self._metrics.status_written(before, after)
+            logger.info(
+                "%s",
+                after.message or after.stage,
+                extra={**_about(key), "stage": after.stage, "reason": after.reason, "attempt": after.restarts},
+            )
+        for event in desired.events:
+            self._metrics.event_told(event.reason)
+        self._note_stage(key, after.stage.value if after.stage else "Pending")
+        if self._cluster.was_refused(key):
+            self.queue.wake(key)
+        elif desired.look_again_s is not None:
+            self.queue.wake_after(key, desired.look_again_s)
+        return "changed" if desired.status is not None or desired.actions else "unchanged"
+
+    def _forget(self, key: JobKey) -> None:
+        self.queue.forget(key)
+        self._cluster.forget(key)
+        stage = self._stages.pop(key, None)
+        if stage is not None:
+            self._metrics.jobs.labels(stage=stage).dec()
+
+    def _note_stage(self, key: JobKey, stage: str) -> None:
+        before = self._stages.get(key)
+        if before == stage:
+            return
+        if before is not None:
+            self._metrics.jobs.labels(stage=before).dec()
+        self._metrics.jobs.labels(stage=stage).inc()
+        self._stages[key] = stage
+
+
+def _about(key: JobKey) -> dict[str, str]:
+    return {"namespace": key[0], "job": key[1]}

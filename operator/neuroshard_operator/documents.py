@@ -1,0 +1,204 @@
+"""What the result ConfigMaps say, as far as decisions and status need it. Writes nothing, calls no API."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuroshard_api.bundle import BundleManifest
+from neuroshard_api.config_map import contents_of, unpack_files
+from neuroshard_api.document import DocumentError
+from neuroshard_api.hardware import Hardware
+from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
+from neuroshard_api.plan import Plan
+from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.stage_commands import HARDWARE_FILE, PROGRESS_FILE, STEP_REPORT_FILE
+from neuroshard_api.step_report import RankTimes, StepReport
+
+from neuroshard_operator import names
+
+PLAN_FILE = "plan.json"
+MANIFEST_FILE = "manifest.json"
+WEIGHTS_FILE = "weights.safetensors"
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanSummary:
+    """A plan that can be read."""
+
+    hash: str
+    """sha256 of the document, in hexadecimal."""
+    algorithm: str
+    world_size: int
+    model_hash: str
+    """Hash of the planned tables: names, rows, columns and types."""
+    num_tables: int
+    key: str
+    """Key of the plan's file in its ConfigMap: large plans are compressed."""
+    predicted: StepCost
+    baseline: BaselineCost | None
+    """The cheapest baseline that found a plan."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileSummary:
+    """A profile that can be read."""
+
+    source: str
+    hardware: Hardware
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportSummary:
+    """What the workers reported last."""
+
+    plan_hash: str
+    """sha256 of the plan that was trained under; empty before the first steps were measured."""
+    measured: MeasuredCost | None
+    progress: TrainingProgress | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unreadable:
+    """Something was published, and it is not what it should be."""
+
+    problem: str
+
+
+ResultDocument = PlanSummary | ProfileSummary | ReportSummary | Unreadable | None
+
+
+def read_result(role: str, body: Mapping[str, Any]) -> ResultDocument:
+    """Return what a ConfigMap says; `role` is that of whoever wrote it. None: nothing was published yet."""
+    contents = contents_of(body)
+    if not contents.data and not contents.binary_data:
+        return None
+    where = body["metadata"]["name"]
+    try:
+        files = unpack_files(contents, where=where)
+        if role in {names.PLAN, names.PLANNER}:
+            return _plan(files, sorted({*contents.data, *contents.binary_data}), where)
+        if role in {names.PROFILE, names.PROFILER}:
+            return _profile(files, where)
+        if role == names.WORKER:
+            return _report(files, where)
+    except DocumentError as error:
+        return Unreadable(problem=str(error))
+    return None
+
+
+def content_hash(body: Mapping[str, Any]) -> str:
+    """Return the sha256 of the plan in a ConfigMap; empty where there is none."""
+    try:
+        files = unpack_files(contents_of(body))
+    except DocumentError:
+        return ""
+    return hashlib.sha256(files[PLAN_FILE]).hexdigest() if PLAN_FILE in files else ""
+
+
+def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
+    """Return what matters of a plan. Raises DocumentError."""
+    plan = Plan.from_json(text, where=where)
+    devices = plan.predicted.devices
+    baselines = [each for each in plan.baselines if each.total_ms is not None]
+    best = min(baselines, key=lambda each: each.total_ms or 0.0, default=None)
+    slowest = max(
+        devices,
+        key=lambda each: sum(
+            (
+                each.forward_compute_ms,
+                each.backward_compute_ms,
+                each.wait_ms,
+                each.forward_communication_ms,
+                each.backward_communication_ms,
+            )
+        ),
+    )
+    memory = [
+        each.weights_bytes
+        + each.optimizer_state_bytes
+        + each.activation_bytes
+        + each.input_bytes
+        + each.dense_bytes
+        + each.reserve_bytes
+        for each in plan.memory
+    ]
+    return PlanSummary(
+        hash=hashlib.sha256(text).hexdigest(),
+        algorithm=plan.algorithm.value,
+        world_size=plan.request.topology.num_devices,
+        model_hash=model_hash(plan.request.tables.tables),
+        num_tables=len(plan.tables),
+        key=key,
+        predicted=StepCost(
+            total_microseconds=_microseconds(plan.predicted.total_ms),
+            compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
+            forward_communication_microseconds=_microseconds(slowest.wait_ms + slowest.forward_communication_ms),
+            backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
+            max_device_memory_mib=max(memory) // MIB if memory else None,
+            source=plan.predicted.source,
+        ),
+        baseline=None
+        if best is None
+        else BaselineCost(algorithm=best.algorithm.value, total_microseconds=_microseconds(best.total_ms or 0.0)),
+    )
+
+
+def model_hash(tables: Any) -> str:  # noqa: ANN401 - a sequence of Table, of one set or of a plan's request
+    """Return a hash of what a plan must agree with the model on."""
+    said = [f"{each.name} {each.num_embeddings} {each.embedding_dim} {each.data_type}" for each in tables]
+    return hashlib.sha256("\n".join(sorted(said)).encode()).hexdigest()
+
+
+def measured_cost(report: StepReport) -> MeasuredCost:
+    """Return the measured cost of the slowest rank: what `predicted` predicts."""
+
+    def embedding_ms(rank: RankTimes) -> float:
+        compute_ms = rank.forward_compute_ms + rank.backward_compute_ms
+        return compute_ms + rank.forward_communication_ms + rank.backward_communication_ms
+
+    slowest = max(report.ranks, key=embedding_ms)
+    return MeasuredCost(
+        total_microseconds=_microseconds(embedding_ms(slowest)),
+        compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
+        forward_communication_microseconds=_microseconds(slowest.forward_communication_ms),
+        backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
+        step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
+        steps=report.first_step + report.num_steps,
+        source=report.source,
+    )
+
+
+def _plan(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> ResultDocument:
+    if PLAN_FILE not in files:
+        return Unreadable(problem=f"{where}: has no {PLAN_FILE}")
+    key = next(key for key in keys if key.startswith(PLAN_FILE))
+    return plan_summary(files[PLAN_FILE], key=key, where=f"{where}/{PLAN_FILE}")
+
+
+def _profile(files: Mapping[str, bytes], where: str) -> ResultDocument:
+    missing = [name for name in (MANIFEST_FILE, WEIGHTS_FILE, HARDWARE_FILE) if name not in files]
+    if missing:
+        return Unreadable(problem=f"{where}: has no {', '.join(missing)}")
+    manifest = BundleManifest.from_json(files[MANIFEST_FILE], where=f"{where}/{MANIFEST_FILE}")
+    weights = hashlib.sha256(files[WEIGHTS_FILE]).hexdigest()
+    if weights != manifest.weights_sha256:
+        return Unreadable(problem=f"{where}: {WEIGHTS_FILE} is not what {MANIFEST_FILE} says; it was damaged or edited")
+    hardware = Hardware.from_json(files[HARDWARE_FILE], where=f"{where}/{HARDWARE_FILE}")
+    return ProfileSummary(source=manifest.source, hardware=hardware)
+
+
+def _report(files: Mapping[str, bytes], where: str) -> ResultDocument:
+    plan_hash, measured, progress = "", None, None
+    if STEP_REPORT_FILE in files:
+        report = StepReport.from_json(files[STEP_REPORT_FILE], where=f"{where}/{STEP_REPORT_FILE}")
+        plan_hash, measured = report.plan_sha256, measured_cost(report)
+    if PROGRESS_FILE in files:
+        progress = TrainingProgress.from_json(files[PROGRESS_FILE], where=f"{where}/{PROGRESS_FILE}")
+    return ReportSummary(plan_hash=plan_hash, measured=measured, progress=progress)
+
+
+def _microseconds(milliseconds: float) -> int:
+    return round(milliseconds * 1000)

@@ -1,0 +1,154 @@
+"""Why a Job failed, and what the job's failure policy says about it. Pure functions; calls no API."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from neuroshard_api.job_policies import ExitCodeOperator, FailureAction, FailurePolicy, FailureRule
+from neuroshard_api.job_status import LastFailure, Stage
+
+from neuroshard_operator.observed import ChildJob, ChildPod
+
+DISRUPTION = "DisruptionTarget"
+"""Pod condition with which the cluster says that it takes a pod away: drain, preemption, taint, lost node."""
+KUBELET_EVICTION = "TerminationByKubelet"
+"""A disruption whose cause may be the pod's own hunger for memory or disk, so it counts as a failure."""
+INVALID_INPUT = 2
+"""Exit code of our commands for input that a second run refuses as well; see docs/reference/exit-codes.md."""
+MESSAGE_CHARACTERS = 2048  # status.lastFailure.message holds 4096, and a status is read by people
+
+# What the Job controller writes into the message of a Job that its pod failure policy ended.
+_BY_EXIT_CODE = re.compile(
+    r"Container (?P<container>\S+) for pod \S+?/(?P<pod>\S+) failed with exit code (?P<code>\d+)"
+)
+_BY_CONDITION = re.compile(r"Pod \S+?/(?P<pod>\S+) has condition (?P<condition>\S+)")
+
+_LAST = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """The failure that brought a Job down: the first of its pods, not those that it took along."""
+
+    pod: str = ""
+    node: str = ""
+    container: str = ""
+    exit_code: int | None = None
+    conditions: frozenset[tuple[str, str]] = frozenset()
+    """Type and status of the pod's conditions."""
+    reason: str = ""
+    message: str = ""
+    time: datetime | None = None
+
+    def recorded(self, stage: Stage, now: datetime) -> LastFailure:
+        """Return what status.lastFailure says of it."""
+        return LastFailure(
+            stage=stage,
+            pod_name=self.pod or None,
+            node_name=self.node or None,
+            container_name=self.container or None,
+            exit_code=self.exit_code,
+            reason=self.reason or None,
+            message=self.message[-MESSAGE_CHARACTERS:] or None,
+            time=self.time or now,
+        )
+
+    def __str__(self) -> str:
+        """Return the cause in a sentence, without the end of the log."""
+        who = f"pod {self.pod}" if self.pod else "a pod"
+        where = f" on node {self.node}" if self.node else ""
+        code = f" with exit code {self.exit_code}" if self.exit_code is not None else ""
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{who}{where} ended{code}{why}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What is done about a failure, and by which rule."""
+
+    action: FailureAction
+    rule: str
+
+    @property
+    def counts(self) -> bool:
+        """Whether the restart counts towards maxRestarts."""
+        return self.action is not FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS
+
+
+def cause_of(job: ChildJob, pods: Iterable[ChildPod]) -> Cause:
+    """Return why a Job failed: from its pods, or where they are gone already from what the Job itself says."""
+    own = [pod for pod in pods if pod.meta.owner_uid == job.meta.uid]
+    said = _said_by(job)
+    disrupted = [pod for pod in own if pod.disruption]
+    failed = [pod for pod in own if pod.termination is not None]
+    named = [pod for pod in failed if pod.meta.name == said.pod]
+    # A disrupted pod may end after the peers that it left alone, so it goes before whoever failed first.
+    suspects = disrupted or named or failed
+    if not suspects:
+        return said
+    return _cause_in(min(suspects, key=_end))
+
+
+def verdict(policy: FailurePolicy, cause: Cause) -> Verdict:
+    """Return what the policy does about a cause: the first rule that matches, or else the defaults."""
+    for position, rule in enumerate(policy.rules):
+        if _matches(rule, cause):
+            return Verdict(action=rule.action, rule=rule.name or f"rules[{position}]")
+    if (DISRUPTION, "True") in cause.conditions and cause.reason != KUBELET_EVICTION:
+        return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for disruptions")
+    if cause.exit_code == INVALID_INPUT:
+        return Verdict(action=FailureAction.FAIL_JOB, rule="default for invalid input")
+    return Verdict(action=FailureAction.RESTART_JOB, rule="default")
+
+
+def _matches(rule: FailureRule, cause: Cause) -> bool:
+    codes = rule.on_exit_codes
+    if codes is not None:
+        if not cause.exit_code:
+            return False
+        return (cause.exit_code in codes.values) == (codes.operator is ExitCodeOperator.IN)
+    wanted = {(condition.type, condition.status.value) for condition in rule.on_pod_conditions or ()}
+    return bool(wanted & cause.conditions)
+
+
+def _end(pod: ChildPod) -> tuple[datetime, str]:
+    ended = pod.termination.time if pod.termination else None
+    return ended or _LAST, pod.meta.name
+
+
+def _cause_in(pod: ChildPod) -> Cause:
+    termination = pod.termination
+    return Cause(
+        pod=pod.meta.name,
+        node=pod.node,
+        container=termination.container if termination else "",
+        exit_code=termination.exit_code if termination else None,
+        conditions=frozenset(pod.conditions.items()),
+        reason=pod.disruption or (termination.reason if termination else ""),
+        message=termination.message if termination else "",
+        time=termination.time if termination else None,
+    )
+
+
+def _said_by(job: ChildJob) -> Cause:
+    outcome = job.outcome
+    if outcome is None:
+        return Cause()
+    by_code = _BY_EXIT_CODE.search(outcome.message)
+    by_condition = _BY_CONDITION.search(outcome.message)
+    return Cause(
+        pod=by_code["pod"] if by_code else by_condition["pod"] if by_condition else "",
+        container=by_code["container"] if by_code else "",
+        exit_code=int(by_code["code"]) if by_code else None,
+        conditions=frozenset({(by_condition["condition"], "True")}) if by_condition else frozenset(),
+        reason=outcome.reason,
+        message=outcome.message,
+        time=outcome.time,
+    )
+
+
+def trouble(pods: Sequence[ChildPod]) -> str:
+    """Return what keeps pods from running, for people; empty where nothing is known to be wrong."""
+    stuck = sorted({pod.waiting for pod in pods if pod.live and pod.waiting})
+    return "; ".join(stuck[:3])

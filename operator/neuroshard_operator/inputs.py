@@ -1,0 +1,70 @@
+"""What a plan and a start of the workers depend on, as hashes: the same inputs never lead to a second plan."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from neuroshard_api.job_stages import ProfilerPolicy
+from neuroshard_api.job_status import Hardware
+from neuroshard_api.resource import Part
+from neuroshard_api.training_job import Spec
+
+_HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources"}
+"""Fields that say how a stage's pod runs and not what it decides."""
+
+
+def takes_given_models(spec: Spec) -> bool:
+    """Return whether cost models that were made before replace profiling."""
+    policy = spec.profiler.policy
+    has_reference = spec.profiler.cost_model_ref is not None
+    return policy is ProfilerPolicy.NEVER or (has_reference and policy is not ProfilerPolicy.ALWAYS)
+
+
+def plan_inputs_hash(spec: Spec, hardware: Hardware | None, *, replans: int) -> str:
+    """Return a hash of everything that decides the plan.
+
+    The contents of a ConfigMap with tables are not in it: the job names the ConfigMap and is planned for what was in
+    it. `replans` is how often a failure rule asked for another plan.
+    """
+    given = takes_given_models(spec)
+    said = {
+        "model": _said(spec.model),
+        "planner": _said(spec.planner, leave_out={*_HOW_IT_RUNS, "fallback_algorithm"}),
+        "plan_ref": _said(spec.plan_ref) if spec.plan_ref else None,
+        "num_nodes": spec.trainer.num_nodes,
+        "devices_per_node": spec.trainer.devices_per_node,
+        "profile": _said(spec.profiler) if given else hardware.fingerprint if hardware else None,
+        "replans": replans,
+    }
+    return _hash(said)
+
+
+def fallback_hash(inputs_hash: str, algorithm: str) -> str:
+    """Return the hash of the same inputs with the fallback algorithm."""
+    return _hash({"inputs": inputs_hash, "algorithm": algorithm})
+
+
+def workers_hash(spec: Spec, plan_hash: str) -> str:
+    """Return a hash of what the workers run, which may change only while the job is suspended.
+
+    The pod template is not in it: a change of it waits for the next start.
+    """
+    parts: Mapping[str, Part] = {
+        "trainer": spec.trainer,
+        "rendezvous": spec.rendezvous,
+        "model": spec.model,
+        "data": spec.data,
+        "training": spec.training,
+        "checkpoint": spec.checkpoint,
+    }
+    return _hash({name: _said(part) for name, part in parts.items()} | {"plan": plan_hash})
+
+
+def _said(part: Part, *, leave_out: set[str] | None = None) -> dict[str, Any]:
+    # Defaults are left out, so that a release which adds a field does not change the hashes of running jobs.
+    return part.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=leave_out)
+
+
+def _hash(said: object) -> str:
+    return "sha256:" + hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

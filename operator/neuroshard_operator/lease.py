@@ -1,0 +1,55 @@
+"""Which replica works: the one that holds the Lease. Whoever loses it stops at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.leaderelection.electionconfig import Config
+from kubernetes.aio.leaderelection.leaderelection import LeaderElection
+from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
+
+LEASE_S = 15.0
+RENEW_WITHIN_S = 10.0
+RETRY_S = 2.0
+
+
+class LeaseLostError(Exception):
+    """Another replica works now, or the API server is out of reach; this one must end and start as a follower."""
+
+
+async def while_leading(
+    work: Callable[[], Awaitable[None]], *, client: ApiClient, name: str, namespace: str, identity: str
+) -> None:
+    """Wait for the Lease, then work for as long as it is held.
+
+    Raises:
+        LeaseLostError: the Lease was lost, and the work was cancelled.
+    """
+    ended = asyncio.Event()
+    problems: list[BaseException] = []
+
+    async def lead() -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - raised again below, out of the election's task
+            problems.append(error)
+        finally:
+            ended.set()
+
+    async def stop() -> None:
+        ended.set()
+
+    lock: Any = LeaseLock(name, namespace, identity, client)
+    election = LeaderElection(Config(lock, LEASE_S, RENEW_WITHIN_S, RETRY_S, lead, stop))
+    campaign = asyncio.create_task(election.run())
+    waiting = asyncio.create_task(ended.wait())
+    await asyncio.wait({campaign, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    lost = campaign.done()
+    for task in (campaign, waiting):
+        task.cancel()
+    await asyncio.gather(campaign, waiting, return_exceptions=True)
+    if problems:
+        raise problems[0]
+    if lost:
+        raise LeaseLostError(f"lease {name} was lost")

@@ -1,0 +1,155 @@
+"""The operator's process: reads the environment, connects, and runs until it is told to stop."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+import kopf
+from kubernetes.aio import config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+from neuroshard_api.document import DocumentError
+from neuroshard_api.exit_codes import ExitCode
+
+from neuroshard_operator.api import KubernetesApi
+from neuroshard_operator.caches import Caches
+from neuroshard_operator.controller import Controller
+from neuroshard_operator.handlers import indices_of, register, watch_settings
+from neuroshard_operator.health import health_server
+from neuroshard_operator.lease import LeaseLostError, while_leading
+from neuroshard_operator.logs import configure_logs
+from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.settings import Settings, settings_from
+
+logger = logging.getLogger(__name__)
+
+
+class Operator:
+    """One process: its client, its watches, its controller."""
+
+    def __init__(self, settings: Settings, client: ApiClient) -> None:
+        """Work with these settings on the API server of a client."""
+        self._settings = settings
+        self._client = client
+        self._metrics = Metrics()
+        self._controller: Controller | None = None
+        self._leads = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve health and metrics, and work whenever this replica is the one to work."""
+        settings = self._settings
+        server = health_server(
+            port=settings.http_port, registry=self._metrics.registry, is_alive=self._is_alive, is_ready=self._is_ready
+        )
+        async with server as port:
+            logger.info("health and metrics on port %d", port)
+            if settings.lease is None:
+                await self._work()
+                return
+            await while_leading(
+                self._work,
+                client=self._client,
+                name=settings.lease,
+                namespace=settings.lease_namespace,
+                identity=settings.identity,
+            )
+
+    def _is_alive(self) -> bool:
+        return self._controller is None or self._controller.is_alive
+
+    def _is_ready(self) -> bool:
+        """A replica that waits for the Lease is ready to take over; one that works has its caches filled."""
+        if self._settings.lease is not None and not self._leads.is_set():
+            return True
+        return self._controller is not None and self._controller.is_ready
+
+    async def _work(self) -> None:
+        self._leads.set()
+        settings = self._settings
+        registry = kopf.OperatorRegistry()
+        api = KubernetesApi(
+            self._client,
+            timeout_s=settings.call_timeout_seconds,
+            on_call=self._metrics.called,
+            on_error=self._metrics.failed_call,
+        )
+        started: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
+
+        @kopf.on.login(registry=registry)
+        async def login(**context: Any) -> Any:  # noqa: ANN401 - Kopf's
+            return kopf.login_with_service_account(**context) or kopf.login_with_kubeconfig(**context)
+
+        @kopf.on.startup(registry=registry)
+        async def start(**context: Any) -> None:  # noqa: ANN401 - Kopf's
+            caches = Caches(indices_of(context))
+            started.set_result(Controller(api=api, caches=caches, settings=settings, metrics=self._metrics))
+
+        register(
+            registry,
+            wake=lambda key: started.result().wake(key),
+            wake_for_profile=lambda namespace: started.result().wake_waiting_for_profile(namespace),
+        )
+        watching = kopf.OperatorSettings()
+        watch_settings(watching, is_clusterwide=not settings.namespaces)
+        watch = kopf.operator(
+            registry=registry,
+            settings=watching,
+            standalone=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+        )
+        await self._until_first_ends(watch, started)
+
+    async def _until_first_ends(self, watch: Coroutine[Any, Any, None], started: "asyncio.Future[Controller]") -> None:
+        """Run the watches and the controller until Kopf is told to stop, or one of them breaks."""
+        watching = asyncio.create_task(watch)
+        await asyncio.wait([watching, started], return_when=asyncio.FIRST_COMPLETED)
+        if started.done():
+            self._controller = started.result()
+            working = asyncio.create_task(self._controller.run())
+            await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=not working.done())
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+
+async def connect() -> ApiClient:
+    """Return a client of the cluster that the process runs in, or of the kubeconfig that KUBECONFIG names."""
+    configuration = Configuration()
+    kubeconfig = os.environ.get("KUBECONFIG")
+    if kubeconfig:
+        await config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)  # type: ignore[no-untyped-call] # the package's types are partial
+    else:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # the same
+    return ApiClient(configuration)
+
+
+async def _run(settings: Settings) -> None:
+    client = await connect()
+    async with client:
+        await Operator(settings, client).run()
+
+
+def main() -> int:
+    """Run the operator; return its exit code."""
+    try:
+        settings = settings_from(os.environ)
+    except DocumentError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return ExitCode.INVALID_INPUT
+    configure_logs(level=settings.log_level, as_json=settings.log_format == "json")
+    try:
+        asyncio.run(_run(settings))
+    except LeaseLostError as error:
+        logger.error("%s; starting again as a follower", error)  # noqa: TRY400 - expected, and said in full
+        return ExitCode.INTERNAL_ERROR
+    except config.ConfigException as error:
+        logger.error("no cluster: %s; run in a pod, or name a kubeconfig in KUBECONFIG", error)  # noqa: TRY400 - the same
+        return ExitCode.INVALID_INPUT
+    return ExitCode.OK

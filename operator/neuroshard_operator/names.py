@@ -1,0 +1,101 @@
+"""Names, labels and annotations of everything the operator makes. Pure functions of a job's name; calls no API."""
+
+import hashlib
+
+from neuroshard_api.training_job import GROUP
+
+FIELD_MANAGER = "dlrm-operator"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY = "dlrm-operator"
+SELECTOR = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
+"""Selects everything the operator made; its watches see nothing else."""
+
+JOB_LABEL = f"{GROUP}/job-name"
+ROLE_LABEL = f"{GROUP}/role"
+ATTEMPT_LABEL = f"{GROUP}/attempt"
+PROFILE_KEY_LABEL = f"{GROUP}/profile-key"
+INPUTS_HASH_LABEL = f"{GROUP}/inputs-hash"
+PLAN_LABEL = f"{GROUP}/plan"
+KUEUE_LABEL_PREFIX = "kueue.x-k8s.io/"
+QUEUE_LABEL = f"{KUEUE_LABEL_PREFIX}queue-name"
+POD_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+
+PROFILER = "profiler"
+PLANNER = "planner"
+WORKER = "worker"
+REQUEST = "request"
+PLAN = "plan"
+PROFILE = "profile"
+
+SHORT_HASH = 10
+"""Hex digits of a hash within a name: 40 bits tell a namespace's objects apart, and keep names within 63 characters."""
+
+
+def short(digest: str) -> str:
+    """Return the part of a hexadecimal digest that goes into names and labels."""
+    return digest.removeprefix("sha256:")[:SHORT_HASH]
+
+
+def key_of(*parts: str) -> str:
+    """Return the hexadecimal digest of several words."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def account(job: str, role: str) -> str:
+    """Return the name of a role's ServiceAccount, Role and RoleBinding."""
+    return f"{job}-{role}"
+
+
+def result(child_job: str) -> str:
+    """Return the name of the ConfigMap that the pods of a profiler or planner Job may write."""
+    return f"{child_job}-result"
+
+
+def report(job: str) -> str:
+    """Return the name of the ConfigMap that the workers may write."""
+    return f"{job}-report"
+
+
+def files(job: str, digest: str) -> str:
+    """Return the name of the ConfigMap with the job file."""
+    return f"{job}-files-{short(digest)}"
+
+
+def profiler_job(job: str, profile_key: str) -> str:
+    """Return the name of the Job that profiles one kind of hardware."""
+    return f"{job}-profiler-{short(profile_key)}"
+
+
+def planner_job(job: str, inputs_hash: str) -> str:
+    """Return the name of the Job that plans for one set of inputs."""
+    return f"{job}-planner-{short(inputs_hash)}"
+
+
+def request(job: str, inputs_hash: str) -> str:
+    """Return the name of the ConfigMap that holds the planner's request."""
+    return f"{job}-request-{short(inputs_hash)}"
+
+
+def plan(job: str, plan_hash: str) -> str:
+    """Return the name of the immutable ConfigMap of a plan."""
+    return f"{job}-plan-{short(plan_hash)}"
+
+
+def profile(profile_key: str) -> str:
+    """Return the name of the profile of one kind of hardware, which all jobs of a namespace share."""
+    return f"neuroshard-profile-{short(profile_key)}"
+
+
+def service(job: str) -> str:
+    """Return the name of the headless Service that gives workers their host names."""
+    return f"{job}-workers"
+
+
+def worker_job(job: str, attempt: int) -> str:
+    """Return the name of the Indexed Job of one start of the workers."""
+    return f"{job}-worker-{attempt}"
+
+
+def worker_host(job: str, attempt: int, index: int) -> str:
+    """Return the DNS name of a worker pod within its namespace."""
+    return f"{worker_job(job, attempt)}-{index}.{service(job)}"

@@ -1,0 +1,175 @@
+"""What the operator sees of one job: the resource and its children, trimmed to what decisions need. Calls no API."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from neuroshard_operator.documents import ResultDocument
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meta:
+    """The metadata of an object that decisions need."""
+
+    name: str
+    uid: str = ""
+    resource_version: str = ""
+    owner_uid: str = ""
+    """uid of the controlling owner; empty where there is none."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    deleted: datetime | None = None
+    """When it must be gone; None while nobody asked for that."""
+    created: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingJobObject:
+    """The custom resource itself. `spec` and `status` are as the API server has them."""
+
+    meta: Meta
+    namespace: str
+    generation: int = 1
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a Job ended."""
+
+    succeeded: bool
+    reason: str
+    message: str
+    time: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildJob:
+    """A Job of the profiler, the planner or the workers."""
+
+    meta: Meta
+    role: str
+    attempt: int = 0
+    parallelism: int = 1
+    completions: int | None = None
+    suspended: bool = False
+    active: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    start_time: datetime | None = None
+    outcome: Outcome | None = None
+    """None while the Job runs or waits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Termination:
+    """How a container ended."""
+
+    container: str
+    exit_code: int | None
+    """None where the pod ended as a whole."""
+    reason: str
+    message: str
+    """The end of what the container wrote, as the kubelet keeps it."""
+    time: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildPod:
+    """A pod of one of the Jobs."""
+
+    meta: Meta
+    role: str
+    attempt: int = 0
+    index: int | None = None
+    node: str = ""
+    phase: str = "Pending"
+    ready: bool = False
+    termination: Termination | None = None
+    """The first container that ended with an error; None where none did."""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """Status by type, of the conditions that are not plain steps of a pod's life."""
+    disruption: str = ""
+    """Why the cluster took the pod away; empty where it did not."""
+    waiting: str = ""
+    """Why a container does not start, or why no node takes the pod; empty where nothing is known to be wrong."""
+
+    @property
+    def live(self) -> bool:
+        """Whether a process of the pod may be running or may still start."""
+        return self.phase not in {"Succeeded", "Failed"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildConfigMap:
+    """A ConfigMap of the operator, without its data."""
+
+    meta: Meta
+    role: str
+    immutable: bool = False
+    content_hash: str = ""
+    """sha256 of the plan in it, in hexadecimal; empty for other contents."""
+    document: ResultDocument = None
+    """What the data says, as far as decisions and status need it; None while nothing is published."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildObject:
+    """Any other child: ServiceAccount, Role, RoleBinding, Service."""
+
+    kind: str
+    meta: Meta
+    content_hash: str
+    """Hash of the fields that the operator sets."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A node's labels, which say what hardware it has."""
+
+    name: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """A write of a child that the API server refused for good."""
+
+    kind: str
+    name: str
+    code: int
+    message: str
+    foreign: bool = False
+    """An object of that name belongs to someone else."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """A ConfigMap of the user's that the job names, read for this look."""
+
+    name: str
+    key: str
+    content: bytes | None
+    """What is under the key; None where the ConfigMap or the key is not there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """Everything that one look at a job sees."""
+
+    job: TrainingJobObject
+    jobs: Sequence[ChildJob] = ()
+    pods: Sequence[ChildPod] = ()
+    config_maps: Sequence[ChildConfigMap] = ()
+    """Those of the job, and the profiles of its namespace."""
+    objects: Sequence[ChildObject] = ()
+    nodes: Sequence[Node] = ()
+    """Nodes of the cluster; empty where they may not be read."""
+    other_profilers: Mapping[str, str] = field(default_factory=dict)
+    """Profiler Jobs of other jobs in the namespace that are at work: the job's name by profile key."""
+    refusals: Sequence[Refusal] = ()
+    """Writes of the look before that were refused."""
+    fetched: Sequence[Fetched] = ()

@@ -1,0 +1,44 @@
+"""What stands between a plan and its launch: `spec.launchPolicy`."""
+
+from neuroshard_api.job_status import Stage, StageName, StageState
+from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
+
+from neuroshard_operator.conditions import ConditionType, Reason
+from neuroshard_operator.stages.planning import Planned
+from neuroshard_operator.stages.step import Course, End, Step, says
+from neuroshard_operator.view import View
+
+
+def approve(view: View, planned: Planned) -> Step:
+    """Return whether the workers may start under this plan, or that the job ends with it."""
+    policy = view.spec.launch_policy
+    if policy is LaunchPolicy.PLAN_ONLY:
+        message = f"the plan is in ConfigMap {planned.name}; nothing is launched with launchPolicy PlanOnly"
+        return Step(
+            shown=Stage.SUCCEEDED,
+            reason=Reason.PLAN_ONLY,
+            message=message,
+            end=End(succeeded=True, reason=Reason.PLAN_ONLY, message=message),
+        )
+    approved = view.observed.job.annotations.get(APPROVED_PLAN_ANNOTATION)
+    if policy is LaunchPolicy.AUTO or approved == planned.name:
+        message = "launchPolicy is Auto" if policy is LaunchPolicy.AUTO else f"plan {planned.name} was approved"
+        return Step(
+            shown=Stage.LAUNCHING,
+            reason=Reason.APPROVED,
+            message=message,
+            done=True,
+            says=(says(ConditionType.APPROVED, Reason.APPROVED, message, holds=True),),
+        )
+    found = f", which names {approved}" if approved else ""
+    message = (
+        f"plan {planned.name} waits for approval{found}: "
+        f"kubectl annotate --overwrite dlrmjob {view.name} {APPROVED_PLAN_ANNOTATION}={planned.name}"
+    )
+    return Step(
+        shown=Stage.LAUNCHING,
+        reason=Reason.WAITING_FOR_APPROVAL,
+        message=message,
+        says=(says(ConditionType.APPROVED, Reason.WAITING_FOR_APPROVAL, message, holds=False),),
+        courses=(Course(stage=StageName.LAUNCHING, state=StageState.WAITING, message=message),),
+    )

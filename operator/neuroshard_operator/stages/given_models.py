@@ -1,0 +1,83 @@
+"""Cost models that were made before: of a ConfigMap, a volume, or those that come with the planner."""
+
+from neuroshard_api.bundle import BundleManifest
+from neuroshard_api.document import DocumentError
+from neuroshard_api.job_stages import CostModelReference
+from neuroshard_api.job_status import ConfigMapReference, ProfileStatus, Stage, StageName, StageState
+from neuroshard_api.presets import load_presets, preset
+from neuroshard_api.topology import Topology
+
+from neuroshard_operator.children.stage_jobs import Bundle
+from neuroshard_operator.conditions import ConditionType, Reason
+from neuroshard_operator.documents import MANIFEST_FILE
+from neuroshard_operator.profiled import Profiled
+from neuroshard_operator.stages.step import Course, Step, failed, says
+from neuroshard_operator.stages.tables import missing
+from neuroshard_operator.view import View
+
+
+def given_models(view: View) -> tuple[Step, Profiled | None]:
+    """Return the cost models that the job names, on the device that they are for."""
+    reference, device_type = view.spec.profiler.cost_model_ref, view.spec.profiler.device_type
+    if reference is None:
+        assert device_type is not None, "the resource's rules ask for one of the two"
+        return _given(view, Bundle(device_type=device_type), device_type)
+    bundle = Bundle(config_map=reference.config_map_name, claim=reference.claim_name, path=reference.path)
+    if device_type is not None:
+        return _given(view, bundle, device_type)
+    return _device_of(view, reference, bundle)
+
+
+def _device_of(view: View, reference: CostModelReference, bundle: Bundle) -> tuple[Step, Profiled | None]:
+    """Take the device from the bundle's manifest, which only a ConfigMap shows before a pod mounts it."""
+    if reference.config_map_name is None:
+        message = (
+            "profiler.deviceType: is needed beside costModelRef.claimName, since a volume cannot be read before a pod "
+            "mounts it; name the device that the cost models are for"
+        )
+        return _unusable(Reason.INVALID_INPUT, message), None
+    file = view.fetched(reference.config_map_name, MANIFEST_FILE)
+    if file is None or file.content is None:
+        what = f"profiler.costModelRef: ConfigMap {reference.config_map_name} has no key {MANIFEST_FILE}"
+        return missing(what), None
+    try:
+        manifest = BundleManifest.from_json(file.content, where=f"ConfigMap {reference.config_map_name}")
+    except DocumentError as error:
+        return _unusable(Reason.PROFILE_UNUSABLE, str(error)), None
+    name = manifest.device.name
+    if name not in load_presets():
+        message = (
+            f"profiler.costModelRef: the cost models are for the device {name!r}, whose links are not known; "
+            "set profiler.deviceType to a device of `neuroshard devices` with the same links"
+        )
+        return _unusable(Reason.INVALID_INPUT, message), None
+    return _given(view, bundle, name)
+
+
+def _given(view: View, bundle: Bundle, device_type: str) -> tuple[Step, Profiled | None]:
+    try:
+        topology: Topology = preset(device_type).topology(
+            num_nodes=view.spec.trainer.num_nodes, devices_per_node=view.spec.trainer.devices_per_node
+        )
+    except ValueError as error:
+        return _unusable(Reason.INVALID_INPUT, f"profiler.deviceType: {error}"), None
+    where = bundle.config_map or bundle.claim
+    message = f"cost models of {where}" if where else f"cost models of {device_type} that come with the planner"
+    step = Step(
+        shown=Stage.PLANNING,
+        reason=Reason.MODELS_GIVEN,
+        message=message,
+        done=True,
+        says=(says(ConditionType.PROFILED, Reason.MODELS_GIVEN, message, holds=True),),
+        facts={
+            "profile": ProfileStatus(
+                config_map_ref=ConfigMapReference(name=bundle.config_map) if bundle.config_map else None, cached=True
+            )
+        },
+        courses=(Course(stage=StageName.PROFILING, state=StageState.SKIPPED, message=message),),
+    )
+    return step, Profiled(bundle=bundle, topology=topology)
+
+
+def _unusable(reason: Reason, message: str) -> Step:
+    return failed(shown=Stage.PROFILING, stage=StageName.PROFILING, reason=reason, message=message)

@@ -1,0 +1,63 @@
+"""A plan of the user's own: checked against the model and the world size, and kept as the job's immutable plan."""
+
+import base64
+
+from neuroshard_api.config_map import ConfigMapContents, ConfigMapTooLargeError, pack_files, unpack_files
+from neuroshard_api.document import DocumentError
+from neuroshard_api.job_stages import PlanReference
+from neuroshard_api.job_status import Stage, StageName, StageState
+from neuroshard_api.tables import TableSet
+
+from neuroshard_operator.actions import Create
+from neuroshard_operator.children.files import plan as plan_config_map
+from neuroshard_operator.conditions import ConditionType, Reason
+from neuroshard_operator.documents import PLAN_FILE, plan_summary
+from neuroshard_operator.stages.planning import mismatch
+from neuroshard_operator.stages.step import Course, Step, failed, says
+from neuroshard_operator.stages.tables import missing, tables_of
+from neuroshard_operator.view import View
+
+
+def take_plan(view: View, reference: PlanReference, inputs_hash: str) -> Step:
+    """Return the step that keeps the plan, or that says why it cannot be used."""
+    file = view.fetched(reference.name, reference.key)
+    if file is None or file.content is None:
+        return missing(f"planRef: ConfigMap {reference.name} has no key {reference.key}")
+    tables = tables_of(view)
+    if not isinstance(tables, TableSet):
+        return tables
+    where = f"planRef: ConfigMap {reference.name}/{reference.key}"
+    try:
+        [content] = unpack_files(_contents(reference.key, file.content), where=where).values()
+        summary = plan_summary(content, key=PLAN_FILE, where=where)
+        packed = pack_files({PLAN_FILE: content})
+    except (DocumentError, ConfigMapTooLargeError) as error:
+        return _refused(Reason.PLAN_UNUSABLE, str(error))
+    problem = mismatch(view, summary, tables)
+    if problem is not None:
+        return _refused(problem[0], f"{where}: {problem[1]}")
+    manifest = {
+        **plan_config_map(view, summary.hash, inputs_hash),
+        "data": dict(packed.data),
+        "binaryData": dict(packed.binary_data),
+    }
+    message = f"the plan of ConfigMap {reference.name} is kept as {manifest['metadata']['name']}"
+    return Step(
+        shown=Stage.PLANNING,
+        reason=Reason.PLAN_GIVEN,
+        message=message,
+        says=(says(ConditionType.PLANNED, Reason.PLAN_GIVEN, message, holds=False),),
+        actions=(Create(manifest=manifest),),
+        courses=(
+            Course(stage=StageName.PROFILING, state=StageState.SKIPPED, message="planRef brings the plan"),
+            Course(stage=StageName.PLANNING, state=StageState.ACTIVE, message=message),
+        ),
+    )
+
+
+def _contents(key: str, content: bytes) -> ConfigMapContents:
+    return ConfigMapContents(binary_data={key: base64.b64encode(content).decode()})
+
+
+def _refused(reason: Reason, message: str) -> Step:
+    return failed(shown=Stage.PLANNING, stage=StageName.PLANNING, reason=reason, message=message)

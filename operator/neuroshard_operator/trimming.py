@@ -1,0 +1,222 @@
+"""Kubernetes objects as the watch brings them, cut down to what decisions need. Pure functions; calls no API."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from neuroshard_api.training_job import GROUP
+
+from neuroshard_operator import names
+from neuroshard_operator.documents import content_hash, read_result
+from neuroshard_operator.failures import DISRUPTION, MESSAGE_CHARACTERS
+from neuroshard_operator.observed import (
+    ChildConfigMap,
+    ChildJob,
+    ChildObject,
+    ChildPod,
+    Meta,
+    Node,
+    Outcome,
+    Termination,
+    TrainingJobObject,
+)
+
+Raw = Mapping[str, Any]
+
+_STEPS = {"PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"}
+"""Conditions that every pod passes through."""
+_USUAL_WAITING = {"ContainerCreating", "PodInitializing"}
+_LAST = datetime.max.replace(tzinfo=UTC)
+_KEPT_LABELS = (f"{GROUP}/", names.KUEUE_LABEL_PREFIX)
+
+
+def training_job(body: Raw) -> TrainingJobObject:
+    """Return the custom resource without its managed fields."""
+    metadata = body["metadata"]
+    return TrainingJobObject(
+        meta=_meta(body),
+        namespace=metadata["namespace"],
+        generation=metadata.get("generation", 1),
+        annotations={key: value for key, value in _map(metadata, "annotations").items() if key.startswith(GROUP)},
+        spec=_map(body, "spec"),
+        status=_map(body, "status"),
+    )
+
+
+def job(body: Raw) -> ChildJob:
+    """Return a Job."""
+    spec, status = _map(body, "spec"), _map(body, "status")
+    return ChildJob(
+        meta=_meta(body),
+        role=_label(body, names.ROLE_LABEL),
+        attempt=_number(_label(body, names.ATTEMPT_LABEL)) or 0,
+        parallelism=spec.get("parallelism", 1),
+        completions=spec.get("completions"),
+        suspended=bool(spec.get("suspend")),
+        active=status.get("active") or 0,
+        ready=status.get("ready") or 0,
+        succeeded=status.get("succeeded") or 0,
+        failed=status.get("failed") or 0,
+        start_time=timestamp(status.get("startTime")),
+        outcome=_outcome(_true_conditions(status)),
+    )
+
+
+def pod(body: Raw) -> ChildPod:
+    """Return a pod."""
+    status = _map(body, "status")
+    true = _true_conditions(status)
+    phase = status.get("phase", "Pending")
+    disruption = true.get(DISRUPTION, {})
+    return ChildPod(
+        meta=_meta(body),
+        role=_label(body, names.ROLE_LABEL),
+        attempt=_number(_label(body, names.ATTEMPT_LABEL)) or 0,
+        index=_number(_label(body, names.POD_INDEX_LABEL)),
+        node=_map(body, "spec").get("nodeName") or "",
+        phase=phase,
+        ready="Ready" in true,
+        termination=_termination(status) or _whole_pod_termination(status),
+        conditions={
+            each["type"]: each["status"] for each in status.get("conditions") or () if each["type"] not in _STEPS
+        },
+        disruption=(disruption.get("reason") or DISRUPTION) if disruption else "",
+        waiting=_waiting(status),
+    )
+
+
+def config_map(body: Raw) -> ChildConfigMap:
+    """Return a ConfigMap with the meaning of its data in place of the data."""
+    role = _label(body, names.ROLE_LABEL)
+    return ChildConfigMap(
+        meta=_meta(body),
+        role=role,
+        immutable=bool(body.get("immutable")),
+        content_hash=content_hash(body) if role == names.PLAN else "",
+        document=read_result(role, body),
+    )
+
+
+def other(kind: str, body: Raw) -> ChildObject:
+    """Return a child of another kind."""
+    return ChildObject(kind=kind, meta=_meta(body), content_hash=hash_of(kind, body))
+
+
+def node(body: Raw) -> Node:
+    """Return a node's labels, any of which a node selector may name."""
+    return Node(name=body["metadata"]["name"], labels=_map(body["metadata"], "labels"))
+
+
+def hash_of(kind: str, body: Raw) -> str:
+    """Return a hash of what the operator sets on a child, so that an edit by hand shows."""
+    if kind == "Role":
+        said: object = [
+            {key: sorted(rule.get(key) or ()) for key in ("apiGroups", "resources", "resourceNames", "verbs")}
+            for rule in body.get("rules") or ()
+        ]
+    elif kind == "RoleBinding":
+        subjects = [
+            [subject.get(key) for key in ("kind", "name", "namespace")] for subject in body.get("subjects") or ()
+        ]
+        said = [subjects, body["roleRef"]["kind"], body["roleRef"]["name"]]
+    elif kind == "Service":
+        spec = body["spec"]
+        ports = [[port.get("name"), port["port"]] for port in spec.get("ports") or ()]
+        said = [spec.get("clusterIP"), spec.get("selector"), ports, bool(spec.get("publishNotReadyAddresses"))]
+    else:
+        said = None
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def timestamp(text: str | None) -> datetime | None:
+    """Return the time in Kubernetes' notation; None for None."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _meta(body: Raw) -> Meta:
+    metadata = body["metadata"]
+    owner: Raw = next((each for each in metadata.get("ownerReferences") or () if each.get("controller")), {})
+    return Meta(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        owner_uid=owner.get("uid", ""),
+        labels={key: value for key, value in _map(metadata, "labels").items() if key.startswith(_KEPT_LABELS)},
+        deleted=timestamp(metadata.get("deletionTimestamp")),
+        created=timestamp(metadata.get("creationTimestamp")),
+    )
+
+
+def _map(body: Raw, key: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = body.get(key) or {}
+    return dict(found)
+
+
+def _label(body: Raw, key: str) -> str:
+    return str(_map(body["metadata"], "labels").get(key, ""))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _true_conditions(status: Raw) -> dict[str, Raw]:
+    return {each["type"]: each for each in status.get("conditions") or () if each["status"] == "True"}
+
+
+def _outcome(true: Mapping[str, Raw]) -> Outcome | None:
+    """Return how a Job ended. A Job that is bound to fail counts as failed before its last pod is gone."""
+    for kind, succeeded in (("Complete", True), ("Failed", False), ("FailureTarget", False)):
+        if kind in true:
+            said = true[kind]
+            time = timestamp(said.get("lastTransitionTime"))
+            return Outcome(
+                succeeded=succeeded, reason=said.get("reason", ""), message=said.get("message", ""), time=time
+            )
+    return None
+
+
+def _statuses(status: Raw) -> Sequence[Raw]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _termination(status: Raw) -> Termination | None:
+    """Return the end of the container that failed first."""
+    ended = [
+        Termination(
+            container=each["name"],
+            exit_code=state["exitCode"],
+            reason=state.get("reason", ""),
+            message=state.get("message", "")[-MESSAGE_CHARACTERS:],
+            time=timestamp(state.get("finishedAt")),
+        )
+        for each in _statuses(status)
+        if (state := _map(each, "state").get("terminated")) and state.get("exitCode")
+    ]
+    return min(ended, key=lambda each: (each.time or _LAST, each.container), default=None)
+
+
+def _whole_pod_termination(status: Raw) -> Termination | None:
+    """Return the end of a pod that failed as a whole, as one that was evicted before its containers said a word."""
+    if status.get("phase") != "Failed":
+        return None
+    return Termination(
+        container="",
+        exit_code=None,
+        reason=status.get("reason", ""),
+        message=status.get("message", "")[-MESSAGE_CHARACTERS:],
+        time=None,
+    )
+
+
+def _waiting(status: Raw) -> str:
+    for each in status.get("conditions") or ():
+        if each["type"] == "PodScheduled" and each["status"] == "False":
+            return f"{each.get('reason', 'Unscheduled')}: {each.get('message', 'no node takes the pod')}"
+    for each in _statuses(status):
+        waiting = _map(each, "state").get("waiting") or {}
+        if waiting and waiting.get("reason") not in _USUAL_WAITING:
+            return f"container {each['name']}: {waiting.get('reason')}: {waiting.get('message', '')}".rstrip(": ")
+    return ""

@@ -1,0 +1,116 @@
+"""One look at a job, with the resource read into its model: what every stage is given. Changes nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from neuroshard_api.job_status import StageName, StageStatus, Status
+from neuroshard_api.training_job import DLRMTrainingJob, Spec
+
+from neuroshard_operator import names
+from neuroshard_operator.observed import ChildConfigMap, ChildJob, ChildPod, Fetched, Observed
+from neuroshard_operator.settings import Settings
+
+LOST_AFTER = timedelta(seconds=60)
+"""A pod that is this long past the end of its grace period sits on a node that is gone; it holds nobody up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """What a stage decides from."""
+
+    observed: Observed
+    job: DLRMTrainingJob
+    status: Status
+    """What earlier looks recorded: times, counters, conditions. `status.stage` is for people and is not read."""
+    settings: Settings
+    now: datetime
+
+    @property
+    def spec(self) -> Spec:
+        """What is wanted."""
+        return self.job.spec
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.observed.job.meta.name
+
+    @property
+    def uid(self) -> str:
+        """The job's uid, by which its children are told from others of the same names."""
+        return self.observed.job.meta.uid
+
+    @property
+    def attempt(self) -> int:
+        """The number of the workers' present start, from 0 on.
+
+        A Job of a later attempt than the status knows would mean that a status was lost; the Job is believed.
+        """
+        attempts = [job.attempt for job in self.owned_jobs(names.WORKER)]
+        return max([self.status.restarts or 0, *attempts])
+
+    @property
+    def queue_labels(self) -> Mapping[str, str]:
+        """Kueue's labels of the job, which go on to the Jobs that need GPUs."""
+        labels = self.observed.job.meta.labels
+        return {key: value for key, value in labels.items() if key.startswith(names.KUEUE_LABEL_PREFIX)}
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether Kueue decides when the job's GPU pods run."""
+        return names.QUEUE_LABEL in self.queue_labels
+
+    def owned_jobs(self, role: str) -> list[ChildJob]:
+        """Return this job's Jobs of a role; never those of an earlier job of the same name."""
+        return [job for job in self.observed.jobs if job.role == role and job.meta.owner_uid == self.uid]
+
+    def job_named(self, name: str) -> ChildJob | None:
+        """Return this job's Job of that name."""
+        found = (job for job in self.observed.jobs if job.meta.name == name and job.meta.owner_uid == self.uid)
+        return next(found, None)
+
+    def pods_of(self, job: ChildJob) -> list[ChildPod]:
+        """Return the pods of one Job."""
+        return [pod for pod in self.observed.pods if pod.meta.owner_uid == job.meta.uid]
+
+    def live_workers_beside(self, job: ChildJob | None) -> list[ChildPod]:
+        """Return worker pods that may still run and belong to another Job than `job`, such as an earlier attempt."""
+        uid = job.meta.uid if job else None
+        others = (pod for pod in self.observed.pods if pod.role == names.WORKER and pod.meta.owner_uid != uid)
+        return [pod for pod in others if pod.live and not self._is_lost(pod)]
+
+    def config_map(self, name: str) -> ChildConfigMap | None:
+        """Return this job's ConfigMap of that name."""
+        found = (each for each in self.observed.config_maps if each.meta.name == name)
+        return next((each for each in found if each.meta.owner_uid == self.uid), None)
+
+    def shared_profile(self, name: str) -> ChildConfigMap | None:
+        """Return the namespace's profile of that name, which no job owns."""
+        found = (each for each in self.observed.config_maps if each.meta.name == name and each.role == names.PROFILE)
+        return next((each for each in found if each.meta.owner_uid in {"", self.uid}), None)
+
+    def fetched(self, name: str, key: str) -> Fetched | None:
+        """Return a file of a ConfigMap of the user's; None if this look did not read it."""
+        found = (each for each in self.observed.fetched if (each.name, each.key) == (name, key))
+        return next(found, None)
+
+    def course(self, stage: StageName) -> StageStatus:
+        """Return what is recorded of a stage."""
+        found = (each for each in self.status.stages if each.name is stage)
+        return next(found, StageStatus(name=stage))
+
+    def _is_lost(self, pod: ChildPod) -> bool:
+        # deletionTimestamp is the end of the grace period.
+        return pod.meta.deleted is not None and self.now > pod.meta.deleted + LOST_AFTER
+
+
+def seconds_until(moment: datetime, now: datetime) -> float:
+    """Return the seconds from now until a moment, at least a little: a timer must not fire before it."""
+    return max((moment - now).total_seconds(), 0.0) + 0.1
+
+
+def earliest(delays_s: Iterable[float | None]) -> float | None:
+    """Return the shortest of the delays that are given."""
+    given: Sequence[float] = [each for each in delays_s if each is not None]
+    return min(given, default=None)

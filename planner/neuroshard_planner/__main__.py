@@ -1,0 +1,50 @@
+"""From a request and a bundle to a plan: ``python -m neuroshard_planner --request FILE --bundle DIR --out FILE``.
+
+What a planning pod runs. It ends with the exit codes of the ``neuroshard`` command, and a failure says one sentence
+on stderr. Decides nothing about the request.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from neuroshard_api.document import DocumentError
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.request import PlanRequest
+
+from neuroshard_planner.costs.bundle_store import load_bundle
+from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.search import plan
+
+
+def main(arguments: Sequence[str] | None = None) -> ExitCode:
+    """Write the plan that a request file asks for. The plan's file is there whole or not at all."""
+    parser = argparse.ArgumentParser(prog="python -m neuroshard_planner", description="Search a sharding plan.")
+    parser.add_argument("--request", type=Path, required=True, help="a plan request (JSON or YAML)")
+    parser.add_argument("--bundle", type=Path, required=True, help="directory of the cost models")
+    parser.add_argument("--out", type=Path, required=True, help="where the plan is written")
+    options = parser.parse_args(arguments)
+    try:
+        found = plan(PlanRequest.read(options.request), bundle=load_bundle(options.bundle))
+        scratch = options.out.with_name(f".{options.out.name}.{os.getpid()}")
+        scratch.write_text(found.to_json(), encoding="utf-8")
+        scratch.replace(options.out)
+    except PlannerError as error:
+        return _failed(str(error), error.exit_code)
+    except DocumentError as error:
+        return _failed(str(error), ExitCode.INVALID_INPUT)
+    except OSError as error:
+        return _failed(f"{options.out}: {error.strerror}; choose another place", ExitCode.INVALID_INPUT)
+    sys.stdout.write(f"{found.algorithm}: predicted {found.predicted.total_ms:.3f} ms ({found.predicted.source})\n")
+    return ExitCode.OK
+
+
+def _failed(sentence: str, code: ExitCode) -> ExitCode:
+    sys.stderr.write(f"error: {sentence}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

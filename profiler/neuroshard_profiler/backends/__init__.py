@@ -1,0 +1,1 @@
+"""What times a sample: FBGEMM's fused kernels, torch's own EmbeddingBag, or the device simulator."""

@@ -1,0 +1,115 @@
+"""FBGEMM's table-batched embeddings, as TorchRec calls them: one fused call per data type, on a CPU core or a GPU."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from neuroshard_api.records import ComputeSample
+from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.topology import DeviceType
+from torch import Tensor
+
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.torch_device import TorchDevice
+from neuroshard_profiler.lookups import TableLookups, draw_batches
+
+_OPTIMIZERS = {
+    Optimizer.ROWWISE_ADAGRAD: EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    Optimizer.SGD: EmbOptimType.EXACT_SGD,
+    Optimizer.ADAGRAD: EmbOptimType.EXACT_ADAGRAD,
+    Optimizer.ADAM: EmbOptimType.ADAM,
+}
+_DATA_TYPES = {
+    DataType.FP32: SparseType.FP32,
+    DataType.FP16: SparseType.FP16,
+    DataType.BF16: SparseType.BF16,
+    DataType.INT8: SparseType.INT8,
+}
+_NO_CPU_KERNEL = (Optimizer.ADAM, DataType.BF16, DataType.INT8)
+_LEARNING_RATE = 1e-3
+
+
+class FbgemmBackend:
+    """Times SplitTableBatchedEmbeddingBagsCodegen with its fused optimizer."""
+
+    def __init__(self, device: TorchDevice) -> None:
+        self.device = device
+        self.kind = device.kind
+        absent = _NO_CPU_KERNEL if device.kind == "cpu" else ()
+        self.optimizers = tuple(optimizer for optimizer in _OPTIMIZERS if optimizer not in absent)
+        self.data_types = tuple(data_type for data_type in _DATA_TYPES if data_type not in absent)
+        self.environment = device.environment(("fbgemm-gpu", "fbgemm-gpu-cpu"))
+
+    @property
+    def source(self) -> str:
+        """The label of every record."""
+        return self.device.source
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the device."""
+        return self.device.total_memory_bytes
+
+    def describe(self, *, num_processes: int) -> DeviceType:
+        """Return the device's numbers."""
+        return self.device.describe(num_processes=num_processes)
+
+    def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
+        """Time one fused call per data type of the sample. Raises OutOfDeviceMemoryError."""
+        return self.device.measure(sample, lambda: _FusedCalls(sample, seed=seed, device=self.device.torch), repeats)
+
+
+class _FusedCalls:
+    """One kernel call per data type; a sample of one type is one call."""
+
+    def __init__(self, sample: ComputeSample, *, seed: int, device: torch.device) -> None:
+        batches = draw_batches(sample, seed=seed)
+        by_type = {
+            data_type: [index for index, table in enumerate(sample.tables) if table.data_type == data_type]
+            for data_type in dict.fromkeys(table.data_type for table in sample.tables)
+        }
+        location, compute = (
+            (EmbeddingLocation.HOST, ComputeDevice.CPU)
+            if device.type == "cpu"
+            else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
+        )
+        self._modules = []
+        for data_type, members in by_type.items():
+            module = SplitTableBatchedEmbeddingBagsCodegen(
+                [
+                    (sample.tables[index].num_embeddings, sample.tables[index].embedding_dim, location, compute)
+                    for index in members
+                ],
+                optimizer=_OPTIMIZERS[sample.optimizer],
+                weights_precision=_DATA_TYPES[data_type],
+                output_dtype=SparseType.FP32,
+                learning_rate=_LEARNING_RATE,
+                device=device,
+            )
+            self._modules.append(module)
+        self._inputs = [
+            [_inputs([batch[index] for index in members], device) for members in by_type.values()] for batch in batches
+        ]
+
+    def forward(self, number: int) -> Tensor:
+        """Return the pooled embeddings of all tables side by side."""
+        inputs = self._inputs[number % len(self._inputs)]
+        pooled = [module(*each) for module, each in zip(self._modules, inputs, strict=True)]
+        return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
+
+    def backward(self, pooled: Tensor, gradient: Tensor) -> None:
+        """Update the tables."""
+        pooled.backward(gradient)  # type: ignore[no-untyped-call]
+
+
+def _inputs(lookups: Sequence[TableLookups], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the rows of one table after the other, and where each bag begins."""
+    rows = np.concatenate([each.rows for each in lookups])
+    offsets = np.concatenate(([0], np.cumsum(np.concatenate([each.lengths for each in lookups]))))
+    return torch.from_numpy(rows).to(device), torch.from_numpy(offsets).to(device)

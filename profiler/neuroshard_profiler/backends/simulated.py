@@ -1,0 +1,61 @@
+"""The device simulator as a backend: where there is no GPU, and in tests. Its records are labelled simulated."""
+
+from importlib.metadata import version
+from typing import Literal
+
+import numpy as np
+from neuroshard_api.records import ComputeSample
+from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.topology import DeviceType
+from neuroshard_planner.costs.reuse import sample_shards
+from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
+from neuroshard_planner.costs.simulator import DeviceSimulator
+
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.errors import OutOfDeviceMemoryError
+from neuroshard_profiler.timing import median_times
+
+NOISE = 0.01
+"""Standard deviation of the logarithm of a time: about what repeats of a GPU kernel spread."""
+
+
+class SimulatedBackend:
+    """Times of one device type's simulator. Equal samples of equal seeds give equal times."""
+
+    def __init__(self, device: DeviceType) -> None:
+        self.device = device
+        self.kind: Literal["simulated"] = "simulated"
+        self.optimizers = tuple(Optimizer)
+        self.data_types = tuple(DataType)
+        self.environment = {"simulator": version("neuroshard-operator")}
+
+    @property
+    def source(self) -> str:
+        """The label of every record."""
+        return f"simulated:{self.device.product}"
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the device."""
+        return self.device.memory_bytes
+
+    def describe(self, *, num_processes: int) -> DeviceType:  # noqa: ARG002 - a GPU's memory is its own
+        """Return the simulated device."""
+        return self.device
+
+    def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
+        """Return simulated times. Raises OutOfDeviceMemoryError where the weights exceed the device's memory."""
+        num_bytes = sum(
+            table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type] for table in sample.tables
+        )
+        if num_bytes > self.device.memory_bytes:
+            raise OutOfDeviceMemoryError(f"tables of {num_bytes} bytes on {self.device.memory_bytes} bytes")
+        simulator = DeviceSimulator(self.device, noise=NOISE, seed=seed)
+        shards = sample_shards(sample)
+        one_set = np.zeros(len(shards), dtype=np.int64)
+
+        def call(_: int) -> tuple[float, float]:
+            forward_ms, backward_ms = simulator.compute_ms(shards, one_set, 1)[0]
+            return float(forward_ms), float(backward_ms)
+
+        return median_times(call, repeats)

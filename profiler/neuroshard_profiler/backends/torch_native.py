@@ -1,0 +1,93 @@
+"""torch's own EmbeddingBag, one call per table, with sparse gradients and torch's optimizers. Needs no FBGEMM."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from neuroshard_api.records import ComputeSample
+from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.topology import DeviceType
+from torch import Tensor, nn
+
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.torch_device import TorchDevice
+from neuroshard_profiler.lookups import TableLookups, draw_batches
+
+_LEARNING_RATE = 1e-3
+_OPTIMIZERS: dict[Optimizer, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    Optimizer.SGD: lambda weights: torch.optim.SGD(weights, lr=_LEARNING_RATE),
+    Optimizer.ADAGRAD: lambda weights: torch.optim.Adagrad(weights, lr=_LEARNING_RATE),
+    Optimizer.ADAM: lambda weights: torch.optim.SparseAdam(weights, lr=_LEARNING_RATE),
+}
+"""torch has no row-wise Adagrad."""
+
+
+class TorchNativeBackend:
+    """Times one nn.EmbeddingBag per table; the backward time includes the optimizer's step."""
+
+    def __init__(self, device: TorchDevice) -> None:
+        self.device = device
+        self.kind = device.kind
+        self.optimizers = tuple(_OPTIMIZERS)
+        self.data_types = (DataType.FP32,)
+        self.environment = device.environment(())
+
+    @property
+    def source(self) -> str:
+        """The label of every record."""
+        return self.device.source
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the device."""
+        return self.device.total_memory_bytes
+
+    def describe(self, *, num_processes: int) -> DeviceType:
+        """Return the device's numbers."""
+        return self.device.describe(num_processes=num_processes)
+
+    def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
+        """Time the calls of all tables of the sample. Raises OutOfDeviceMemoryError."""
+        return self.device.measure(sample, lambda: _Bags(sample, seed=seed, device=self.device.torch), repeats)
+
+
+class _Bags:
+    """One EmbeddingBag per table."""
+
+    def __init__(self, sample: ComputeSample, *, seed: int, device: torch.device) -> None:
+        self._bags = [
+            nn.EmbeddingBag.from_pretrained(
+                torch.full((table.num_embeddings, table.embedding_dim), 1e-2, device=device),
+                freeze=False,
+                mode="sum",
+                sparse=True,
+                include_last_offset=True,
+            )
+            for table in sample.tables
+        ]
+        self._optimizer = _OPTIMIZERS[sample.optimizer](
+            [parameter for bag in self._bags for parameter in bag.parameters()]
+        )
+        self._inputs = [_inputs(batch, device) for batch in draw_batches(sample, seed=seed)]
+
+    def forward(self, number: int) -> Tensor:
+        """Return the pooled embeddings of all tables side by side."""
+        inputs = self._inputs[number % len(self._inputs)]
+        return torch.cat([bag(*each) for bag, each in zip(self._bags, inputs, strict=True)], dim=1)
+
+    def backward(self, pooled: Tensor, gradient: Tensor) -> None:
+        """Update the tables."""
+        self._optimizer.zero_grad(set_to_none=True)
+        pooled.backward(gradient)  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+
+def _inputs(batch: Sequence[TableLookups], device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """Return for each table the rows, and where each bag begins and the last one ends."""
+    return [
+        (
+            torch.from_numpy(each.rows).to(device),
+            torch.from_numpy(np.concatenate(([0], np.cumsum(each.lengths)))).to(device),
+        )
+        for each in batch
+    ]

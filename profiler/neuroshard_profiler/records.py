@@ -1,0 +1,61 @@
+"""A records file that grows: every finished sample is on disk before the next begins. Judges no times."""
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from neuroshard_api.records import ProfileRecord
+from neuroshard_planner.costs.records_store import ended_records
+from neuroshard_planner.errors import RecordsError
+
+
+class RecordsFile:
+    """Appends records of one machine; an existing file is continued.
+
+    A process that is killed leaves at most one incomplete last line, which the next one removes. Broken lines
+    elsewhere are errors: something else wrote to the file.
+    """
+
+    def __init__(self, path: Path, *, source: str) -> None:
+        """Open or continue a file.
+
+        Raises:
+            RecordsError: a complete line is broken, or the records are another machine's.
+        """
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found, num_bytes = ended_records(path) if path.exists() else ((), 0)
+        others = sorted({record.source for record in found} - {source})
+        if others:
+            raise RecordsError(
+                f"{path}: holds records of {', '.join(others)}, this machine's are {source}; give another folder"
+            )
+        self._records = list(found)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        os.ftruncate(self._descriptor, num_bytes)
+        os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    @property
+    def records(self) -> tuple[ProfileRecord, ...]:
+        """All records of the file, those of samples that ran out of memory too."""
+        return tuple(self._records)
+
+    def append(self, record: ProfileRecord) -> None:
+        """Write one record and see it to the disk."""
+        line = record.model_dump_json(exclude_none=True) + "\n"
+        os.write(self._descriptor, line.encode())
+        os.fsync(self._descriptor)
+        self._records.append(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

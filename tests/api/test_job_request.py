@@ -1,0 +1,109 @@
+"""From a job to the request of its plan, and from a file or ConfigMap key to its tables."""
+
+import gzip
+
+import builders
+import pytest
+from neuroshard_api.document import DocumentError
+from neuroshard_api.job_request import UNPACKED_LIMIT_BYTES, plan_request, tables_of_file
+from neuroshard_api.request import Algorithm
+from neuroshard_api.tables import Optimizer
+
+CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"
+JSON = builders.table_set(builders.table("user")).to_json()
+
+
+def problem_of(name: str, content: bytes) -> str:
+    """Return the message with which a file is refused."""
+    with pytest.raises(DocumentError) as caught:
+        tables_of_file(name, content, where=f"ConfigMap tables, {name}")
+    return str(caught.value)
+
+
+def test_a_request_says_what_the_job_says() -> None:
+    """Sizes in bytes, shares as fractions, names of the other documents."""
+    job = builders.job(
+        planner={
+            "algorithm": "DimGreedy",
+            "maxMemoryPerDevice": "1.5Gi",
+            "denseMemoryPerDevice": 1000,
+            "reservedMemoryPercent": 25,
+            "maxShardsPerTable": 3,
+            "minShardWidth": 8,
+            "seed": 7,
+            "workBudget": 1000,
+        }
+    )
+    tables = job.spec.model.inline_tables("job")
+    assert tables is not None
+
+    request = plan_request(job, tables=tables, topology=builders.topology(2))
+
+    assert request.tables == tables
+    assert request.topology == builders.topology(2)
+    assert request.algorithm is Algorithm.DIM_GREEDY
+    assert (request.batch_size_per_device, request.optimizer) == (8192, Optimizer.ROWWISE_ADAGRAD)
+    assert (request.memory.dense_bytes, request.memory.reserve_fraction) == (1000, 0.25)
+    assert request.constraints.max_memory_bytes_per_device == 3 * 2**29
+    assert (request.constraints.max_shards_per_table, request.constraints.min_shard_width) == (3, 8)
+    assert (request.search.seed, request.search.work_budget) == (7, 1000)
+
+
+def test_the_fallback_is_asked_for_by_name() -> None:
+    """All else stays as it was."""
+    job = builders.job(planner={"fallbackAlgorithm": "SizeGreedy"})
+    fallback = job.spec.planner.fallback_algorithm.algorithm
+    tables = builders.table_set()
+
+    request = plan_request(job, tables=tables, topology=builders.topology(), algorithm=fallback)
+
+    assert request == plan_request(job, tables=tables, topology=builders.topology()).model_copy(
+        update={"algorithm": Algorithm.SIZE_GREEDY}
+    )
+
+
+def test_no_limits_leave_the_planner_free() -> None:
+    """What a job does not say is the planner's default."""
+    request = plan_request(builders.job(), tables=builders.table_set(), topology=builders.topology())
+
+    assert request.constraints.max_memory_bytes_per_device is None
+    assert (request.memory.dense_bytes, request.memory.reserve_fraction) == (0, 0.1)
+    assert builders.job().spec.planner.fallback_algorithm.algorithm is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tables.csv", CSV.encode()),
+        ("tables.json", JSON.encode()),
+        ("tables.yaml", JSON.encode()),
+        ("tables.csv.gz", gzip.compress(CSV.encode())),
+        ("tables.json.gz", gzip.compress(JSON.encode())),
+    ],
+    ids=["csv", "json", "yaml", "compressed-csv", "compressed-json"],
+)
+def test_tables_are_read_as_their_suffix_says(name: str, content: bytes) -> None:
+    """The same forms as on the command line."""
+    assert [table.name for table in tables_of_file(name, content, where=name).tables] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("tables", b"", "is no table set that can be read: it has no suffix, expected .csv, .json, .yaml or .yml"),
+        ("tables.txt", b"", "the suffix is '.txt', expected"),
+        ("tables.csv", b"\xff\xfe", "is not text in UTF-8"),
+        ("tables.csv", b"name,rows\n", "line 1, column num_embeddings: is missing"),
+        ("tables.json", b"{}", "schema_version: is missing"),
+        ("tables.json.gz", b"no gzip", "is not gzip data"),
+        ("tables.json.gz", gzip.compress(JSON.encode())[:-9], "is cut off; write it again"),
+        ("tables.json.gz", gzip.compress(b" " * (UNPACKED_LIMIT_BYTES + 1), 1), "is larger than 64 MiB"),
+    ],
+    ids=["no-suffix", "text", "binary", "csv", "json", "not-compressed", "cut-off", "bomb"],
+)
+def test_a_broken_table_file_is_refused(name: str, content: bytes, problem: str) -> None:
+    """The message names the ConfigMap and the key."""
+    message = problem_of(name, content)
+
+    assert message.startswith(f"ConfigMap tables, {name}: ")
+    assert problem in message

@@ -1,0 +1,88 @@
+"""The command lines of a job's stages."""
+
+from typing import Any
+
+import builders
+import pytest
+from neuroshard_api.stage_commands import (
+    planner_command,
+    profiler_command,
+    torchrun_environment,
+    trainer_command,
+    worker_environment,
+)
+
+TRAINER_FILES = {"job_file": "job.json", "plan_file": "plan.json", "run_dir": "run", "data_dir": "data"}
+
+
+@pytest.mark.parametrize(
+    ("profiler", "options"),
+    [
+        ({}, ["--budget", "300s"]),
+        ({"backend": "FBGEMM", "budgetSeconds": 20}, ["--backend", "fbgemm", "--budget", "20s"]),
+        ({"backend": "TorchNative"}, ["--backend", "torch_native", "--budget", "300s"]),
+        ({"backend": "Simulated", "deviceType": "h100-80gb"}, ["--backend", "simulated", "--budget", "300s"]),
+    ],
+    ids=["auto", "fbgemm", "torch", "simulated"],
+)
+def test_the_profiler_is_told_backend_and_budget(profiler: dict[str, Any], options: list[str]) -> None:
+    """The rest it reads from the job."""
+    command = profiler_command(
+        builders.job(profiler=profiler), job_file="job.json", tables_file="tables.json", out_dir="profile"
+    )
+
+    files = ["job.json", "--tables", "tables.json", "--out", "profile"]
+    assert command == ["python", "-m", "neuroshard_profiler", "profile", *files, *options]
+
+
+def test_the_planner_is_told_its_files() -> None:
+    """All else is in the request."""
+    command = planner_command(request_file="r.json", bundle_dir="b", plan_file="p.json", python="python3")
+
+    options = ["--request", "r.json", "--bundle", "b", "--out", "p.json"]
+    assert command == ["python3", "-m", "neuroshard_planner", *options]
+
+
+def test_the_built_in_trainer_runs_under_torchrun() -> None:
+    """A job's args come last."""
+    command = trainer_command(builders.job(trainer={"args": ["--verbose"]}), **TRAINER_FILES)
+
+    options = ["--plan", "plan.json", "--run-dir", "run", "--data-dir", "data", "--verbose"]
+    assert command == ["torchrun", "-m", "neuroshard_trainer", "job.json", *options]
+
+
+def test_a_trainer_of_ones_own_is_run_as_it_is() -> None:
+    """Nothing of ours is put between its words; the files are in its environment."""
+    job = builders.job(trainer={"command": ["torchrun", "/app/train.py"], "args": ["--fast"]})
+
+    assert trainer_command(job, **TRAINER_FILES) == ["torchrun", "/app/train.py", "--fast"]
+    assert worker_environment(plan_file="plan.json", run_dir="run", data_dir="data") == {
+        "NEUROSHARD_PLAN": "plan.json",
+        "NEUROSHARD_RUN_DIR": "run",
+        "NEUROSHARD_DATA_DIR": "data",
+    }
+
+
+def test_torchrun_is_told_nodes_processes_and_meeting_point() -> None:
+    """It never restarts workers itself: restarts are counted elsewhere."""
+    job = builders.job(
+        trainer={"numNodes": 2, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}},
+        rendezvous={"port": 30000, "timeoutSeconds": 60},
+    )
+
+    assert torchrun_environment(job, host="job-worker-0-0.job", run_id="job-0") == {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "8",
+        "PET_MAX_RESTARTS": "0",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": "job-worker-0-0.job:30000",
+        "PET_RDZV_ID": "job-0",
+        "PET_RDZV_CONF": "join_timeout=60",
+    }
+
+
+def test_a_port_may_be_given_instead_of_the_jobs() -> None:
+    """On one machine another program may have taken it."""
+    environment = torchrun_environment(builders.job(), host="localhost", run_id="job-0", port=41000)
+
+    assert environment["PET_RDZV_ENDPOINT"] == "localhost:41000"

@@ -1,0 +1,170 @@
+"""Jobs read from files and from the API server."""
+
+import json
+from typing import Any
+
+import broken_jobs
+import builders
+import pytest
+from broken_jobs import BrokenJob
+from neuroshard_api.document import DocumentError
+from neuroshard_api.job_pods import Trainer
+from neuroshard_api.job_status import Status
+from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.training_job import DLRMTrainingJob
+
+each_broken_job = pytest.mark.parametrize(
+    "broken", [*broken_jobs.RULES, *broken_jobs.SCHEMA], ids=lambda broken: broken.name
+)
+
+
+def problem_of(data: object) -> str:
+    """Return the message with which a job is refused."""
+    with pytest.raises(DocumentError) as caught:
+        DLRMTrainingJob.from_data(data, where="job.yaml")
+    return str(caught.value)
+
+
+@each_broken_job
+def test_a_broken_job_is_refused_with_path_and_reason(broken: BrokenJob) -> None:
+    """People see the field's path, what was found and what is right."""
+    path = broken.path.replace("[cpu]", ".cpu")
+
+    assert problem_of(broken.data).startswith(f"job.yaml: {path}: {broken.package}")
+
+
+@pytest.mark.parametrize(("name", "message"), [pytest.param(*case[1:], id=case[0]) for case in broken_jobs.NAMES])
+def test_a_name_that_children_could_not_bear_is_refused(name: str, message: str) -> None:
+    """Host names of pods are made from it."""
+    assert message in problem_of(builders.job_data(name))
+
+
+@pytest.mark.parametrize(("spec", "path"), [pytest.param(*case[1:], id=case[0]) for case in broken_jobs.UNKNOWN])
+def test_an_unknown_field_is_refused(spec: dict[str, Any], path: str) -> None:
+    """A misspelt field must not be silently ignored."""
+    assert problem_of(builders.job_data(**spec)) == (
+        f"job.yaml: {path}: is not a known key; check its spelling or remove it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "must hold a DLRMTrainingJob, found nothing"),
+        ([], "must hold a DLRMTrainingJob, found a list"),
+        ({}, "apiVersion: is missing; add `apiVersion: training.neuroshard.dev/v1alpha1`"),
+        (
+            builders.job_data() | {"apiVersion": "v1"},
+            "apiVersion: is 'v1', expected 'training.neuroshard.dev/v1alpha1'",
+        ),
+        (builders.job_data() | {"kind": "Job"}, "kind: is 'Job', expected 'DLRMTrainingJob'"),
+        (builders.job_data() | {"metadata": {}}, "metadata.name: is missing"),
+    ],
+    ids=["nothing", "list", "empty", "version", "kind", "nameless"],
+)
+def test_what_is_no_job_is_refused(data: object, message: str) -> None:
+    """The message says what stands there instead."""
+    assert problem_of(data) == f"job.yaml: {message}"
+
+
+def test_a_job_survives_json() -> None:
+    """What was written is read back equal."""
+    job = builders.job(trainer={"numProcPerNode": 2, "env": [{"name": "A", "value": "1"}]}, profiler={"numProcs": 2})
+
+    assert DLRMTrainingJob.from_data(json.loads(job.to_json())) == job
+
+
+def test_metadata_of_the_api_server_is_passed_over() -> None:
+    """It adds fields, and later releases add more."""
+    data = builders.job_data()
+    data["metadata"] |= {"managedFields": [{"manager": "kubectl"}], "generation": 3, "uid": "1-2"}
+
+    job = DLRMTrainingJob.from_data(data)
+
+    assert (job.metadata.generation, job.metadata.uid) == (3, "1-2")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "devices"),
+    [
+        ({}, 1),
+        ({"numProcPerNode": 3}, 3),
+        ({"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}, 8),
+        ({"resourcesPerNode": {"limits": {"nvidia.com/gpu": "8"}}}, 8),
+        ({"resourcesPerNode": {"limits": {"amd.com/gpu": 4}}, "numProcPerNode": "gpu"}, 4),
+        ({"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}, "numProcPerNode": 2}, 2),
+        ({"resourcesPerNode": {"limits": {"cpu": "1500m"}}, "numProcPerNode": "cpu"}, 2),
+        ({"resourcesPerNode": {"limits": {"cpu": 4}}, "numProcPerNode": "cpu"}, 4),
+        ({"resourcesPerNode": {"limits": {"cpu": "4"}}}, 1),
+    ],
+    ids=["default", "number", "gpus", "gpus-as-text", "amd", "fewer-than-gpus", "part-of-a-cpu", "cpus", "auto-cpu"],
+)
+def test_processes_follow_from_number_and_resources(trainer: dict[str, Any], devices: int) -> None:
+    """One process per device: the number that torchrun is told and that the plan is made for."""
+    spec = builders.job(trainer=trainer | {"numNodes": 2}).spec
+
+    assert (spec.trainer.devices_per_node, spec.trainer.world_size) == (devices, 2 * devices)
+
+
+def test_tables_become_a_table_set() -> None:
+    """Text with a fraction becomes a number, names and types stay."""
+    user = {
+        "name": "user",
+        "numEmbeddings": 1000,
+        "embeddingDim": 16,
+        "poolingFactor": "2.5",
+        "dataType": "FP16",
+        "zipfExponent": "1.05",
+        "featureNames": ["u", "v"],
+        "colocationGroup": "both",
+    }
+    model = builders.job(model={"embeddingTables": [user], "embeddingOptimizer": "Adam"}).spec.model
+
+    tables = model.inline_tables("job")
+
+    assert tables is not None
+    assert tables.optimizer is Optimizer.ADAM
+    assert tables.tables[0] == builders.table(
+        "user",
+        num_embeddings=1000,
+        embedding_dim=16,
+        pooling_factor=2.5,
+        data_type=DataType.FP16,
+        zipf_exponent=1.05,
+        feature_names=("u", "v"),
+        colocation_group="both",
+    )
+
+
+def test_tables_of_a_config_map_are_not_inline() -> None:
+    """They are read by whoever can reach the ConfigMap."""
+    reference = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}}
+
+    assert builders.job(model=reference).spec.model.inline_tables("job") is None
+
+
+def test_a_part_is_made_in_python_by_its_own_names() -> None:
+    """Code reads snake_case, files camelCase; a status is written with the API server's names."""
+    status = Status(observed_generation=1, conditions=(builders.condition(),))
+
+    assert status.model_dump(mode="json", exclude_none=True, exclude_defaults=True) == {
+        "observedGeneration": 1,
+        "conditions": [
+            {
+                "type": "Planned",
+                "status": "True",
+                "reason": "PlanWritten",
+                "message": "2 tables",
+                "lastTransitionTime": "2026-01-02T03:04:05Z",
+            }
+        ],
+    }
+    assert Trainer(num_nodes=2).num_nodes == 2
+
+
+def test_a_part_is_frozen() -> None:
+    """Work returns new values."""
+    job = builders.job()
+
+    with pytest.raises(ValueError, match="frozen"):
+        job.spec.suspend = True  # type: ignore[misc]

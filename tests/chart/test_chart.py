@@ -1,0 +1,290 @@
+"""What the chart installs, for every combination of its values."""
+
+import functools
+import itertools
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from neuroshard_cluster.addons import helm
+from neuroshard_cluster.bare_api import BareApi
+from neuroshard_cluster.images import ROOMS
+from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.settings import PREFIX, Settings, settings_from
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "neuroshard-operator"
+NAME = "shop-neuroshard-operator"
+NAMESPACE = "neuroshard"
+Values = Mapping[str, Any]
+GIVEN: Values = {"images": {"registry": "registry.example/team"}}
+SWITCHES: Mapping[str, Sequence[Values]] = {
+    "replicas": [{"replicas": 1}, {"replicas": 2}],
+    "namespaces": [{}, {"watchNamespaces": ["blue", "green"]}],
+    "nodes": [{"readNodes": True}, {"readNodes": False}],
+    "extras": [
+        {},
+        {
+            "rbac": {"aggregate": False},
+            "crds": {"install": False},
+            "networkPolicy": {"from": [{"namespaceSelector": {}}]},
+            "metrics": {key: {"create": True} for key in ("serviceMonitor", "prometheusRule", "dashboard")},
+            "serviceAccount": {"annotations": {"a": "b"}},
+            "nodeSelector": {"pool": "cpu"},
+            "tolerations": [{"operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "podLabels": {"team": "ads"},
+            "podAnnotations": {"c": "d"},
+            "priorityClassName": "high",
+        },
+    ],
+    "accounts": [{}, {"serviceAccount": {"create": False, "name": "given"}, "rbac": {"create": False}}],
+}
+COMBINATIONS = [functools.reduce(lambda a, b: {**a, **b}, chosen) for chosen in itertools.product(*SWITCHES.values())]
+
+
+def run_helm(verb: str, values: Values, *flags: str) -> "subprocess.CompletedProcess[str]":
+    """Run helm on the chart with these values."""
+    release = [] if verb == "lint" else ["shop"]
+    argv = [helm(), verb, *release, str(CHART), "--values=-", f"--namespace={NAMESPACE}", *flags]
+    text = json.dumps({**GIVEN, **values})
+    return subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
+
+
+def rendered(values: Values | None = None, *flags: str) -> list[dict[str, Any]]:
+    """Return the objects that the chart installs with these values."""
+    done = run_helm("template", values or {}, *flags)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def one(objects: Sequence[dict[str, Any]], kind: str, name: str = NAME) -> dict[str, Any]:
+    """Return the one object of that kind and name."""
+    [found] = [each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def identities(objects: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Return kind and name of each object."""
+    return {(each["kind"], each["metadata"]["name"]) for each in objects}
+
+
+@pytest.mark.slow
+def test_every_combination_of_values_renders_what_an_api_server_takes(bare_api: BareApi) -> None:
+    """Each object is applied to a real API server without being stored; lint has nothing to complain about."""
+    for namespace in (NAMESPACE, "blue", "green"):
+        bare_api.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    distinct: dict[str, dict[str, Any]] = {}
+    for values in COMBINATIONS:
+        for each in rendered(values):
+            assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "shop"
+            if each["apiVersion"] != "monitoring.coreos.com/v1":
+                distinct[json.dumps(each, sort_keys=True)] = each
+
+    assert run_helm("lint", COMBINATIONS[-1], "--strict").returncode == 0
+    bare_api.kubectl("apply", "--server-side", "--dry-run=server", "--filename=-", stdin="\n---\n".join(distinct))
+
+
+def test_without_a_registry_nothing_is_installed() -> None:
+    """No image is published, so there is no default that would work."""
+    done = run_helm("template", {"images": {"registry": ""}})
+
+    assert done.returncode != 0
+    assert "images.registry: is empty; give the registry that holds the image" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"replica": 2}, "replica"),
+        ({"replicas": 3}, "replicas"),
+        ({"replicas": "2"}, "replicas"),
+        ({"watchNamespaces": ["Not_A_Name"]}, "watchNamespaces"),
+        ({"watchNamespaces": "blue"}, "watchNamespaces"),
+        ({"watchNamespaces": ["blue", "blue"]}, "watchNamespaces"),
+        ({"images": {"registry": "r", "tag": "latest"}}, "images.tag"),
+        ({"images": {"registry": "https://r"}}, "images.registry"),
+        ({"images": {"registry": "r", "pullPolicy": "Sometimes"}}, "images.pullPolicy"),
+        ({"logLevel": "verbose"}, "logLevel"),
+        ({"resyncSeconds": 1}, "resyncSeconds"),
+        ({"metrics": {"port": 80}}, "metrics.port"),
+        ({"metrics": {"serviceMonitor": {"enabled": True}}}, "enabled"),
+        ({"plannerResources": {"cpu": "1", "memory": "2G"}}, "plannerResources.memory"),
+        ({"crds": {"keep": "yes"}}, "crds.keep"),
+    ],
+    ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else "",
+)
+def test_a_wrong_value_is_refused_by_name(values: Values, words: str) -> None:
+    """Before anything is installed."""
+    done = run_helm("template", values)
+
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+def test_the_definition_is_that_of_crds_and_stays_when_the_chart_goes() -> None:
+    """Uninstalling must not delete everyone's jobs."""
+    source = (ROOT / "crds" / "dlrmtrainingjobs.yaml").read_bytes()
+    assert (CHART / "files" / "dlrmtrainingjobs.yaml").read_bytes() == source, "run `make crds`"
+    kept = one(rendered(), "CustomResourceDefinition", "dlrmtrainingjobs.training.neuroshard.dev")
+
+    assert kept["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert kept["spec"] == yaml.safe_load(source)["spec"]
+
+
+def test_the_definition_may_be_left_to_others_or_go_with_the_chart() -> None:
+    """In clusters where definitions are managed elsewhere."""
+    gone = rendered({"crds": {"keep": False}})
+    [definition] = [each for each in gone if each["kind"] == "CustomResourceDefinition"]
+
+    assert "helm.sh/resource-policy" not in definition["metadata"].get("annotations", {})
+    assert not [each for each in rendered({"crds": {"install": False}}) if each["kind"] == "CustomResourceDefinition"]
+
+
+def test_the_operators_pod_is_within_the_restricted_standard_and_writes_nowhere() -> None:
+    """All that it needs is the API server."""
+    spec = one(rendered(), "Deployment")["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "volumes" not in spec
+
+
+def test_one_replica_never_meets_its_successor() -> None:
+    """Recreate, and no budget that would stop drains; with two, a Lease decides and a budget keeps one."""
+    single, pair = rendered(), rendered({"replicas": 2})
+
+    assert one(single, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    assert ("PodDisruptionBudget", NAME) not in identities(single)
+    assert one(pair, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    assert one(pair, "Role", f"{NAME}-lease")["rules"][1]["resourceNames"] == [NAME]
+    assert environment(pair)["NEUROSHARD_LEASE"] == NAME
+    assert "NEUROSHARD_LEASE" not in environment(single)
+
+
+def environment(objects: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return the operator's environment, as far as it is known before the pod runs."""
+    [container] = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+def test_a_list_of_namespaces_gives_rights_there_and_nowhere_else() -> None:
+    """No ClusterRole is left that the operator is bound to."""
+    objects = rendered({"watchNamespaces": ["blue", "green"], "readNodes": False})
+    roles = {each["metadata"]["namespace"] for each in objects if each["kind"] == "Role"}
+
+    assert roles == {"blue", "green"}
+    assert not [each for each in objects if each["kind"] == "ClusterRoleBinding"]
+    assert environment(objects)["NEUROSHARD_NAMESPACES"] == "blue,green"
+    assert environment(objects)["NEUROSHARD_READ_NODES"] == "false"
+
+
+def test_the_operator_may_not_read_secrets_or_run_commands_in_pods() -> None:
+    """What would make it worth attacking; every rule names its resources and verbs."""
+    rules = [rule for each in rendered({"replicas": 2}) if each["kind"].endswith("Role") for rule in each["rules"]]
+    resources = {resource for rule in rules for resource in rule["resources"]}
+    verbs = {verb for rule in rules for verb in rule["verbs"]}
+
+    assert not resources & {"*", "secrets", "pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers"}
+    assert not verbs & {"*", "escalate", "bind", "impersonate"}
+
+
+def test_those_who_may_view_or_edit_a_namespace_may_do_so_with_jobs() -> None:
+    """By aggregation into the cluster's own roles; the status is the operator's."""
+    objects = rendered()
+    view, edit = (one(objects, "ClusterRole", f"{NAME}-{suffix}") for suffix in ("view", "edit"))
+
+    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert {verb for rule in view["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert {resource for rule in edit["rules"] for resource in rule["resources"]} == {"dlrmtrainingjobs"}
+
+
+def test_images_are_named_by_room_and_may_be_replaced_one_by_one() -> None:
+    """By digest, for instance."""
+    images = {"registry": "r.example:5000/x/", "tag": "1.2", "planner": "other/planner@sha256:0"}
+    objects = rendered({"images": images})
+    [container] = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+
+    assert container["image"] == "r.example:5000/x/operator:1.2"
+    assert environment(objects)["NEUROSHARD_PLANNER_IMAGE"] == "other/planner@sha256:0"
+    assert environment(objects)["NEUROSHARD_TRAINER_IMAGE"] == "r.example:5000/x/trainer:1.2"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_has_a_dockerfile_that_takes_its_base_and_is_not_root(room: str) -> None:
+    """Docker users and the test cluster build the same file."""
+    lines = (ROOT / room / "Dockerfile").read_text().splitlines()
+
+    assert [line for line in lines if line.startswith("ARG BASE_IMAGE=")]
+    assert [line for line in lines if line.startswith("FROM ")] == ["FROM ${BASE_IMAGE}"] or room in (
+        "operator",
+        "planner",
+    )
+    assert "USER 65532:65532" in lines
+
+
+def test_only_the_metrics_port_is_open_and_only_the_api_server_is_reached() -> None:
+    """DNS beside it."""
+    policy = one(rendered(), "NetworkPolicy")["spec"]
+
+    assert policy["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]
+    assert [rule["ports"] for rule in policy["egress"]] == [
+        [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
+        [{"port": 443, "protocol": "TCP"}, {"port": 6443, "protocol": "TCP"}],
+    ]
+
+
+@pytest.mark.slow
+def test_the_notes_name_the_next_command(bare_api: BareApi) -> None:
+    """What to type after `helm install`."""
+    cluster = f"--kubeconfig={bare_api.kubectl.kubeconfig}"
+    done = run_helm("install", {"watchNamespaces": ["blue"]}, "--dry-run=client", cluster)
+
+    assert "helm test shop --namespace neuroshard" in done.stdout, done.stderr
+    assert "kubectl apply --namespace blue --filename examples/01-smallest.yaml" in done.stdout
+    assert (ROOT / "examples" / "01-smallest.yaml").exists()
+
+
+def metric_names(expressions: Sequence[str]) -> set[str]:
+    """Return the metrics that PromQL expressions read."""
+    return {name for each in expressions for name in re.findall(r"neuroshard_\w+", each)}
+
+
+def test_alerts_and_dashboard_read_metrics_that_the_operator_has() -> None:
+    """A query of a metric that does not exist never fires and shows nothing."""
+    objects = rendered({"metrics": {key: {"create": True} for key in ("prometheusRule", "dashboard")}})
+    groups = one(objects, "PrometheusRule")["spec"]["groups"]
+    dashboard = json.loads(one(objects, "ConfigMap", f"{NAME}-dashboard")["data"]["neuroshard-operator.json"])
+    alerts = [rule["expr"] for group in groups for rule in group["rules"]]
+    panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    registry = Metrics().registry
+    known = {sample.name for family in registry.collect() for sample in family.samples}
+    known |= {f"{family.name}{suffix}" for family in registry.collect() for suffix in SUFFIXES[family.type]}
+
+    assert metric_names(alerts) <= known
+    assert metric_names(panels) <= known
+
+
+SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def test_the_operator_understands_every_setting_of_the_chart() -> None:
+    """And finds all that it needs."""
+    given = environment(rendered({"replicas": 2, "watchNamespaces": ["blue"]}))
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    settings = settings_from(given | {"NEUROSHARD_IDENTITY": "pod", "NEUROSHARD_LEASE_NAMESPACE": NAMESPACE})
+
+    assert set(given) <= known
+    assert (settings.namespaces, settings.lease) == (("blue",), NAME)

@@ -1,0 +1,213 @@
+"""``neuroshard submit``, ``status`` and ``logs`` against a real API server. It runs no pods, so no logs come of it."""
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from builders import job_data
+from neuroshard_cluster.bare_api import BareApi
+from neuroshard_cluster.kubectl import Kubectl
+from neuroshard_cluster.waiting import eventually
+
+pytestmark = pytest.mark.slow
+CRD = Path(__file__).parents[2] / "crds" / "dlrmtrainingjobs.yaml"
+T0, T1 = "2026-11-21T10:00:00Z", "2026-11-21T10:02:03Z"
+RUNNING: Mapping[str, Any] = {
+    "stage": "Running",
+    "reason": "AllWorkersReady",
+    "message": "2 of 2 workers are ready",
+    "restarts": 1,
+    "restartsCountTowardsMax": 0,
+    "stages": [
+        {
+            "name": "Profiling",
+            "state": "Succeeded",
+            "attempts": 1,
+            "startTime": T0,
+            "completionTime": T1,
+            "jobName": "p",
+        },
+        {"name": "Running", "state": "Active", "jobName": "job-worker-0"},
+    ],
+    "plan": {"configMapRef": {"name": "job-plan-1", "key": "plan.json"}, "algorithm": "NeuroShard", "worldSize": 16},
+    "cost": {
+        "predicted": {"totalMicroseconds": 41200, "computeMicroseconds": 22100, "source": "simulated:h100-80gb"},
+        "baseline": {"algorithm": "SizeLookupGreedy", "totalMicroseconds": 50300},
+        "measured": {"totalMicroseconds": 43900, "source": "cpu:test"},
+        "errorPercent": 6,
+    },
+    "trainerStatus": {"progressPercentage": 45, "metrics": [{"name": "auc", "value": "0.71"}]},
+    "lastFailure": {
+        "podName": "job-worker-0-1",
+        "nodeName": "n1",
+        "exitCode": 137,
+        "reason": "OOMKilled",
+        "message": "x",
+    },
+}
+
+
+@pytest.fixture
+def kubectl(bare_api: BareApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubectl]:
+    """A client for a new namespace of a cluster that knows the resource, and KUBECONFIG for the command under test."""
+    bare_api.kubectl.apply(CRD.read_text())
+    eventually(
+        "jobs are served", lambda: bare_api.kubectl("get", "dlrmtrainingjobs"), within_s=20, accept=lambda _: True
+    )
+    name = f"jobs-{uuid.uuid4().hex[:8]}"
+    bare_api.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    monkeypatch.setenv("KUBECONFIG", str(bare_api.kubectl.kubeconfig))
+    yield bare_api.kubectl.in_namespace(name)
+    bare_api.kubectl.delete("namespace", name, "--wait=false")
+
+
+def submitted(kubectl: Kubectl, status: Mapping[str, Any] | None = None, **spec: Any) -> str:
+    """Create a job with this status and return its name."""
+    kubectl.create(job_data("job", **spec))
+    if status is not None:
+        kubectl.patch("dlrmtrainingjob", "job", {"status": status}, subresource="status")
+    return "job"
+
+
+def test_a_submitted_job_is_what_the_file_says(neuroshard: Any, kubectl: Kubectl, tmp_path: Path) -> None:
+    """The file's own words: what it leaves out gets the cluster's defaults."""
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job_data("shop", trainer={"numNodes": 2})))
+    result = neuroshard("submit", file, "--namespace", kubectl.namespace)
+    made = kubectl.get("dlrmtrainingjob", "shop")
+
+    assert (result.code, result.out, result.err) == (0, f"shop created in namespace {kubectl.namespace}\n", "")
+    assert made["spec"]["trainer"]["numNodes"] == 2
+    assert made["spec"]["launchPolicy"] == "Auto"
+
+
+def test_a_broken_file_is_refused_before_the_cluster_is_asked(neuroshard: Any, tmp_path: Path) -> None:
+    """By file and field."""
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job_data("shop", trainer={"numNodes": 0})))
+    result = neuroshard("submit", file)
+
+    assert (result.code, result.out) == (2, "")
+    assert f"error: {file}: spec.trainer.numNodes: " in result.err
+
+
+def test_a_job_that_is_there_already_is_left_alone(neuroshard: Any, kubectl: Kubectl, tmp_path: Path) -> None:
+    """Submitting twice is most often a mistake."""
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(job_data(submitted(kubectl))))
+    result = neuroshard("submit", file, "--namespace", kubectl.namespace)
+
+    assert result.code == 2
+    assert "already exists" in result.err
+
+
+def test_two_namespaces_contradict(neuroshard: Any, tmp_path: Path) -> None:
+    """That of the file and that of the option."""
+    job = job_data("job")
+    job["metadata"]["namespace"] = "one"
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    result = neuroshard("submit", tmp_path / "job.json", "--namespace", "two")
+
+    assert result.code == 2
+    assert "metadata.namespace: is 'one', and --namespace 'two'" in result.err
+
+
+def test_the_status_tells_stages_costs_and_the_last_failure(neuroshard: Any, kubectl: Kubectl) -> None:
+    """What was predicted, what it costs, and what went wrong."""
+    result = neuroshard("status", submitted(kubectl, RUNNING), "--namespace", kubectl.namespace)
+    lines = [line.split() for line in result.out.splitlines()]
+
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("job: Running (AllWorkersReady): 2 of 2 workers are ready\n")
+    assert ["Profiling", "Succeeded", "1", "0:02:03"] in lines
+    assert ["predicted", "41.2", "22.1", "-", "-", "simulated:h100-80gb"] in lines
+    assert ["baseline", "50.3", "-", "-", "-", "SizeLookupGreedy"] in lines
+    assert ["measured", "43.9", "-", "-", "-", "cpu:test"] in lines
+    assert "measured is +6 % of what was predicted" in result.out
+    assert "plan: ConfigMap job-plan-1 (NeuroShard, 16 devices)" in result.out
+    assert "trainer: 45 % done, auc 0.71" in result.out
+    assert "last failure: OOMKilled of pod job-worker-0-1 on n1, exit code 137" in result.out
+
+
+def test_a_job_that_nobody_looked_at_says_so(neuroshard: Any, kubectl: Kubectl) -> None:
+    """The operator does not run, most often."""
+    result = neuroshard("status", submitted(kubectl), "--namespace", kubectl.namespace)
+
+    assert result.out == "job: not looked at yet; is the operator running?\n"
+
+
+def test_the_status_as_json_is_the_resources_own(neuroshard: Any, kubectl: Kubectl) -> None:
+    """For programs."""
+    result = neuroshard("status", submitted(kubectl, RUNNING), "--namespace", kubectl.namespace, "--json")
+
+    assert json.loads(result.out) == RUNNING
+
+
+@pytest.mark.parametrize(("stage", "code"), [("Succeeded", 0), ("Failed", 10)])
+def test_watching_ends_with_the_job(neuroshard: Any, kubectl: Kubectl, stage: str, code: int) -> None:
+    """The exit code tells whether it succeeded."""
+    job = submitted(kubectl, {"stage": stage, "reason": "Because"})
+    result = neuroshard("status", job, "--namespace", kubectl.namespace, "--watch")
+
+    assert result.code == code
+    assert result.out.splitlines()[0].endswith(f" job: {stage} (Because)")
+
+
+def test_logs_need_a_stage_that_has_run(neuroshard: Any, kubectl: Kubectl) -> None:
+    """Those that have are named."""
+    job = submitted(kubectl, RUNNING)
+    never = neuroshard("logs", job, "--stage", "planning", "--namespace", kubectl.namespace)
+    gone = neuroshard("logs", job, "--namespace", kubectl.namespace)
+
+    assert (never.code, gone.code) == (2, 2)
+    assert "no pod has run in stage planning; there are logs of profiling, running" in never.err
+    assert "job-worker-0: has no such pod any more; cleanPodPolicy" in gone.err
+
+
+@pytest.mark.parametrize("command", ["status", "logs"])
+def test_a_job_that_does_not_exist_is_named(neuroshard: Any, kubectl: Kubectl, command: str) -> None:
+    """With its namespace: it is most often the wrong one."""
+    result = neuroshard(command, "lost", "--namespace", kubectl.namespace)
+
+    assert (result.code, result.out) == (2, "")
+    assert (
+        f'error: lost in namespace {kubectl.namespace}: dlrmtrainingjobs.training.neuroshard.dev "lost" not found'
+        in (result.err)
+    )
+
+
+def test_a_context_that_does_not_exist_is_named(neuroshard: Any, kubectl: Kubectl) -> None:
+    """With those that do."""
+    result = neuroshard("status", "job", "--context", "nowhere", "--namespace", kubectl.namespace)
+
+    assert result.code == 2
+    assert "there is no context 'nowhere' in the kubeconfig; there are neuroshard-local-bare" in result.err
+
+
+def test_without_a_kubeconfig_it_says_what_to_set(
+    neuroshard: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing is guessed."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    result = neuroshard("status", "job")
+
+    assert result.code == 2
+    assert "there is no usable kubeconfig" in result.err
+
+
+def test_an_api_server_that_does_not_answer_is_a_sentence(
+    neuroshard: Any, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No traceback for a network that is down."""
+    config = yaml.safe_load(kubectl.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    result = neuroshard("status", "job")
+
+    assert result.code == 8
+    assert "the API server does not answer" in result.err

@@ -1,0 +1,106 @@
+"""``python -m neuroshard_planner``: files in, a plan or one sentence out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import builders
+import pytest
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import PlanRequest
+from neuroshard_planner.__main__ import main
+from neuroshard_planner.costs.bundle_store import bundled_root, load_bundle
+from neuroshard_planner.search import plan
+
+BUNDLE = bundled_root() / "h100-80gb"
+
+
+@pytest.fixture
+def request_file(tmp_path: Path) -> Path:
+    """A request of a few tables on four devices."""
+    path = tmp_path / "request.json"
+    path.write_text(builders.request().to_json(), encoding="utf-8")
+    return path
+
+
+def planned(request_file: Path, *, bundle: Path = BUNDLE, out: Path | None = None) -> ExitCode:
+    """Run the planner on these files."""
+    out = out or request_file.with_name("plan.json")
+    return main(["--request", str(request_file), "--bundle", str(bundle), "--out", str(out)])
+
+
+def test_it_writes_the_plan_that_the_search_finds(request_file: Path) -> None:
+    """Byte for byte, so that its hash says whether it is the same."""
+    assert planned(request_file) == ExitCode.OK
+
+    expected = plan(PlanRequest.read(request_file), bundle=load_bundle(BUNDLE)).to_json()
+    assert request_file.with_name("plan.json").read_text(encoding="utf-8") == expected
+
+
+def test_it_leaves_nothing_else_behind(request_file: Path) -> None:
+    """Whoever watches the folder sees the plan whole or not at all."""
+    planned(request_file)
+
+    assert sorted(path.name for path in request_file.parent.iterdir()) == ["plan.json", "request.json"]
+
+
+def test_it_runs_as_a_module(request_file: Path) -> None:
+    """As a pod runs it; what it says is for the log."""
+    out = request_file.with_name("plan.json")
+    arguments = ["--request", str(request_file), "--bundle", str(BUNDLE), "--out", str(out)]
+    result = subprocess.run(
+        [sys.executable, "-m", "neuroshard_planner", *arguments], check=True, capture_output=True, text=True
+    )
+
+    cost = Plan.read(out).predicted
+    assert result.stdout == f"neuroshard: predicted {cost.total_ms:.3f} ms ({cost.source})\n"
+
+
+def test_nothing_fits(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 3, so that a fallback may be tried; the message names what binds."""
+    request = builders.request(builders.table("huge", num_embeddings=10**11))
+    request_file.write_text(request.to_json(), encoding="utf-8")
+
+    assert planned(request_file) == ExitCode.INFEASIBLE
+    assert "huge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("", "is not complete JSON"), ("{}", "schema_version: is missing")],
+    ids=["empty", "no-request"],
+)
+def test_a_broken_request_is_named(
+    request_file: Path, capsys: pytest.CaptureFixture[str], text: str, problem: str
+) -> None:
+    """Exit code 2: trying again would not help."""
+    request_file.write_text(text, encoding="utf-8")
+
+    assert planned(request_file) == ExitCode.INVALID_INPUT
+    assert capsys.readouterr().err.startswith(f"error: {request_file}: {problem}")
+
+
+def test_a_missing_bundle_is_named(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 4, as of the command."""
+    assert planned(request_file, bundle=request_file.parent / "nowhere") == ExitCode.UNUSABLE_BUNDLE
+    assert "nowhere: is not a bundle" in capsys.readouterr().err
+
+
+def test_a_damaged_bundle_is_named(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cost models that were cut off are never used."""
+    damaged = request_file.with_name("bundle")
+    damaged.mkdir()
+    for path in BUNDLE.glob("*.*"):
+        (damaged / path.name).write_bytes(path.read_bytes()[: path.stat().st_size - (path.suffix == ".safetensors")])
+
+    assert planned(request_file, bundle=damaged) == ExitCode.UNUSABLE_BUNDLE
+    assert "was changed or cut off" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_named(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A full or missing folder is no bug."""
+    out = request_file.parent / "missing" / "plan.json"
+
+    assert planned(request_file, out=out) == ExitCode.INVALID_INPUT
+    assert capsys.readouterr().err == f"error: {out}: No such file or directory; choose another place\n"

@@ -1,0 +1,84 @@
+"""``torchrun ... -m neuroshard_trainer JOB --plan PLAN --run-dir DIR``: one process of a training."""
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from neuroshard_api.exit_codes import ExitCode
+
+from neuroshard_trainer.errors import MissingPackageError, TrainerError
+
+
+def main(arguments: Sequence[str]) -> ExitCode:
+    """Train, tell what went wrong in one sentence, and return the exit code."""
+    options = _parser().parse_args(arguments)
+    rank = os.environ.get("RANK", "0")
+    _log_own_lines(rank)
+    try:
+        _run(options)
+    except TrainerError as error:
+        sys.stderr.write(f"error: rank {rank}: {error}\n")
+        return error.exit_code
+    except Exception:  # noqa: BLE001 - the one place where every error ends
+        sys.stderr.write(f"error: rank {rank}: a bug of the trainer; please report what follows\n")
+        traceback.print_exc()
+        return ExitCode.INTERNAL_ERROR
+    return ExitCode.OK
+
+
+def _run(options: argparse.Namespace) -> None:
+    try:  # here, because --help and a wrong option need none of it
+        from neuroshard_trainer.process import joined  # noqa: PLC0415
+        from neuroshard_trainer.run import Places, read_job, train  # noqa: PLC0415
+    except (ImportError, OSError) as error:  # fbgemm-gpu without a driver fails to load its libraries: OSError
+        raise MissingPackageError(
+            f"torch, torchrec and fbgemm-gpu are needed, an import failed ({error}); install torch, then "
+            "`pip install --no-deps fbgemm-gpu torchrec` (fbgemm-gpu-cpu without a GPU) and what torchrec asks for"
+        ) from error
+
+    job_file: Path = options.job
+    job = read_job(job_file)
+    places = Places(
+        plan_file=options.plan,
+        run_dir=options.run_dir,
+        data_dir=options.data_dir or job_file.resolve().parent,
+    )
+    process = joined(options.device, timeout_seconds=job.spec.rendezvous.timeout_seconds)
+    train(job, places, process, metrics_port=options.metrics_port)
+
+
+def _log_own_lines(rank: str) -> None:
+    """Log what the trainer says, from rank 0 all of it; the libraries tell errors only."""
+    warnings.filterwarnings("ignore", module="torch")  # and torchrec, torchmetrics: nothing that users can mend
+    logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s rank {rank}: %(message)s", stream=sys.stdout)
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    logging.getLogger("neuroshard_trainer").setLevel(logging.INFO if rank == "0" else logging.WARNING)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="neuroshard_trainer",
+        description="Train a recommendation model under a sharding plan; torchrun starts one process per device.",
+    )
+    parser.add_argument("job", type=Path, metavar="JOB", help="file with a DLRMTrainingJob")
+    parser.add_argument("--plan", type=Path, required=True, help="file with the plan")
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder for checkpoints and reports")
+    parser.add_argument("--data-dir", type=Path, help="where relative paths of spec.data begin; default: JOB's folder")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if there is one"
+    )
+    parser.add_argument("--metrics-port", type=int, help="port where rank 0 serves Prometheus; default: none")
+    return parser
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of a process group whose peers are gone may wait for them for ever; nothing is left to be done.
+    os._exit(code)

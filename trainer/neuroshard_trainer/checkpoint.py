@@ -1,0 +1,223 @@
+"""Checkpoints of a run: folders that are there whole or not at all. Knows nothing of what is in a state.
+
+    checkpoints/
+      step-00000200/          the newest ``keep`` of these
+        __0_0.distcp ...      torch.distributed.checkpoint: each rank's shards
+        .metadata
+        checkpoint.json       where training was, and the hash of every other file; written last
+      .step-00000300.part/    being written; renamed when complete
+
+All ranks must see the same folder.
+"""
+
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from neuroshard_api.document import Document, DocumentError
+from pydantic import Field
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+
+from neuroshard_trainer.errors import StorageError
+from neuroshard_trainer.files import disk_full, storage_error, write_whole
+
+MANIFEST_FILE = "checkpoint.json"
+SPARE_BYTES = 2**20
+"""Room for metadata and file headers beside the tensors."""
+_PREFIX, _PART = "step-", ".part"
+
+State = Mapping[str, Any]
+"""Nested mappings of tensors, as torch.distributed.checkpoint takes them."""
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointManifest(Document):
+    """``checkpoint.json``: where training was, and which files belong to it."""
+
+    schema_name: ClassVar[str] = "trainer-checkpoint/v1"
+
+    schema_version: Literal["trainer-checkpoint/v1"] = "trainer-checkpoint/v1"
+    step: int
+    """Steps done."""
+    position: int
+    """Training samples used, over all epochs and ranks; the next batch begins with the one behind them."""
+    world_size: int
+    plan_sha256: str
+    """Hash of the plan file that it was trained under."""
+    table_widths: dict[str, tuple[int, ...]]
+    """Columns of each table's shards, by columns."""
+    signature: dict[str, str]
+    """What must be the same in a run and its continuation, by the job's field."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of each file, by name."""
+
+
+class CheckpointFolder:
+    """The checkpoints of one run. All ranks make one, and call its methods together.
+
+    Args:
+        folder: seen by all ranks.
+        keep: newest checkpoints that stay.
+        group: of all ranks, for CPU tensors.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, group: dist.ProcessGroup) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._group = group
+        self._rank = dist.get_rank()
+
+    def prepare(self) -> None:
+        """Make the folder, and remove what an interrupted run left unfinished. Raises StorageError."""
+        self._on_first_rank(self._tidy)
+
+    def save(self, state: State, manifest: CheckpointManifest) -> Path:
+        """Write a checkpoint, and remove those that are too many. Returns where it lies.
+
+        Raises:
+            StorageError: it does not fit or cannot be written; earlier checkpoints are as they were.
+        """
+        final = self._folder / f"{_PREFIX}{manifest.step:08d}"
+        part = self._folder / f".{final.name}{_PART}"
+        needed = torch.tensor(_local_bytes(state), dtype=torch.int64)
+        dist.all_reduce(needed, group=self._group)
+        self._on_first_rank(lambda: _make_room(part, int(needed)))
+        try:
+            state_dict_saver.save(dict(state), storage_writer=FileSystemWriter(part), process_group=self._group)
+            hashes = self._everyone(lambda: _hashes(part, f"__{self._rank}_*"))
+        except (CheckpointException, StorageError) as error:
+            self._on_first_rank(lambda: shutil.rmtree(part, ignore_errors=True))
+            raise _save_failure(self._folder, error) from error
+        files = {name: digest for each in hashes for name, digest in each.items()}
+        self._on_first_rank(lambda: self._complete(part, final, manifest.model_copy(update={"files": files})))
+        return final
+
+    def whole(self) -> Iterator[tuple[Path, CheckpointManifest]]:
+        """Yield the checkpoints that are undamaged, from the newest on; a warning names each that is not."""
+        names = self._everyone(lambda: sorted((path.name for path in self._folder.glob(f"{_PREFIX}*")), reverse=True))
+        for name in names[0]:
+            folder = self._folder / name
+            problems = [problem for problem in self._everyone(lambda: self._damage(folder)) if problem]  # noqa: B023 - called at once
+            if problems:
+                if self._rank == 0:
+                    logger.warning("checkpoint %s is damaged (%s); taking the one before", folder, problems[0])
+                continue
+            yield folder, CheckpointManifest.read(folder / MANIFEST_FILE)
+
+    def load(self, folder: Path, state: State) -> None:
+        """Read a checkpoint's tensors into the state's own, each rank what it holds. Raises StorageError."""
+        try:
+            state_dict_loader.load(dict(state), storage_reader=FileSystemReader(folder), process_group=self._group)
+        except CheckpointException as error:
+            _, (cause, _) = next(iter(error.failures.items()))
+            raise StorageError(
+                f"{folder}: cannot be loaded: {cause}; remove it to start from the one before"
+            ) from error
+
+    def _tidy(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for part in self._folder.glob(f".{_PREFIX}*{_PART}"):
+            shutil.rmtree(part)
+
+    def _complete(self, part: Path, final: Path, manifest: CheckpointManifest) -> None:
+        files = {**manifest.files, **_hashes(part, ".metadata")}
+        write_whole(part / MANIFEST_FILE, manifest.model_copy(update={"files": files}).to_json())
+        shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step
+        part.rename(final)
+        _sync(self._folder)
+        for old in sorted(self._folder.glob(f"{_PREFIX}*"))[: -self._keep]:
+            shutil.rmtree(old)
+
+    def _damage(self, folder: Path) -> str | None:
+        """Return what is wrong with this rank's share of the files; None: nothing."""
+        try:
+            files = CheckpointManifest.read(folder / MANIFEST_FILE).files
+            for name in sorted(files)[self._rank :: dist.get_world_size()]:
+                if _sha256(folder / name) != files[name]:
+                    return f"{name} is not what was written"
+        except DocumentError as error:
+            return str(error)
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+        return None
+
+    def _on_first_rank(self, action: Callable[[], None]) -> None:
+        """Let rank 0 do something. Raises StorageError on all ranks where it fails."""
+        self._everyone(action if self._rank == 0 else lambda: None)
+
+    def _everyone(self, action: Callable[[], T]) -> list[T]:
+        """Let every rank do something and return what each got. Raises StorageError on all ranks where one fails."""
+        outcome: tuple[T | None, str | None]
+        try:
+            outcome = (action(), None)
+        except OSError as error:
+            outcome = (None, str(storage_error(self._folder, error)))
+        except StorageError as error:
+            outcome = (None, str(error))
+        outcomes: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(outcomes, outcome, group=self._group)
+        problem = next((problem for _, problem in outcomes if problem is not None), None)
+        if problem is not None:
+            raise StorageError(problem)
+        return [result for result, _ in outcomes]
+
+
+def _make_room(part: Path, needed_bytes: int) -> None:
+    """Make the folder for a checkpoint. Raises StorageError where the disk has no room for it."""
+    shutil.rmtree(part, ignore_errors=True)
+    free_bytes = shutil.disk_usage(part.parent).free
+    if free_bytes < needed_bytes + SPARE_BYTES:
+        raise disk_full(part.parent, f"a checkpoint needs {needed_bytes} bytes, {free_bytes} are free")
+    part.mkdir()
+
+
+def _save_failure(folder: Path, error: CheckpointException | StorageError) -> StorageError:
+    if isinstance(error, StorageError):
+        return error
+    causes = [cause for cause, _ in error.failures.values()]
+    failed_write = next((cause for cause in causes if isinstance(cause, OSError)), None)
+    if failed_write is not None:
+        return storage_error(folder, failed_write)
+    if shutil.disk_usage(folder).free < SPARE_BYTES:  # torch's own writer does not say so
+        return disk_full(folder, "the checkpoint did not fit")
+    return StorageError(f"{folder}: the checkpoint could not be written: {causes[0]}; start again")
+
+
+def _local_bytes(state: object) -> int:
+    """Return the bytes of this rank's tensors; what all ranks hold alike counts on rank 0 only."""
+    if isinstance(state, Mapping):
+        return sum(_local_bytes(value) for value in state.values())
+    if isinstance(state, ShardedTensor):
+        return sum(shard.tensor.nbytes for shard in state.local_shards())
+    if isinstance(state, torch.Tensor) and dist.get_rank() == 0:
+        return state.nbytes
+    return 0
+
+
+def _hashes(folder: Path, pattern: str) -> dict[str, str]:
+    return {path.name: _sha256(path) for path in folder.glob(pattern)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename in the folder survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Samples: one module per format, and the order in which all ranks read them."""

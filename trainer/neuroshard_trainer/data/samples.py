@@ -1,0 +1,117 @@
+"""Samples as arrays: labels, dense features, and a jagged array of row ids for each feature. Reads no files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_api.tables import Table
+from numpy.typing import NDArray
+
+from neuroshard_trainer.errors import InputError
+
+FloatArray = NDArray[np.float32]
+IndexArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Jagged:
+    """Lookups of one feature: sample ``i`` has ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: IndexArray
+    offsets: IndexArray
+    """One more than there are samples, from 0 to the number of values."""
+
+    @classmethod
+    def single(cls, values: IndexArray) -> "Jagged":
+        """Return one lookup per sample."""
+        return cls(values=values, offsets=np.arange(len(values) + 1))
+
+    @classmethod
+    def of_lengths(cls, values: IndexArray, lengths: IndexArray) -> "Jagged":
+        """Return ``lengths[i]`` lookups for sample ``i``."""
+        return cls(values=values, offsets=np.concatenate(([0], np.cumsum(lengths))))
+
+    @property
+    def lengths(self) -> IndexArray:
+        """Lookups of each sample."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: IndexArray) -> "Jagged":
+        """Return these samples, in this order."""
+        lengths = self.lengths[rows]
+        ends = np.cumsum(lengths)
+        steps = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+        return Jagged.of_lengths(self.values[np.repeat(self.offsets[rows], lengths) + steps], lengths)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Samples:
+    """Some samples."""
+
+    labels: FloatArray
+    """0 or 1, shape (samples,)."""
+    dense: FloatArray
+    """Shape (samples, dense features)."""
+    lookups: Mapping[str, Jagged]
+    """By feature."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: IndexArray) -> "Samples":
+        """Return these samples, in this order."""
+        return Samples(
+            labels=self.labels[rows],
+            dense=self.dense[rows],
+            lookups={feature: jagged.take(rows) for feature, jagged in self.lookups.items()},
+        )
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """Return all samples of the parts, one behind the other; there is at least one part."""
+    if len(parts) == 1:
+        return parts[0]
+    return Samples(
+        labels=np.concatenate([part.labels for part in parts]),
+        dense=np.concatenate([part.dense for part in parts]),
+        lookups={
+            feature: Jagged.of_lengths(
+                np.concatenate([part.lookups[feature].values for part in parts]),
+                np.concatenate([part.lookups[feature].lengths for part in parts]),
+            )
+            for feature in parts[0].lookups
+        },
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feature:
+    """One feature, and the table it is looked up in."""
+
+    name: str
+    table: Table
+
+    @property
+    def pooling_factor(self) -> float:
+        """Mean lookups per sample: the table's, shared equally among its features."""
+        return self.table.pooling_factor / max(1, len(self.table.feature_names))
+
+
+def features_of(tables: Sequence[Table]) -> tuple[Feature, ...]:
+    """Return the features of all tables, in the tables' order; a table without names has one feature of its own.
+
+    Raises:
+        InputError: one feature is looked up in two tables.
+    """
+    features = tuple(
+        Feature(name=name, table=table) for table in tables for name in (table.feature_names or (table.name,))
+    )
+    owner: dict[str, str] = {}
+    for feature in features:
+        other = owner.setdefault(feature.name, feature.table.name)
+        if other != feature.table.name:
+            raise InputError(
+                f"tables {other!r} and {feature.table.name!r} both look up feature {feature.name!r}; "
+                "give each table features of its own, with the data in both"
+            )
+    return features

@@ -1,0 +1,52 @@
+"""Errors of the trainer, named after what the caller should do; each has the exit code of the process.
+
+TrainerError
+|-- InputError        mend the job, the plan or the options
+|   `-- DataError     mend the data: the message names file and line
+|-- MissingPackageError   install the package that the message names
+|-- StorageError      free space, or name another folder; then start again
+|-- PeerLostError     another rank is gone; read its log, then start again
+`-- StoppedError      nothing: the trainer was asked to stop and did, with a checkpoint
+"""
+
+from neuroshard_api.exit_codes import ExitCode
+
+
+class TrainerError(Exception):
+    """Base of all; the message says what is wrong, what was found and what to try."""
+
+    exit_code = ExitCode.INTERNAL_ERROR
+
+
+class InputError(TrainerError):
+    """The job, the plan, the options and the processes do not fit together."""
+
+    exit_code = ExitCode.INVALID_INPUT
+
+
+class DataError(InputError):
+    """The data cannot be read, or holds what the model cannot take."""
+
+
+class MissingPackageError(TrainerError):
+    """An optional package is not installed."""
+
+    exit_code = ExitCode.MISSING_PACKAGE
+
+
+class StorageError(TrainerError):
+    """A checkpoint or report could not be written."""
+
+    exit_code = ExitCode.STORAGE
+
+
+class PeerLostError(TrainerError):
+    """A collective operation failed because another rank is gone or does not answer."""
+
+    exit_code = ExitCode.PEER_LOST
+
+
+class StoppedError(TrainerError):
+    """The trainer was asked to stop, and its state is saved."""
+
+    exit_code = ExitCode.STOPPED

@@ -1,0 +1,96 @@
+"""The model, from TorchRec's modules: DLRM with dot interaction, or DCNv2. Shards nothing and trains nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from neuroshard_api.job_model import Architecture, CrossNetwork, Model
+from neuroshard_api.tables import DataType, Table
+from torch import nn
+from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
+from torchrec.modules.crossnet import LowRankCrossNet
+from torchrec.modules.embedding_configs import DataType as TorchRecDataType
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.errors import InputError
+
+TABLES_PATH = "tables"
+"""Path of the EmbeddingBagCollection in the model."""
+
+
+class RecommendationModel(nn.Module):
+    """Dense features and pooled embeddings, joined by an interaction, to one logit per sample.
+
+    With tables of one width this is TorchRec's DLRM or DLRM_DCN. With several widths, DLRM, whose dot products need
+    one, projects the narrower features to the widest (mixed-dimension embeddings, Ginart et al., 2019); DCNv2 takes
+    features of any width side by side.
+    """
+
+    def __init__(self, model: Model, tables: Sequence[Table]) -> None:
+        super().__init__()
+        widths = {feature.name: feature.table.embedding_dim for feature in features_of(tables)}
+        width = max(widths.values())
+        self.tables = EmbeddingBagCollection(tables=[_config(table) for table in tables], device=torch.device("meta"))
+        self.dense_arch = DenseArch(model.num_dense_features, [*model.dense_arch_layer_sizes, width])
+        self.interaction: _DotProducts | _CrossNetwork
+        if model.architecture is Architecture.DLRM:
+            self.interaction = _DotProducts(widths, width)
+        else:
+            self.interaction = _CrossNetwork(widths, width, model.cross)
+        self.over_arch = OverArch(self.interaction.out_features, [*model.over_arch_layer_sizes, 1])
+
+    def forward(self, dense: torch.Tensor, lookups: KeyedJaggedTensor) -> torch.Tensor:
+        """Return the logits, shape (samples,)."""
+        # The dense part comes first, as in TorchRec's DLRM: nothing is computed between lookup and all-to-all.
+        embedded_dense = self.dense_arch(dense)
+        pooled = self.tables(lookups).to_dict()  # by name: a sharded collection returns its keys in another order
+        logits: torch.Tensor = self.over_arch(self.interaction(embedded_dense, pooled))
+        return logits.squeeze(1)
+
+
+class _DotProducts(nn.Module):
+    """Dot products of all pairs of features and the dense embedding, behind the dense embedding."""
+
+    def __init__(self, widths: Mapping[str, int], width: int) -> None:
+        super().__init__()
+        self.out_features = width + len(widths) * (len(widths) + 1) // 2
+        self._keys = list(widths)
+        self.projections = nn.ModuleList(
+            nn.Identity() if narrow == width else nn.Linear(narrow, width, bias=False) for narrow in widths.values()
+        )
+        self.interaction = InteractionArch(len(widths))
+
+    def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return shape (samples, out_features)."""
+        embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self._keys, strict=True)]
+        joined: torch.Tensor = self.interaction(dense, torch.stack(embedded, dim=1))
+        return joined
+
+
+class _CrossNetwork(nn.Module):
+    """Low-rank cross layers over all features side by side."""
+
+    def __init__(self, widths: Mapping[str, int], width: int, size: CrossNetwork) -> None:
+        super().__init__()
+        self.out_features = width + sum(widths.values())
+        self._keys = list(widths)
+        self.interaction = LowRankCrossNet(self.out_features, size.num_layers, low_rank=size.low_rank_dim)
+
+    def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return shape (samples, out_features)."""
+        joined: torch.Tensor = self.interaction(torch.cat([dense, *(pooled[key].float() for key in self._keys)], dim=1))
+        return joined
+
+
+def _config(table: Table) -> EmbeddingBagConfig:
+    if table.data_type is DataType.INT8:
+        raise InputError(f"table {table.name!r} is of type INT8, which TorchRec does not train; store it as FP16")
+    return EmbeddingBagConfig(
+        name=table.name,
+        num_embeddings=table.num_embeddings,
+        embedding_dim=table.embedding_dim,
+        feature_names=list(table.feature_names or (table.name,)),
+        data_type=TorchRecDataType[table.data_type.value],
+    )

@@ -1,0 +1,49 @@
+"""Optimizers as the job names them: one fused into the tables' backward pass, one for the dense part."""
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from neuroshard_api.job_training import DenseOptimizer, Training
+from neuroshard_api.tables import Optimizer
+from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.optim.keyed import KeyedOptimizerWrapper
+
+from neuroshard_trainer.errors import InputError
+
+_FUSED = {
+    Optimizer.SGD: EmbOptimType.EXACT_SGD,
+    Optimizer.ROWWISE_ADAGRAD: EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    Optimizer.ADAGRAD: EmbOptimType.EXACT_ADAGRAD,
+    Optimizer.ADAM: EmbOptimType.ADAM,
+}
+ON_CPU = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
+"""What FBGEMM's CPU kernels can do."""
+_DENSE = {
+    DenseOptimizer.SGD: torch.optim.SGD,
+    DenseOptimizer.ADAGRAD: torch.optim.Adagrad,
+    DenseOptimizer.ADAM: torch.optim.Adam,
+}
+
+
+def embedding_sharder(
+    optimizer: Optimizer, *, learning_rate: float, device: torch.device
+) -> EmbeddingBagCollectionSharder:
+    """Return TorchRec's sharder with the optimizer in the tables' kernels.
+
+    Raises:
+        InputError: FBGEMM has no such kernel for the device.
+    """
+    if device.type == "cpu" and optimizer not in ON_CPU:
+        known = ", ".join(ON_CPU)
+        raise InputError(f"spec.model.embeddingOptimizer: FBGEMM has no {optimizer} for the CPU; choose of {known}")
+    return EmbeddingBagCollectionSharder(fused_params={"optimizer": _FUSED[optimizer], "learning_rate": learning_rate})
+
+
+def dense_optimizer(model: DistributedModelParallel, training: Training, *, tables_path: str) -> KeyedOptimizerWrapper:
+    """Return the optimizer of all parameters but the tables', which lie below ``tables_path``."""
+    dense: dict[str, nn.Parameter] = {
+        name: weight for name, weight in model.named_parameters() if not name.startswith(f"{tables_path}.")
+    }
+    kind = _DENSE[training.dense_optimizer]
+    return KeyedOptimizerWrapper(dense, lambda weights: kind(weights, lr=float(training.dense_learning_rate)))

@@ -1,0 +1,149 @@
+"""A plan of NeuroShard as TorchRec runs it, for this trainer and for yours. Reads a plan; decides nothing.
+
+plan = read_plan(Path("plan.json"), world_size=dist.get_world_size())
+model = DistributedModelParallel(
+    model, plan=sharding_plan(plan, module_path="tables"), sharders=[embedding_sharder(learning_rate=0.02, ...)], ...
+)
+prove_sharding(model, plan)
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from neuroshard_api.document import DocumentError
+from neuroshard_api.plan import Plan, TablePlacement
+from neuroshard_api.tables import DIM_MULTIPLE, Table
+from neuroshard_api.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
+from torchrec.distributed.types import (
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ParameterSharding,
+    ShardingPlan,
+    ShardMetadata,
+)
+from torchrec.modules.embedding_configs import DataType
+
+from neuroshard_trainer.errors import InputError
+
+
+def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = None) -> Plan:
+    """Return a plan that can be run by ``world_size`` processes.
+
+    Args:
+        path: a plan file.
+        world_size: processes there are, one per device.
+        tables: those of the model; None takes the plan's own.
+
+    Raises:
+        InputError: the file is no plan, or the plan is for another model or for another number of processes, or its
+            shards do not cover each table once.
+    """
+    try:
+        plan = Plan.read(path)
+    except DocumentError as error:
+        raise InputError(str(error)) from error
+    num_devices = plan.request.topology.num_devices
+    if num_devices != world_size:
+        raise InputError(
+            f"{path}: is for {num_devices} devices, there are {world_size} processes; "
+            "start as many processes as the plan has devices, or plan again"
+        )
+    problem = _other_model(plan, plan.request.tables.tables if tables is None else tables)
+    if problem is None:
+        problem = next(filter(None, map(_uncovered, plan.tables, plan.request.tables.tables)), None)
+    if problem is not None:
+        raise InputError(f"{path}: {problem}")
+    return plan
+
+
+def sharding_plan(plan: Plan, *, module_path: str, compute_device: ComputeDevice = "cuda") -> ShardingPlan:
+    """Return the plan as DistributedModelParallel takes it.
+
+    Args:
+        plan: as read_plan returns it.
+        module_path: of the EmbeddingBagCollection within the module given to DistributedModelParallel; an empty
+            string if the collection itself is given.
+        compute_device: ``cpu`` for processes that run gloo on the host.
+
+    Raises:
+        InputError: a table is sharded in another way than by columns.
+    """
+    try:
+        return load_sharding_plan(TorchRecPlan.of(plan, module_path=module_path, compute_device=compute_device))
+    except DocumentError as error:
+        raise InputError(str(error)) from error
+
+
+def load_sharding_plan(exported: TorchRecPlan) -> ShardingPlan:
+    """Return what ``neuroshard export`` wrote as DistributedModelParallel takes it."""
+    return ShardingPlan(
+        plan={
+            path: EmbeddingModuleShardingPlan({name: _sharding(parameter) for name, parameter in tables.items()})
+            for path, tables in exported.modules.items()
+        }
+    )
+
+
+def _sharding(parameter: TorchRecParameter) -> ParameterSharding:
+    return ParameterSharding(
+        sharding_type=parameter.sharding_type.value,
+        compute_kernel=parameter.compute_kernel,
+        ranks=list(parameter.ranks),
+        sharding_spec=EnumerableShardingSpec(
+            [
+                ShardMetadata(
+                    shard_offsets=list(shard.shard_offsets),
+                    shard_sizes=list(shard.shard_sizes),
+                    placement=shard.placement,
+                )
+                for shard in parameter.shards
+            ]
+        ),
+        output_dtype=None if parameter.output_dtype is None else DataType[parameter.output_dtype.value],
+    )
+
+
+def _other_model(plan: Plan, tables: Sequence[Table]) -> str | None:
+    """Return how the plan's tables differ from the model's; None: they do not."""
+    planned = {table.name: table for table in plan.request.tables.tables}
+    placed = [table.name for table in plan.tables]
+    for table in tables:
+        if table.name not in planned or table.name not in placed:
+            return f"has no table {table.name!r}, which the model has; it is the plan of another model, plan again"
+        ours = (table.num_embeddings, table.embedding_dim, table.data_type.value)
+        theirs = planned[table.name]
+        found = (theirs.num_embeddings, theirs.embedding_dim, theirs.data_type.value)
+        if ours != found:
+            return (
+                f"table {table.name!r} has {_shape(found)}, the model's has {_shape(ours)}; "
+                "it is the plan of another model, plan again"
+            )
+    known = {table.name for table in tables}
+    extra = next((name for name in (*planned, *placed) if name not in known), None)
+    if extra is not None:
+        return f"has a table {extra!r}, which the model has not; it is the plan of another model, plan again"
+    if placed != list(planned):
+        return "its tables do not stand in the order of its request; make the plan again"
+    return None
+
+
+def _shape(found: tuple[int, int, str]) -> str:
+    rows, columns, data_type = found
+    return f"{rows} x {columns} {data_type}"
+
+
+def _uncovered(placement: TablePlacement, table: Table) -> str | None:
+    """Return how column shards fail to cover a table exactly once; None: they cover it."""
+    end = 0
+    for shard in sorted(placement.shards, key=lambda shard: shard.column_offset):
+        if (shard.row_offset, shard.num_rows) != (0, table.num_embeddings):
+            return f"table {table.name!r} has a shard without all its rows; only column-wise plans can be run"
+        if shard.column_offset != end or shard.num_columns % DIM_MULTIPLE:
+            return (
+                f"table {table.name!r} has a shard of columns {shard.column_offset} to "
+                f"{shard.column_offset + shard.num_columns} behind column {end}; make the plan again"
+            )
+        end += shard.num_columns
+    if end != table.embedding_dim:
+        return f"the shards of table {table.name!r} have {end} of {table.embedding_dim} columns; make the plan again"
+    return None

@@ -1,0 +1,49 @@
+"""Step times for Prometheus, served by rank 0 beside the report file. Needs prometheus-client."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from neuroshard_api.step_report import RankTimes, StepReport
+
+from neuroshard_trainer.errors import InputError, MissingPackageError
+from neuroshard_trainer.files import write_whole
+
+_PARTS = [name for name in RankTimes.model_fields if name.endswith("_ms")]
+MS_PER_SECOND = 1000.0
+
+
+def prometheus_writer(report_file: Path, port: int) -> Callable[[StepReport], None]:
+    """Serve /metrics, and return what takes each report: it is written to the file and shown there.
+
+    Raises:
+        InputError: the port is taken.
+        MissingPackageError: prometheus-client is not installed.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, Gauge, start_http_server  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise MissingPackageError(
+            f"--metrics-port needs prometheus-client ({error}); `pip install prometheus-client`"
+        ) from error
+    registry = CollectorRegistry()
+    seconds = Gauge(
+        "neuroshard_step_seconds",
+        "Rolling median of a part of a training step",
+        ["rank", "part"],
+        registry=registry,
+    )
+    steps = Gauge("neuroshard_training_steps", "Training steps done", registry=registry)
+    try:
+        start_http_server(port, registry=registry)
+    except OSError as error:
+        raise InputError(f"--metrics-port: port {port} cannot be served ({error.strerror}); name another") from error
+
+    def write(report: StepReport) -> None:
+        for times in report.ranks:
+            for part in _PARTS:
+                value = getattr(times, part) / MS_PER_SECOND
+                seconds.labels(str(times.rank), part.removesuffix("_ms")).set(value)
+        steps.set(report.first_step + report.num_steps)
+        write_whole(report_file, report.to_json())
+
+    return write

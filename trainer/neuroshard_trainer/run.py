@@ -1,0 +1,247 @@
+"""From a job and a plan to a finished training, on one of its ranks."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from neuroshard_api.document import DocumentError, read_data
+from neuroshard_api.job_training import ResumePolicy
+from neuroshard_api.plan import Plan
+from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
+from neuroshard_api.torchrec_plan import ComputeDevice
+from neuroshard_api.training_job import DLRMTrainingJob
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+
+from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.data.batches import BatchMaker
+from neuroshard_trainer.data.formats import open_source
+from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.files import storage_error, write_whole
+from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
+from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
+from neuroshard_trainer.process import Process, lost_peers
+from neuroshard_trainer.prometheus import prometheus_writer
+from neuroshard_trainer.step_reporter import StepReporter, file_sha256
+from neuroshard_trainer.training import Schedule, TrainingLoop
+from neuroshard_trainer.training_state import TrainingState, widths_of
+
+SHARDING_FILE = "live-sharding.json"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """Files and folders of a run."""
+
+    plan_file: Path
+    run_dir: Path
+    data_dir: Path
+    """What relative paths of spec.data start from."""
+
+
+def read_job(path: Path) -> DLRMTrainingJob:
+    """Return the job in a file. Raises InputError."""
+    try:
+        return DLRMTrainingJob.from_data(read_data(path), where=str(path))
+    except DocumentError as error:
+        raise InputError(str(error)) from error
+
+
+def train(job: DLRMTrainingJob, places: Places, process: Process, *, metrics_port: int | None = None) -> None:
+    """Train a job under a plan, from the newest checkpoint if there is one. All ranks must call this.
+
+    Args:
+        job: what to train, and how.
+        places: its files.
+        process: this rank.
+        metrics_port: where rank 0 serves step times to Prometheus; None: nowhere.
+
+    Raises:
+        TrainerError: of the kind that says what to do.
+    """
+    spec = job.spec
+    inline = spec.model.inline_tables(job.metadata.name)
+    plan = read_plan(places.plan_file, world_size=process.world_size, tables=None if inline is None else inline.tables)
+    _warn_of_other_conditions(job, plan, process)
+    with lost_peers(lambda: "while the model was set up"):
+        run = _set_up(job, plan, places, process, metrics_port)
+    with lost_peers(lambda: f"behind step {run.step}"):
+        metrics = run.run()
+    if process.is_first:
+        logger.info("done: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) or "no metrics")
+
+
+def _set_up(
+    job: DLRMTrainingJob, plan: Plan, places: Places, process: Process, metrics_port: int | None
+) -> TrainingLoop:
+    spec = job.spec
+    seed = spec.training.seed
+    tables = plan.request.tables
+    features = features_of(tables.tables)
+    num_dense = spec.model.num_dense_features
+    source = open_source(spec.data, tables, features, num_dense=num_dense, seed=seed, root=places.data_dir)
+    order = SampleOrder(
+        source.block_sizes,
+        validation_percent=spec.data.validation_percent,
+        seed=seed,
+        shuffle=spec.data.shuffle,
+    )
+    maker = BatchMaker(
+        source,
+        order,
+        features,
+        rank=process.rank,
+        world_size=process.world_size,
+        batch_size=spec.model.batch_size_per_device,
+    )
+    schedule = Schedule.of(spec.training, epoch_samples=order.num_training, global_batch_size=maker.global_batch_size)
+    model = _sharded_model(job, plan, process)
+    sharding = prove_sharding(model, plan, process.group)
+    state = TrainingState(
+        model=model,
+        dense_optimizer=dense_optimizer(model, spec.training, tables_path=TABLES_PATH),
+        widths=widths_of(sharding),
+    )
+    _make_folder(places.run_dir)
+    plan_sha256 = file_sha256(places.plan_file)
+    if process.is_first:
+        live = LiveSharding(plan_sha256=plan_sha256, tables=dict(sharding))
+        write_whole(places.run_dir / SHARDING_FILE, live.to_json())
+        logger.info("the ranks hold the shards of plan %s", plan_sha256[:12])
+    manifest = CheckpointManifest(
+        step=0,
+        position=0,
+        world_size=process.world_size,
+        plan_sha256=plan_sha256,
+        table_widths=dict(state.widths),
+        signature=_signature(job, plan, order),
+    )
+    checkpoints = CheckpointFolder(places.run_dir / CHECKPOINTS_FOLDER, keep=spec.checkpoint.keep, group=process.group)
+    checkpoints.prepare()
+    found = _resumed(checkpoints, state, manifest) if spec.checkpoint.resume_policy is ResumePolicy.LATEST else None
+    if found is not None:
+        schedule = Schedule.of(
+            spec.training,
+            epoch_samples=order.num_training,
+            global_batch_size=maker.global_batch_size,
+            step=found.step,
+            position=found.position,
+        )
+    report_file = places.run_dir / STEP_REPORT_FILE
+    reporter = StepReporter(
+        model,
+        places.plan_file,
+        write=report_file
+        if metrics_port is None or not process.is_first
+        else prometheus_writer(report_file, metrics_port),
+        report_every=spec.training.report_every_steps,
+        first_step=schedule.first_step,
+        group=process.group,
+    )
+    return TrainingLoop(
+        state=state,
+        maker=maker,
+        order=order,
+        schedule=schedule,
+        training=spec.training,
+        checkpoint=spec.checkpoint,
+        checkpoints=checkpoints,
+        manifest=manifest,
+        reporter=reporter,
+        process=process,
+        progress_file=places.run_dir / PROGRESS_FILE,
+    )
+
+
+def _everyone() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None, "the process has met the others"
+    return group
+
+
+def _sharded_model(job: DLRMTrainingJob, plan: Plan, process: Process) -> DistributedModelParallel:
+    spec = job.spec
+    compute_device: ComputeDevice = "cuda" if process.device.type == "cuda" else "cpu"
+    torch.manual_seed(spec.training.seed)
+    model = RecommendationModel(spec.model, plan.request.tables.tables)
+    torch.manual_seed(spec.training.seed * process.world_size + process.rank)  # shards of one table begin differently
+    return DistributedModelParallel(
+        model,
+        env=ShardingEnv.from_process_group(_everyone()),
+        device=process.device,
+        plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device=compute_device),
+        sharders=[
+            embedding_sharder(
+                spec.model.embedding_optimizer.optimizer,
+                learning_rate=float(spec.training.embedding_learning_rate),
+                device=process.device,
+            )
+        ],
+    )
+
+
+def _resumed(checkpoints: CheckpointFolder, state: TrainingState, now: CheckpointManifest) -> CheckpointManifest | None:
+    """Take over the newest whole checkpoint and return what it is of; None: there is none."""
+    for folder, manifest in checkpoints.whole():
+        for field, value in now.signature.items():
+            if manifest.signature.get(field) != value:
+                raise InputError(
+                    f"{folder}: was trained with {field} = {manifest.signature.get(field)}, the job has {value}; "
+                    "change it back, take another run directory, or set spec.checkpoint.resumePolicy: None"
+                )
+        state.load(checkpoints, folder, manifest.table_widths)
+        logger.info("going on from step %d of %s", manifest.step, folder)
+        return manifest
+    return None
+
+
+def _signature(job: DLRMTrainingJob, plan: Plan, order: SampleOrder) -> dict[str, str]:
+    """Return what decides whether a checkpoint's tensors and position mean the same for this job."""
+    model, data, training = job.spec.model, job.spec.data, job.spec.training
+    tables = [
+        [table.name, table.num_embeddings, table.embedding_dim, table.data_type] for table in plan.request.tables.tables
+    ]
+    dense = [model.num_dense_features, model.dense_arch_layer_sizes, model.over_arch_layer_sizes]
+    values: Mapping[str, object] = {
+        "spec.model.embeddingTables": tables,
+        "spec.model.embeddingOptimizer": model.embedding_optimizer,
+        "spec.model.architecture": [model.architecture, *dense],
+        "spec.model.crossNetwork": model.cross.model_dump(),
+        "spec.training.denseOptimizer": training.dense_optimizer,
+        "spec.training.seed": training.seed,
+        "spec.data.format": data.format,
+        "spec.data.shuffle": data.shuffle,
+        "spec.data (training and held-out samples)": [order.num_training, order.num_validation],
+    }
+    return {field: json.dumps(value) for field, value in values.items()}
+
+
+def _warn_of_other_conditions(job: DLRMTrainingJob, plan: Plan, process: Process) -> None:
+    """Say where the job differs from what the plan's costs were predicted for."""
+    found = {
+        "batchSizePerDevice": (plan.request.batch_size_per_device, job.spec.model.batch_size_per_device),
+        "embeddingOptimizer": (plan.request.optimizer.value, job.spec.model.embedding_optimizer.optimizer.value),
+    }
+    for field, (planned, wanted) in found.items():
+        if planned != wanted and process.is_first:
+            logger.warning(
+                "the plan is for %s %s, the job has %s: measured times will differ from the prediction",
+                field, planned, wanted,
+            )  # fmt: skip
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(path, error) from error

@@ -1,0 +1,181 @@
+"""Measured times of training steps as StepReport documents: for this trainer, and in three lines for yours.
+
+    reporter = StepReporter(model, Path("plan.json"), write=Path("step-report.json"))
+    for batch in reporter.steps(batches):  # train as ever
+        ...
+
+Every rank measures itself; every ``report_every`` steps rank 0 collects the rolling medians and writes one report.
+"""
+
+import hashlib
+import platform
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from neuroshard_api.step_report import RankTimes, StepReport
+from torch import nn
+
+from neuroshard_trainer.clocks import Clock, Mark, clock_of
+from neuroshard_trainer.embedding_timers import COMPUTE, EmbeddingTimers, Interval, Part
+from neuroshard_trainer.files import write_whole
+
+WINDOW_STEPS = 100
+"""Steps that the medians are taken over."""
+REPORT_EVERY_STEPS = 100
+T = TypeVar("T")
+StepTimes = dict[str, float]
+"""Milliseconds by field of RankTimes."""
+
+
+class StepReporter:
+    """Times the steps of one rank.
+
+    Args:
+        model: with TorchRec's sharded embedding collections in it, after DistributedModelParallel.
+        plan_file: the plan it trains under; reports carry its hash.
+        write: where rank 0 puts each report: a file, which is replaced, or a callable that takes it.
+        report_every: steps between reports.
+        window: steps that the medians are taken over.
+        first_step: number of the first step, for training that goes on from a checkpoint.
+        group: process group of all ranks for the collecting; None is the default group.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan_file: Path,
+        *,
+        write: Path | Callable[[StepReport], None],
+        report_every: int = REPORT_EVERY_STEPS,
+        window: int = WINDOW_STEPS,
+        first_step: int = 0,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        device = _device_of(model)
+        self._clock = clock_of(device)
+        self._timers = EmbeddingTimers(model, self._clock)
+        self._write = write
+        self._report_every = report_every
+        self._group = group
+        self._plan_sha256 = file_sha256(plan_file)
+        self._source = device_source(device)
+        self._next_step = first_step
+        self._begun: tuple[Mark, Mark] | None = None
+        self._unread: list[tuple[Mark, Mark, Mark, Sequence[Interval]]] = []
+        self._times: deque[StepTimes] = deque(maxlen=window)
+
+    def steps(self, batches: Iterable[T]) -> Iterator[T]:
+        """Yield the batches; a step lasts from asking for its batch to ``end_step``, or to asking for the next.
+
+        Ends with a report of the last steps. After a ``break`` call ``report`` yourself, on every rank.
+        """
+        iterator = iter(batches)
+        while True:
+            asked = self._clock.mark()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                break
+            self._begun = (asked, self._clock.mark())
+            self._timers.start()
+            yield batch
+            self.end_step()
+            if self._next_step % self._report_every == 0:
+                self.report()
+        if self._unread:
+            self.report()
+
+    def end_step(self) -> None:
+        """End the step here, so that what is done before the next, such as an evaluation, is no part of it."""
+        if self._begun is not None:
+            self._unread.append((*self._begun, self._clock.mark(), self._timers.stop()))
+            self._begun = None
+            self._next_step += 1
+
+    def report(self) -> StepReport | None:
+        """Collect the medians of all ranks and write them. All ranks must call this, after at least one step.
+
+        Returns:
+            The report on rank 0, None on the others.
+        """
+        self._times.extend(_step_times(self._clock, *step) for step in self._unread)
+        self._unread.clear()
+        own = {name: median(times[name] for times in self._times) for name in self._times[-1]}
+        is_first = dist.get_rank() == 0
+        everyone: list[StepTimes] | None = [{}] * dist.get_world_size() if is_first else None
+        dist.gather_object(own, everyone, dst=0, group=self._group)
+        if everyone is None:
+            return None
+        report = StepReport(
+            source=self._source,
+            plan_sha256=self._plan_sha256,
+            first_step=self._next_step - len(self._times),
+            num_steps=len(self._times),
+            ranks=tuple(RankTimes(rank=rank, **times) for rank, times in enumerate(everyone)),
+        )
+        if callable(self._write):
+            self._write(report)
+        else:
+            write_whole(self._write, report.to_json())
+        return report
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hash of a file's bytes, as reports and checkpoints name a plan."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def device_source(device: torch.device) -> str:
+    """Return the label of what is measured on a device: ``measured:`` for a GPU, ``cpu:`` for a CPU."""
+    if device.type == "cuda":
+        return f"measured:{torch.cuda.get_device_name(device)}"
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    return f"cpu:{found[1].strip() if found else platform.machine() or 'unknown'}"
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _step_times(clock: Clock, asked: Mark, received: Mark, end: Mark, intervals: Sequence[Interval]) -> StepTimes:
+    """Return the parts of one step. Communication counts only while nothing of the lookups is computed."""
+    marks = [asked, received, end, *(mark for interval in intervals for mark in (interval.begin, interval.end))]
+    asked_ms, received_ms, end_ms, *ends = clock.read_ms(marks)
+    spans: dict[Part, list[tuple[float, float]]] = {part: [] for part in Part}
+    for interval, begin, finish in zip(intervals, ends[::2], ends[1::2], strict=True):
+        spans[interval.part].append((begin, finish))
+    computing = [span for part in COMPUTE for span in spans[part]]
+    times = {
+        part.value: _covered_ms(spans[part]) if part in COMPUTE else _covered_ms(spans[part], without=computing)
+        for part in Part
+    }
+    data_wait_ms, step_ms = received_ms - asked_ms, end_ms - asked_ms
+    dense_ms = max(0.0, step_ms - data_wait_ms - sum(times.values()))
+    return {**times, "dense_ms": dense_ms, "data_wait_ms": data_wait_ms, "step_ms": step_ms}
+
+
+def _covered_ms(spans: Sequence[tuple[float, float]], *, without: Sequence[tuple[float, float]] = ()) -> float:
+    """Return the time covered by any of the spans and by none of ``without``."""
+    changes = sorted(
+        [(begin, 1, 0) for begin, _ in spans]
+        + [(end, -1, 0) for _, end in spans]
+        + [(begin, 0, 1) for begin, _ in without]
+        + [(end, 0, -1) for _, end in without]
+    )
+    total, last, inside, outside = 0.0, 0.0, 0, 0
+    for at, wanted, unwanted in changes:
+        if inside and not outside:
+            total += at - last
+        last = at
+        inside += wanted
+        outside += unwanted
+    return total

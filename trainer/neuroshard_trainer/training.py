@@ -1,0 +1,252 @@
+"""The training loop of one rank: steps, evaluations, checkpoints, progress. Builds nothing."""
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from neuroshard_api.job_training import Checkpoint, Training
+from neuroshard_api.progress import TrainingProgress
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.data.batches import Batch, BatchMaker, prefetched
+from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.errors import DataError, InputError, StoppedError
+from neuroshard_trainer.files import write_whole
+from neuroshard_trainer.metrics import Evaluation
+from neuroshard_trainer.process import Process
+from neuroshard_trainer.step_reporter import StepReporter
+from neuroshard_trainer.stopping import StopVote
+from neuroshard_trainer.training_state import TrainingState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """How many steps, and what happens behind which."""
+
+    first_step: int
+    """Steps done before."""
+    first_position: int
+    """Training samples used before, over all epochs."""
+    num_steps: int
+    """Steps of the whole training, those done before included."""
+    global_batch_size: int
+    epoch_samples: int
+
+    @classmethod
+    def of(
+        cls, training: Training, *, epoch_samples: int, global_batch_size: int, step: int = 0, position: int = 0
+    ) -> "Schedule":
+        """Return the schedule from a step on.
+
+        A batch may begin in one epoch and end in the next; what is left behind the last whole batch is not used.
+
+        Raises:
+            DataError: there is less than one batch.
+        """
+        wanted = training.epochs * epoch_samples
+        if wanted < global_batch_size:
+            raise DataError(
+                f"there are {epoch_samples} training samples and one step takes {global_batch_size}; "
+                "lower spec.model.batchSizePerDevice or raise spec.training.epochs"
+            )
+        num_steps = step + max(0, wanted - position) // global_batch_size
+        return cls(
+            first_step=step,
+            first_position=position,
+            num_steps=num_steps if training.max_steps is None else min(num_steps, max(step, training.max_steps)),
+            global_batch_size=global_batch_size,
+            epoch_samples=epoch_samples,
+        )
+
+    def position(self, step: int) -> int:
+        """Return how many training samples are used after a step."""
+        return self.first_position + (step - self.first_step) * self.global_batch_size
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether the last sample of an epoch is in the step."""
+        return self.position(step) // self.epoch_samples > self.position(step - 1) // self.epoch_samples
+
+
+class TrainingLoop:
+    """Trains, on all ranks together.
+
+    Args:
+        state: model and optimizers, as they are after ``schedule.first_step``.
+        maker: of this rank's batches.
+        order: of all samples.
+        schedule: which steps there are.
+        training, checkpoint: the job's settings.
+        checkpoints: where the state goes.
+        manifest: of a checkpoint that would be written now; step and position are filled in.
+        reporter: of step times.
+        process: this process.
+        progress_file: what rank 0 writes now and then.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: TrainingState,
+        maker: BatchMaker,
+        order: SampleOrder,
+        schedule: Schedule,
+        training: Training,
+        checkpoint: Checkpoint,
+        checkpoints: CheckpointFolder,
+        manifest: CheckpointManifest,
+        reporter: StepReporter,
+        process: Process,
+        progress_file: Path,
+    ) -> None:
+        self._state = state
+        self._maker = maker
+        self._order = order
+        self._schedule = schedule
+        self._training = training
+        self._checkpoint = checkpoint
+        self._checkpoints = checkpoints
+        self._manifest = manifest
+        self._reporter = reporter
+        self._process = process
+        self._progress = _Progress(progress_file, schedule, process)
+        self.step = schedule.first_step
+        """Steps done."""
+
+    def run(self) -> Mapping[str, float]:
+        """Train to the end and return the last metrics.
+
+        Raises:
+            StoppedError: a rank was asked to stop; the state is saved.
+            StorageError: a checkpoint or the progress cannot be written.
+            DataError: a sample cannot be used.
+        """
+        vote = StopVote(self._process.group)
+        undo = vote.listen()
+        try:
+            self._train(vote)
+            vote.close()
+        finally:
+            undo()
+        self._evaluate()
+        self._save()
+        self._progress.write(self.step)
+        return self._progress.metrics
+
+    def _train(self, vote: StopVote) -> None:
+        size = self._schedule.global_batch_size
+        positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
+        loss_sum = torch.zeros(2, device=self._process.device)  # of the losses, and how many
+        for batch in self._reporter.steps(prefetched(self._maker.training, positions, self._process.device)):
+            loss_sum += torch.stack((self._train_on(batch), torch.ones((), device=self._process.device)))
+            stops = vote.stops()
+            self._reporter.end_step()
+            self.step += 1
+            if self.step % self._training.log_every_steps == 0:
+                self._log(loss_sum)
+            if stops:
+                vote.close()
+                path = self._save()
+                raise StoppedError(f"asked to stop; step {self.step} is saved in {path}, start again to go on from it")
+            if self.step < self._schedule.num_steps:  # what is due at the end comes behind the loop
+                self._after_step()
+
+    def _train_on(self, batch: Batch) -> torch.Tensor:
+        """Take one step and return the loss of this rank's samples. Gradients are means over all ranks."""
+        optimizer = self._state.dense_optimizer
+        optimizer.zero_grad()
+        loss = binary_cross_entropy_with_logits(self._state.model(batch.dense, batch.lookups), batch.labels)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    def _after_step(self) -> None:
+        every = self._training.eval_every_steps
+        if self._schedule.ends_epoch(self.step) if every is None else self.step % every == 0:
+            self._evaluate()
+        if self._checkpoint.every_steps is not None and self.step % self._checkpoint.every_steps == 0:
+            self._save()
+            self._progress.write(self.step)
+
+    def _log(self, loss_sum: torch.Tensor) -> None:
+        """Take the mean loss of all ranks since the last line, and write it down."""
+        sums = loss_sum.cpu().clone()
+        loss_sum.zero_()
+        dist.all_reduce(sums, group=self._process.group)
+        mean = float(sums[0] / sums[1])
+        if not math.isfinite(mean):
+            raise InputError(
+                f"step {self.step}: the loss is {mean}; lower spec.training.embeddingLearningRate or "
+                "denseLearningRate, and check the dense features for outliers"
+            )
+        self._progress.metrics["loss"] = mean
+        self._progress.log(self.step, f"loss {mean:.4f}")
+        self._progress.write(self.step)
+
+    def _evaluate(self) -> None:
+        if not self._order.num_validation:
+            return
+        model = self._state.model
+        model.eval()
+        evaluation = Evaluation(self._process.group)
+        positions = range(0, self._order.num_validation, self._maker.global_batch_size)
+        with torch.no_grad():
+            for batch in prefetched(self._maker.validation, positions, self._process.device):
+                logits = model(batch.dense, batch.lookups)
+                evaluation.add(logits[: batch.num_real], batch.labels[: batch.num_real])
+        model.train()
+        metrics = evaluation.compute()
+        self._progress.metrics.update(metrics)
+        self._progress.log(self.step, ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+
+    def _save(self) -> Path:
+        if self._progress.checkpoint is not None and self._progress.checkpoint[0] == self.step:
+            return self._progress.checkpoint[1]
+        where = {"step": self.step, "position": self._schedule.position(self.step)}
+        path = self._checkpoints.save(self._state.tensors(), self._manifest.model_copy(update=where))
+        self._progress.checkpoint = (self.step, path)
+        self._progress.log(self.step, f"checkpoint {path}")
+        return path
+
+
+class _Progress:
+    """What rank 0 tells: lines of the log, and the progress document."""
+
+    def __init__(self, file: Path, schedule: Schedule, process: Process) -> None:
+        self.metrics: dict[str, float] = {}
+        self.checkpoint: tuple[int, Path] | None = None
+        """Step and place of the newest."""
+        self._file = file
+        self._schedule = schedule
+        self._is_first = process.is_first
+        self._began = time.monotonic()
+
+    def log(self, step: int, what: str) -> None:
+        """Write a line with the step and the samples per second since the start."""
+        if self._is_first:
+            speed = (self._schedule.position(step) - self._schedule.first_position) / (time.monotonic() - self._began)
+            logger.info("step %d of %d: %s, %.0f samples/s", step, self._schedule.num_steps, what, speed)
+
+    def write(self, step: int) -> None:
+        """Write the document."""
+        if not self._is_first:
+            return
+        done = step - self._schedule.first_step
+        per_step = (time.monotonic() - self._began) / done if done else None
+        number, path = self.checkpoint or (None, None)
+        progress = TrainingProgress(
+            step=step,
+            num_steps=self._schedule.num_steps,
+            remaining_seconds=None if per_step is None else per_step * (self._schedule.num_steps - step),
+            metrics=self.metrics,
+            checkpoint_step=number,
+            checkpoint_path=None if path is None else str(path),
+        )
+        write_whole(self._file, progress.to_json())
