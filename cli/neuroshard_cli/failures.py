@@ -14,6 +14,9 @@ OPTIONAL_PACKAGES = {
     "safetensors": "planner",
     "jinja2": "planner",
     "kubernetes": "client",
+    "scipy": "profiler",
+    "pyarrow": "profiler",
+    "fbgemm_gpu": "profiler",
 }
 """Packages that a command may lack, with the extra that installs each."""
 
@@ -56,21 +59,16 @@ def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
 
 def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
     """Return the exit code and the sentence of an error that people can mend. None: it is a bug of ours."""
-    from neuroshard_api.config_map import ConfigMapTooLargeError
-    from neuroshard_api.document import DocumentError
-    from neuroshard_planner.errors import PlannerError
-
-    if isinstance(error, CommandError | PlannerError):
-        return error.exit_code, str(error)
-    if isinstance(error, DocumentError):
-        return ExitCode.INVALID_INPUT, str(error)
-    if isinstance(error, ConfigMapTooLargeError):
-        return ExitCode.TOO_LARGE, str(error)
+    code = getattr(error, "exit_code", None)  # the errors of each room carry theirs
+    if isinstance(code, ExitCode):
+        return code, str(error)
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error)
     if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
         return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; choose another place"
-    return None
+    from neuroshard_api.document import DocumentError
+
+    return (ExitCode.INVALID_INPUT, str(error)) if isinstance(error, DocumentError) else None
 
 
 def _missing_package(error: ModuleNotFoundError) -> tuple[ExitCode, str] | None:

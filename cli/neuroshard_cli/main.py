@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from neuroshard_api.exit_codes import ExitCode
+from neuroshard_profiler.commands import profile
 from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
@@ -33,6 +34,7 @@ COMMANDS = (
     report,
     validate,
     export,
+    profile,
     pretrain,
     calibrate,
     workloads,

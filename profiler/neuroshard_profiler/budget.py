@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from neuroshard_profiler.errors import SettingsError
@@ -68,13 +69,14 @@ class BudgetBar:
         )
 
 
-def budget_progress(*, disable: bool) -> Progress:
-    """Return the progress display of a run."""
+def budget_progress(console: Console) -> Progress:
+    """Return the progress display of a run; nothing moves where the console is no terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[records]} records"),
         TimeRemainingColumn(),
-        disable=disable,
+        console=console,
+        disable=not console.is_terminal,
         transient=True,
     )

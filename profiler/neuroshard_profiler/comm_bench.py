@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,10 @@ _PEERS_AT_ONCE = 8.0
 """A latency l is read as l * (1 + peers / 8), as the device simulator does."""
 
 
+Group = Any
+"""What torch calls a process group, which may be a number."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceTimes:
     """Times of one all-to-all."""
@@ -37,6 +42,7 @@ class DeviceTimes:
     """Median of each rank, from its own start to its end."""
     spread: float
     """Interquartile range of the rank that starts last, as a share of its median."""
+    num_repeats: int
 
 
 class Ranks:
@@ -73,7 +79,9 @@ class Ranks:
         times = torch.stack(everyone).cpu().numpy()
         last = int(np.argmax(sample.start_offsets_ms)) if sample.start_offsets_ms else int(times.mean(axis=1).argmax())
         return DeviceTimes(
-            device_ms=tuple(float(median) for median in np.median(times, axis=1)), spread=relative_spread(times[last])
+            device_ms=tuple(float(median) for median in np.median(times, axis=1)),
+            spread=relative_spread(times[last]),
+            num_repeats=_TIMED,
         )
 
     def links(self) -> tuple[Link | None, Link | None]:
@@ -92,7 +100,7 @@ class Ranks:
             self._link(across[place], self.num_nodes) if self.num_nodes > 1 else None,
         )
 
-    def _link(self, group: dist.ProcessGroup, size: int) -> Link:
+    def _link(self, group: Group, size: int) -> Link:
         """Measure a group's link; the answer is that of the group that rank 0 is in."""
         short_ms, long_ms = (self._all_to_all_ms(group, size, num_bytes) for num_bytes in (4, _LINK_BYTES))
         seconds = torch.tensor([short_ms, long_ms], dtype=torch.float64, device=self.device.torch) / _MS_PER_SECOND
@@ -104,7 +112,7 @@ class Ranks:
             latency_seconds=short / (1 + peers / _PEERS_AT_ONCE),
         )
 
-    def _all_to_all_ms(self, group: dist.ProcessGroup, size: int, num_bytes: int) -> float:
+    def _all_to_all_ms(self, group: Group, size: int, num_bytes: int) -> float:
         sent = torch.ones(size * num_bytes // 4, device=self.device.torch)
         received = torch.empty_like(sent)
         times = []
@@ -146,9 +154,7 @@ class _Collective:
         self._is_forward = sample.direction == "forward"
         self._sends, self._receives = (of_mine, of_peers) if self._is_forward else (of_peers, of_mine)
         shape = (
-            (ranks.num_devices * self._batch_size, mine)
-            if self._is_forward
-            else (self._batch_size, sum(self._columns))
+            (ranks.num_devices * self._batch_size, mine) if self._is_forward else (self._batch_size, sum(self._columns))
         )
         element = _ELEMENT_TYPES[sample.bytes_per_element]
         self._input = torch.ones(shape, dtype=element, device=ranks.device.torch)
@@ -157,9 +163,9 @@ class _Collective:
         """Exchange once."""
         if self._is_forward:
             received = self._exchange(self._input.flatten())
-            parts = received.split(self._receives)
+            parts = torch.split(received, self._receives)
             return torch.cat([part.view(self._batch_size, -1) for part in parts], dim=1)
-        parts = self._input.split(list(self._columns), dim=1)
+        parts = torch.split(self._input, list(self._columns), dim=1)
         received = self._exchange(torch.cat([part.flatten() for part in parts]))
         return received.div_(self._num_devices)
 

@@ -15,6 +15,9 @@ from neuroshard_api.topology import Link
 MAX_MEAN_DIM_SUM = 4096
 MAX_SKEW_MS = 5.0
 
+STREAM = 1
+"""Of a seed's random numbers; compute samples are drawn from another."""
+
 _JOB_SHARE = 0.5
 _SKEWED_SHARE = 0.5
 _UNEVEN_SHARE = 0.25

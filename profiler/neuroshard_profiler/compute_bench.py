@@ -49,9 +49,7 @@ def _measured(backend: Backend, sample: ComputeSample, *, seed: int, repeats: Re
     try:
         times = backend.measure(sample, seed=seed, repeats=repeats)
     except OutOfDeviceMemoryError:
-        return ProfileRecord(
-            source=backend.source, compute=sample, out_of_memory=True, environment=backend.environment
-        )
+        return ProfileRecord(source=backend.source, compute=sample, out_of_memory=True, environment=backend.environment)
     return ProfileRecord(
         source=backend.source,
         compute=sample,

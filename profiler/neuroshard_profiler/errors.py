@@ -2,19 +2,33 @@
 
 ProfilerError
 |-- SettingsError     ask for something else (another backend, optimizer, budget)
+|-- MissingPackageError   install the package that the message names
 |-- DataError         mend the data file that the message names
 `-- MeasureError      the measurement itself failed: see the message of the process it names
 
 OutOfDeviceMemoryError is no error of a run: the sample is recorded as too large and the run goes on.
 """
 
+from typing import ClassVar
+
+from neuroshard_api.exit_codes import ExitCode
+
 
 class ProfilerError(ValueError):
     """Base of all; the message says what is wrong, what was found and what to try."""
 
+    exit_code: ClassVar[ExitCode] = ExitCode.INVALID_INPUT
+    """What a command that fails for this reason ends with."""
+
 
 class SettingsError(ProfilerError):
     """What was asked for cannot be measured here."""
+
+
+class MissingPackageError(ProfilerError):
+    """An optional package is not installed."""
+
+    exit_code = ExitCode.MISSING_PACKAGE
 
 
 class DataError(ProfilerError):
@@ -23,6 +37,8 @@ class DataError(ProfilerError):
 
 class MeasureError(ProfilerError):
     """Processes that measure did not end well."""
+
+    exit_code = ExitCode.INTERNAL_ERROR
 
 
 class OutOfDeviceMemoryError(Exception):

@@ -1,11 +1,13 @@
 """What is measured: the device, its driver, its memory and its caches. Reads the system, times only memory copies."""
 
+import hashlib
+import json
 import os
 import platform
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import numpy as np
 from neuroshard_api.topology import DeviceType
 
 _CPU_SYSFS = Path("/sys/devices/system/cpu")
+_LARGE_BYTES = 2**26  # beyond what one core keeps of a shared cache
 _COPY_SECONDS = 0.05  # per measured size: long against the clock, short against the budget
 
 
@@ -33,13 +36,22 @@ def library_versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def available_memory_bytes() -> int:
-    """Return what this process may still allocate: the system's free memory or its control group's, whichever is less."""
-    meminfo = Path("/proc/meminfo").read_text(encoding="utf-8")
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, flags=re.MULTILINE)
-    assert found is not None, "Linux has had MemAvailable since 3.14"
-    available = 1024 * int(found[1])
+    """Return what this process may still allocate: the lesser of the system's free memory and its control group's."""
+    available = _meminfo_bytes("MemAvailable")
     limit, used = (_number(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
     return available if limit is None or used is None else min(available, max(limit - used, 0))
+
+
+def total_memory_bytes() -> int:
+    """Return the memory of the system or of the control group, whichever is less."""
+    limit = _number(Path("/sys/fs/cgroup/memory.max"))
+    total = _meminfo_bytes("MemTotal")
+    return total if limit is None else min(total, limit)
+
+
+def fingerprint(facts: Mapping[str, str]) -> str:
+    """Return the SHA-256 of all that decides whether a profile holds. The order of the facts does not matter."""
+    return hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()
 
 
 def cpu_device(*, num_processes: int, core: int) -> DeviceType:
@@ -58,7 +70,7 @@ def cpu_device(*, num_processes: int, core: int) -> DeviceType:
         name=cpu_name(model),
         product=model,
         memory_bytes=available_memory_bytes() // num_processes,
-        memory_bandwidth_bytes_per_second=_copy_bytes_per_second(4 * min(last_level, 2**26)),
+        memory_bandwidth_bytes_per_second=_copy_bytes_per_second(min(4 * last_level, _LARGE_BYTES)),
         cache_bytes=last_level,
         cache_bandwidth_bytes_per_second=_copy_bytes_per_second(second_level // 4),
         num_multiprocessors=1,
@@ -83,18 +95,24 @@ def driver_version() -> str | None:
     return result.stdout.splitlines()[0].strip() if result.stdout.strip() else None
 
 
+def _meminfo_bytes(field: str) -> int:
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert found is not None, f"Linux tells {field}"
+    return 1024 * int(found[1])
+
+
 def _copy_bytes_per_second(num_bytes: int) -> float:
     """Return bytes read and written per second of the fastest copy of arrays of this size."""
     source = np.ones(max(num_bytes // 8, 1), dtype=np.float64)
     target = np.empty_like(source)
+    np.copyto(target, source)  # takes its pages
     best = float("inf")
-    until = time.thread_time() + _COPY_SECONDS
-    while True:
+    until = time.perf_counter() + _COPY_SECONDS
+    while best == float("inf") or time.perf_counter() < until:
         start = time.perf_counter()
         np.copyto(target, source)
         best = min(best, time.perf_counter() - start)
-        if time.thread_time() > until:
-            return 2 * source.nbytes / best
+    return 2 * source.nbytes / best
 
 
 def _cache_bytes(core: int, *, level: int) -> int | None:

@@ -7,7 +7,7 @@ tables                log-uniform 1..max_tables                           log-un
 global batch          log-uniform within batch_sizes                      the job's
 optimizer             uniform over optimizers                             the same
 data type             one per set, the first in 80 %                      each table's own, if it can be timed
-rows                  log-uniform 4..4e6                                  the table's
+rows                  log-uniform 4..max_rows                             the table's
 columns               one of 4, 8, 16, ... 256 per set in half of them,   the table's; 30 % of tables a slice of half,
                       else log-uniform multiples of 4, 4..256             a quarter or an eighth of them
 pooling factor        60 % exactly 1, else log-uniform 0.2..50            the table's
@@ -26,7 +26,7 @@ from neuroshard_api.tables import DataType, Optimizer, Table, TableSet
 from neuroshard_planner.costs.reuse import zipf_exponent
 from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
 
-MIN_ROWS, MAX_ROWS = 4, 4e6
+MIN_ROWS = 4
 MIN_COLUMNS, MAX_COLUMNS = 4, 256
 MIN_POOLING, MAX_POOLING = 0.2, 50.0
 MAX_ZIPF_EXPONENT = 1.5
@@ -41,20 +41,29 @@ _USUAL_TYPE_SHARE = 0.8
 class SampleSpace:
     """What is drawn from."""
 
-    optimizers: tuple[Optimizer, ...]
-    data_types: tuple[DataType, ...]
-    """The usual one first."""
-    batch_sizes: tuple[int, int] = (256, 32_768)
+    batch_sizes: tuple[int, int]
     """Smallest and largest global batch of wide sets."""
-    max_tables: int = 24
-    max_bytes: int = 2**26
+    max_tables: int
+    max_rows: float
+    """Of wide sets."""
+    max_bytes: int
     """Most weights of a set."""
-    max_lookups: int = 2**17
+    max_lookups: int
     """Most lookups of a call: bounds the time that a sample takes."""
+    optimizers: tuple[Optimizer, ...] = (Optimizer.ROWWISE_ADAGRAD,)
+    data_types: tuple[DataType, ...] = (DataType.FP32,)
+    """The usual one first."""
     job: TableSet | None = None
     """The job's tables. None: wide sets only."""
     job_batch_size: int = 65_536
     """Global batch of sets of the job's tables."""
+
+
+CPU_SPACE = SampleSpace(batch_sizes=(256, 32_768), max_tables=24, max_rows=4e6, max_bytes=2**26, max_lookups=2**17)
+"""Sets that a core works through in milliseconds, so that seconds give a hundred records."""
+
+GPU_SPACE = SampleSpace(batch_sizes=(2048, 262_144), max_tables=48, max_rows=1e8, max_bytes=2**33, max_lookups=2**24)
+"""Sets that keep a GPU busy for longer than a launch takes, within 8 GiB."""
 
 
 def draw_compute_sample(space: SampleSpace, random: np.random.Generator) -> ComputeSample:
@@ -82,7 +91,7 @@ def _wide_sample(space: SampleSpace, random: np.random.Generator) -> ComputeSamp
     tables = [
         Table(
             name=f"t{index}",
-            num_embeddings=round(_log_uniform(random, MIN_ROWS, MAX_ROWS)),
+            num_embeddings=round(_log_uniform(random, MIN_ROWS, space.max_rows)),
             embedding_dim=width if one_width else 4 * round(_log_uniform(random, 1, MAX_COLUMNS / 4)),
             pooling_factor=factor,
             data_type=data_type,

@@ -158,9 +158,9 @@ def load_bundle(path: Path) -> CostBundle:
     try:
         return CostBundle(
             manifest=manifest,
-            compute=ComputeNetwork.from_weights(_part(weights, "compute")),
-            forward_communication=CommunicationNetwork.from_weights(_part(weights, "forward_communication")),
-            backward_communication=CommunicationNetwork.from_weights(_part(weights, "backward_communication")),
+            compute=ComputeNetwork.from_weights(part_of(weights, "compute")),
+            forward_communication=CommunicationNetwork.from_weights(part_of(weights, "forward_communication")),
+            backward_communication=CommunicationNetwork.from_weights(part_of(weights, "backward_communication")),
         )
     except ValueError as error:
         raise BundleDamagedError(f"{path / WEIGHTS_FILE}: {error}; {_REMAKE}") from error
@@ -282,6 +282,7 @@ def _read_weights(file: Path, sha256: str) -> dict[str, Float32Array]:
         raise BundleDamagedError(f"{file}: is not a whole safetensors file ({error}); {_REMAKE}") from error
 
 
-def _part(weights: Weights, network: str) -> dict[str, Float32Array]:
+def part_of(weights: Weights, network: str) -> dict[str, Float32Array]:
+    """Return one network's weights, by their names within it."""
     prefix = f"{network}."
     return {name.removeprefix(prefix): array for name, array in weights.items() if name.startswith(prefix)}

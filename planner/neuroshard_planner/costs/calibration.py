@@ -43,21 +43,25 @@ def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManif
         RecordsError: the records cannot be read, are too few or of several machines.
         BundleError: the bundle cannot be read.
     """
+    return calibrate_to(read_records(records_path), bundle_dir, output, where=str(records_path))
+
+
+def calibrate_to(
+    records: Sequence[ProfileRecord], bundle_dir: Path, output: Path, *, where: str = "records"
+) -> BundleManifest:
+    """Do the same with records at hand; ``where`` is what errors call them."""
     loaded = load_bundle(bundle_dir)
     bundle = replace(loaded, manifest=loaded.manifest.model_copy(update={"calibration": None}))
-    records = read_records(records_path)
-    sources = sorted({record.source for record in records})
-    if len(sources) > 1:
-        raise RecordsError(f"{records_path}: holds records of several machines ({', '.join(sources)}); split the file")
+    source = one_source(records, where=where)
     num_compute = sum(record.compute is not None for record in records)
     if num_compute < MIN_RECORDS:
         raise RecordsError(
-            f"{records_path}: holds {num_compute} compute records, at least {MIN_RECORDS} are needed to tell a "
+            f"{where}: holds {num_compute} compute records, at least {MIN_RECORDS} are needed to tell a "
             f"different machine from noise; measure {MIN_RECORDS - num_compute} more"
         )
     fits = {name: _fit_left_out(pairs) for name, pairs in _pairs(bundle, records).items() if len(pairs) >= MIN_RECORDS}
     calibration = Calibration(
-        source=sources[0],
+        source=source,
         num_records=sum(fit.num_records for fit in fits.values()),
         **{f"{name}_scale": fit.scale for name, fit in fits.items()},
         mape_before=float(np.concatenate([fit.errors_before for fit in fits.values()]).mean()),
@@ -66,6 +70,16 @@ def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManif
     return save_bundle(
         output, bundle.manifest.model_copy(update={"calibration": calibration}), read_weights(bundle_dir)
     )
+
+
+def one_source(records: Sequence[ProfileRecord], *, where: str) -> str:
+    """Return the label of all records. Raises RecordsError if there are several or none."""
+    sources = sorted({record.source for record in records})
+    if len(sources) > 1:
+        raise RecordsError(f"{where}: holds records of several machines ({', '.join(sources)}); split the file")
+    if not sources:
+        raise RecordsError(f"{where}: holds no records; measure first")
+    return sources[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,22 +3,21 @@
 import hashlib
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch
-from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
+from neuroshard_api.bundle import BundleManifest, Range
 from neuroshard_api.presets import DevicePreset
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from neuroshard_planner.costs.bundle_store import NETWORK_FEATURES, NetworkName, save_bundle
-from neuroshard_planner.costs.features import FEATURE_VERSION, Float32Array
-from neuroshard_planner.costs.shards import FloatArray, IndexArray
+from neuroshard_planner.costs.bundle_store import NetworkName
+from neuroshard_planner.costs.fitted import FittedNetwork, save_fitted
+from neuroshard_planner.costs.hold_out import Split, error_report, ranges
 from neuroshard_planner.pretrain import evaluate
 from neuroshard_planner.pretrain.datasets import (
     COMMUNICATION_VALIDITY,
@@ -36,8 +35,6 @@ from neuroshard_planner.pretrain.fitting import FitSettings, fit, predict
 from neuroshard_planner.pretrain.tasks import CommunicationTask, ComputeTask
 
 PLOT_FILE = "hold_out.png"
-
-_TRAIN_SHARE, _VALIDATION_SHARE = 0.8, 0.1  # the rest is held out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,55 +81,61 @@ def pretrain(
         settings: size and length.
         progress: shows a bar per network. None: silent.
     """
+    bars = progress or Progress(disable=True)
+    with _scratch(output) as scratch, _reproducible():
+        parts = {job.name: _fitted(job, settings, scratch, bars) for job in _jobs(preset, settings)}
+    name, source = f"{preset.device.name}-simulated", f"simulated:{preset.device.product}"
+    picture = evaluate.plot(
+        {network: (part.true_ms, part.predicted_ms) for network, part in parts.items()},
+        title=f"{name}: held-out samples ({source})",
+    )
+    return save_fitted(
+        output,
+        parts,
+        name=name,
+        source=source,
+        device=preset.device,
+        training={
+            **{key: str(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()},
+            **library_versions(),
+        },
+        extras={PLOT_FILE: picture},
+    )
+
+
+def fit_compute(
+    samples: ComputeSamples,
+    output: Path,
+    settings: PretrainSettings,
+    validity: Mapping[str, Range],
+    progress: Progress | None = None,
+) -> FittedNetwork:
+    """Train the compute network alone, on samples of any origin.
+
+    Args:
+        samples: a tenth validates, a tenth is held out.
+        output: the bundle that the network is for; a killed run continues from ``<output>.training/``.
+        settings: size and length.
+        validity: the ranges that the samples cover.
+        progress: shows a bar. None: silent.
+    """
+    with _scratch(output) as scratch, _reproducible():
+        job = _compute_job(samples, settings, validity)
+        return _fitted(job, settings, scratch, progress or Progress(disable=True))
+
+
+def library_versions() -> dict[str, str]:
+    """Return what decides that equal seeds give equal weights."""
+    return {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
+
+
+@contextmanager
+def _scratch(output: Path) -> Iterator[Path]:
+    """Make the folder for checkpoints beside the bundle, and remove it unless the work was cut short."""
     scratch = output.with_name(f"{output.name}.training")
     scratch.mkdir(parents=True, exist_ok=True)
-    bars = progress or Progress(disable=True)
-    with _reproducible():
-        parts = {job.name: _fitted(job, settings, scratch, bars) for job in _jobs(preset, settings)}
-    manifest = BundleManifest(
-        name=f"{preset.device.name}-simulated",
-        source=f"simulated:{preset.device.product}",
-        device=preset.device,
-        feature_version=FEATURE_VERSION,
-        networks=tuple(
-            Network(name=name, features=features, hidden=part.hidden, validity=part.validity, hold_out=part.error)
-            for (name, features), part in zip(NETWORK_FEATURES.items(), parts.values(), strict=True)
-        ),
-        weights_sha256="0" * 64,  # replaced when the weights are written
-        training={
-            **{name: str(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()},
-            **{f"{name}_best_epoch": part.best_epoch for name, part in parts.items()},
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "torch": torch.__version__,
-        },
-    )
-    picture = evaluate.plot(
-        {name: (part.true_ms, part.predicted_ms) for name, part in parts.items()},
-        title=f"{manifest.name}: held-out samples ({manifest.source})",
-    )
-    weights = {f"{name}.{key}": array for name, part in parts.items() for key, array in part.weights.items()}
-    manifest = save_bundle(output, manifest, weights, extras={PLOT_FILE: picture})
+    yield scratch
     shutil.rmtree(scratch)
-    return manifest
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Split:
-    """Which samples serve what."""
-
-    train: IndexArray
-    validation: IndexArray
-    hold_out: IndexArray
-
-    @classmethod
-    def of(cls, num_samples: int, seed: int) -> Self:
-        """Draw 80 % to train on, 10 % to validate with and 10 % to hold out."""
-        order = np.random.default_rng([seed, 2]).permutation(num_samples)
-        first, second = round(_TRAIN_SHARE * num_samples), round((_TRAIN_SHARE + _VALIDATION_SHARE) * num_samples)
-        return cls(
-            train=np.sort(order[:first]), validation=np.sort(order[first:second]), hold_out=np.sort(order[second:])
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,25 +144,12 @@ class _Job:
 
     name: NetworkName
     task: ComputeTask | CommunicationTask
-    split: _Split
+    split: Split
     groups: dict[str, NDArray[np.str_]]
     """Labels of all samples, for the error by groups."""
     hidden: tuple[int, ...]
-    validity: dict[str, Range]
+    validity: Mapping[str, Range]
     max_epochs: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    """One fitted network with its error on the held-out samples."""
-
-    hidden: tuple[int, ...]
-    weights: dict[str, Float32Array]
-    validity: dict[str, Range]
-    error: ErrorReport
-    best_epoch: int
-    true_ms: FloatArray
-    predicted_ms: FloatArray
 
 
 @contextmanager
@@ -176,14 +166,15 @@ def _reproducible() -> Iterator[None]:
 
 def _jobs(preset: DevicePreset, settings: PretrainSettings) -> Iterator[_Job]:
     """Yield the networks of a bundle one after the other, so that the samples of one are freed before the next."""
-    yield _compute_job(compute_samples(preset, num_samples=settings.num_compute_samples, seed=settings.seed), settings)
+    drawn = compute_samples(preset, num_samples=settings.num_compute_samples, seed=settings.seed)
+    yield _compute_job(drawn, settings, COMPUTE_VALIDITY)
     samples = communication_samples(preset, num_samples=settings.num_communication_samples, seed=settings.seed)
     yield _communication_job(samples, settings, "forward_communication", direction=0)
     yield _communication_job(samples, settings, "backward_communication", direction=1)
 
 
-def _compute_job(samples: ComputeSamples, settings: PretrainSettings) -> _Job:
-    split = _Split.of(len(samples), settings.seed)
+def _compute_job(samples: ComputeSamples, settings: PretrainSettings, validity: Mapping[str, Range]) -> _Job:
+    split = Split.of(len(samples), settings.seed)
     torch.manual_seed(settings.seed)
     task = ComputeTask(
         samples,
@@ -199,12 +190,12 @@ def _compute_job(samples: ComputeSamples, settings: PretrainSettings) -> _Job:
         task=task,
         split=split,
         groups={
-            "num_tables": evaluate.ranges(sizes, (1, 2, 4, 9, 33, 129, MAX_SHARDS + 1)),
-            "mean_dim": evaluate.ranges(mean_columns, (4, 17, 33, 65, 129, 257, MAX_COLUMNS + 1)),
+            "num_tables": ranges(sizes, (1, 2, 4, 9, 33, 129, MAX_SHARDS + 1)),
+            "mean_dim": ranges(mean_columns, (4, 17, 33, 65, 129, 257, MAX_COLUMNS + 1)),
             "kind": np.where(samples.is_model_like, "model-like", "wide"),
         },
         hidden=(*settings.compute_hidden, settings.num_demands, settings.num_units),
-        validity=COMPUTE_VALIDITY,
+        validity=validity,
         max_epochs=settings.compute_epochs,
     )
 
@@ -212,7 +203,7 @@ def _compute_job(samples: ComputeSamples, settings: PretrainSettings) -> _Job:
 def _communication_job(
     samples: CommunicationSamples, settings: PretrainSettings, name: NetworkName, *, direction: int
 ) -> _Job:
-    split = _Split.of(len(samples), settings.seed)
+    split = Split.of(len(samples), settings.seed)
     torch.manual_seed(settings.seed)
     collectives = samples.collectives
     return _Job(
@@ -220,10 +211,10 @@ def _communication_job(
         task=CommunicationTask(samples, split.train, direction=direction, hidden=settings.communication_hidden),
         split=split,
         groups={
-            "num_devices": evaluate.ranges(
+            "num_devices": ranges(
                 collectives.num_nodes * collectives.devices_per_node, (2, 3, 9, 33, 129, MAX_DEVICES + 1)
             ),
-            "mean_dim_sum": evaluate.ranges(collectives.mean_dim_sum, (4, 65, 1025, 16385, int(MAX_MEAN_DIM_SUM) + 1)),
+            "mean_dim_sum": ranges(collectives.mean_dim_sum, (4, 65, 1025, 16385, int(MAX_MEAN_DIM_SUM) + 1)),
         },
         hidden=settings.communication_hidden,
         validity=COMMUNICATION_VALIDITY,
@@ -231,7 +222,7 @@ def _communication_job(
     )
 
 
-def _fitted(job: _Job, settings: PretrainSettings, scratch: Path, bars: Progress) -> _Part:
+def _fitted(job: _Job, settings: PretrainSettings, scratch: Path, bars: Progress) -> FittedNetwork:
     bar = bars.add_task(job.name, total=job.max_epochs)
     run = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]  # no checkpoint of other settings is continued
     result = fit(
@@ -255,12 +246,12 @@ def _fitted(job: _Job, settings: PretrainSettings, scratch: Path, bars: Progress
         predict(job.task, hold_out),
     )
     groups = {name: labels[hold_out] for name, labels in job.groups.items()}
-    return _Part(
+    return FittedNetwork(
         hidden=job.hidden,
         weights=job.task.model.export(),
         validity=job.validity,
-        error=evaluate.error_report(true_ms, predicted_ms, groups),
-        best_epoch=result.best_epoch,
+        error=error_report(true_ms, predicted_ms, groups),
+        notes={"best_epoch": result.best_epoch},
         true_ms=true_ms,
         predicted_ms=predicted_ms,
     )

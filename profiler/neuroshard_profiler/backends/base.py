@@ -1,10 +1,11 @@
 """What every backend promises. Measures nothing."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.topology import DeviceType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def kind(self) -> Literal["cpu", "cuda", "simulated"]:
+        """What is timed on."""
+        ...
+
+    @property
     def optimizers(self) -> tuple[Optimizer, ...]:
         """Optimizers that can be timed, the usual one first."""
         ...
@@ -55,6 +61,15 @@ class Backend(Protocol):
     @property
     def environment(self) -> dict[str, str]:
         """Driver, library versions and clocks, for people."""
+        ...
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the device, or of the machine that holds it; the same at any time."""
+        ...
+
+    def describe(self, *, num_processes: int) -> DeviceType:
+        """Return the device's numbers. ``num_processes`` share the memory, where they share a machine's."""
         ...
 
     def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:

@@ -12,6 +12,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.topology import DeviceType
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
@@ -39,6 +40,7 @@ class FbgemmBackend:
 
     def __init__(self, device: TorchDevice) -> None:
         self.device = device
+        self.kind = device.kind
         absent = _NO_CPU_KERNEL if device.kind == "cpu" else ()
         self.optimizers = tuple(optimizer for optimizer in _OPTIMIZERS if optimizer not in absent)
         self.data_types = tuple(data_type for data_type in _DATA_TYPES if data_type not in absent)
@@ -48,6 +50,15 @@ class FbgemmBackend:
     def source(self) -> str:
         """The label of every record."""
         return self.device.source
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the device."""
+        return self.device.total_memory_bytes
+
+    def describe(self, *, num_processes: int) -> DeviceType:
+        """Return the device's numbers."""
+        return self.device.describe(num_processes=num_processes)
 
     def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
         """Time one fused call per data type of the sample. Raises OutOfDeviceMemoryError."""

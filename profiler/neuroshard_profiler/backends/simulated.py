@@ -1,14 +1,15 @@
 """The device simulator as a backend: where there is no GPU, and in tests. Its records are labelled simulated."""
 
 from importlib.metadata import version
+from typing import Literal
 
+import numpy as np
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_api.topology import DeviceType
 from neuroshard_planner.costs.reuse import sample_shards
-from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT, OPTIMIZERS
+from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
 from neuroshard_planner.costs.simulator import DeviceSimulator
-import numpy as np
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
@@ -23,6 +24,7 @@ class SimulatedBackend:
 
     def __init__(self, device: DeviceType) -> None:
         self.device = device
+        self.kind: Literal["simulated"] = "simulated"
         self.optimizers = tuple(Optimizer)
         self.data_types = tuple(DataType)
         self.environment = {"simulator": version("neuroshard-operator")}
@@ -31,6 +33,15 @@ class SimulatedBackend:
     def source(self) -> str:
         """The label of every record."""
         return f"simulated:{self.device.product}"
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the device."""
+        return self.device.memory_bytes
+
+    def describe(self, *, num_processes: int) -> DeviceType:  # noqa: ARG002 - a GPU's memory is its own
+        """Return the simulated device."""
+        return self.device
 
     def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
         """Return simulated times. Raises OutOfDeviceMemoryError where the weights exceed the device's memory."""

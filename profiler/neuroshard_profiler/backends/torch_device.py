@@ -7,14 +7,23 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
+from neuroshard_api.presets import load_presets
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import Optimizer
+from neuroshard_api.topology import DeviceType
 from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.errors import OutOfDeviceMemoryError, SettingsError
-from neuroshard_profiler.hardware import available_memory_bytes, cpu_model, driver_version, library_versions
+from neuroshard_profiler.hardware import (
+    available_memory_bytes,
+    cpu_device,
+    cpu_model,
+    driver_version,
+    library_versions,
+    total_memory_bytes,
+)
 from neuroshard_profiler.timing import CudaTimer, ThreadTimer, Timer, median_times, pinned_core
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -22,6 +31,7 @@ DeviceKind = Literal["cpu", "cuda"]
 _STATE_ELEMENTS = {Optimizer.SGD: 0, Optimizer.ROWWISE_ADAGRAD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
 _FP32_BYTES = 4
 _INDEX_BYTES = 8
+_COPIES = 20
 _ALLOCATOR_MESSAGE = "DefaultCPUAllocator"
 
 
@@ -59,6 +69,26 @@ class TorchDevice:
     def source(self) -> str:
         """The label of its records."""
         return f"cpu:{cpu_model()}" if self.kind == "cpu" else f"measured:{torch.cuda.get_device_name()}"
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the GPU, or of this machine."""
+        if self.kind == "cpu":
+            return total_memory_bytes()
+        return int(torch.cuda.get_device_properties(0).total_memory)
+
+    def describe(self, *, num_processes: int) -> DeviceType:
+        """Return the device's numbers: a preset's for a GPU that is known, else what the system tells.
+
+        Args:
+            num_processes: of a node, which share a CPU's memory.
+        """
+        if self.kind == "cpu":
+            with pinned_core() as core:
+                return cpu_device(num_processes=num_processes, core=core)
+        product = torch.cuda.get_device_name().replace(" ", "-")
+        known = next((each for each in load_presets().values() if each.device.product == product), None)
+        return known.device if known else _described_gpu(product)
 
     def environment(self, packages: tuple[str, ...]) -> dict[str, str]:
         """Return driver, libraries and clocks."""
@@ -106,7 +136,7 @@ class TorchDevice:
     def _timer(self) -> Timer:
         if self.kind == "cpu":
             return ThreadTimer()
-        return CudaTimer(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
+        return _cuda_timer()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -118,6 +148,47 @@ class TorchDevice:
                 yield
             finally:
                 torch.set_num_threads(threads)
+
+
+def _described_gpu(product: str) -> DeviceType:
+    """Describe a GPU that is no preset by what its driver tells and by measured copies."""
+    properties = torch.cuda.get_device_properties(0)
+    cache_bytes = int(properties.L2_cache_size)
+    return DeviceType(
+        name=product.lower(),
+        product=product,
+        memory_bytes=properties.total_memory,
+        memory_bandwidth_bytes_per_second=_gpu_copy_bytes_per_second(16 * cache_bytes),
+        cache_bytes=cache_bytes,
+        cache_bandwidth_bytes_per_second=_gpu_copy_bytes_per_second(cache_bytes // 4),
+        num_multiprocessors=properties.multi_processor_count,
+        clock_hz=1e3 * properties.clock_rate,
+        source="the driver, and measured copies",
+    )
+
+
+def _gpu_copy_bytes_per_second(num_bytes: int) -> float:
+    """Return bytes read and written per second by copies of arrays of this size."""
+    source = torch.ones(num_bytes // 4, device="cuda")
+    target = torch.empty_like(source)
+    timer = _cuda_timer()
+
+    def copies(_: int) -> tuple[float, float]:
+        timer.mark()
+        for _ in range(_COPIES):
+            target.copy_(source)
+        timer.mark()
+        timer.mark()
+        return timer.elapsed_ms()
+
+    return 2e3 * _COPIES * num_bytes / median_times(copies, Repeats()).forward_ms
+
+
+def _cuda_timer() -> CudaTimer:
+    def event() -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    return CudaTimer(event, torch.cuda.synchronize)
 
 
 def needed_bytes(sample: ComputeSample) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.topology import DeviceType
 from torch import Tensor, nn
 
 from neuroshard_profiler.backends.base import Repeats, Times
@@ -26,6 +27,7 @@ class TorchNativeBackend:
 
     def __init__(self, device: TorchDevice) -> None:
         self.device = device
+        self.kind = device.kind
         self.optimizers = tuple(_OPTIMIZERS)
         self.data_types = (DataType.FP32,)
         self.environment = device.environment(())
@@ -34,6 +36,15 @@ class TorchNativeBackend:
     def source(self) -> str:
         """The label of every record."""
         return self.device.source
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the device."""
+        return self.device.total_memory_bytes
+
+    def describe(self, *, num_processes: int) -> DeviceType:
+        """Return the device's numbers."""
+        return self.device.describe(num_processes=num_processes)
 
     def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
         """Time the calls of all tables of the sample. Raises OutOfDeviceMemoryError."""
@@ -54,7 +65,9 @@ class _Bags:
             )
             for table in sample.tables
         ]
-        self._optimizer = _OPTIMIZERS[sample.optimizer]([bag.weight for bag in self._bags])
+        self._optimizer = _OPTIMIZERS[sample.optimizer](
+            [parameter for bag in self._bags for parameter in bag.parameters()]
+        )
         self._inputs = [_inputs(batch, device) for batch in draw_batches(sample, seed=seed)]
 
     def forward(self, number: int) -> Tensor:

@@ -1,0 +1,50 @@
+"""``python -m neuroshard_profiler profile|collect-compute|collect-comm|fit|stats``: what a profiling pod runs.
+
+Ends with the exit codes of the ``neuroshard`` command; a failure says one sentence on stderr.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from neuroshard_api.document import DocumentError
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_planner.errors import PlannerError
+from typer.exceptions import TyperException
+
+from neuroshard_profiler.commands import COMMANDS
+from neuroshard_profiler.errors import ProfilerError
+
+app = typer.Typer(name="neuroshard_profiler", rich_markup_mode=None, add_completion=False)
+for each in COMMANDS:
+    app.command()(each)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        code = app(
+            list(sys.argv[1:] if arguments is None else arguments) or ["--help"],
+            prog_name="python -m neuroshard_profiler",
+            standalone_mode=False,
+        )
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("interrupted", ExitCode.INTERRUPTED)
+    except (PlannerError, ProfilerError) as error:
+        return _failed(str(error), error.exit_code)
+    except DocumentError as error:
+        return _failed(str(error), ExitCode.INVALID_INPUT)
+    except TyperException as error:
+        return _failed(f"{error.format_message()} Try `--help`.", ExitCode.INVALID_INPUT)
+    except OSError as error:
+        return _failed(f"{error.filename or 'a file'}: {error.strerror}; choose another place", ExitCode.INVALID_INPUT)
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _failed(sentence: str, code: ExitCode) -> ExitCode:
+    sys.stderr.write(f"error: {sentence}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

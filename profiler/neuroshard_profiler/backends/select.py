@@ -1,0 +1,54 @@
+"""From a backend's name to the backend; torch and FBGEMM are imported only for those that need them."""
+
+from importlib.util import find_spec
+from typing import Literal, get_args
+
+from neuroshard_api.topology import DeviceType
+
+from neuroshard_profiler.backends.base import Backend
+from neuroshard_profiler.errors import MissingPackageError, SettingsError
+
+BackendName = Literal["fbgemm", "torch_native", "simulated"]
+NAMES: tuple[BackendName, ...] = get_args(BackendName)
+DeviceKind = Literal["cpu", "cuda"]
+
+
+def default_backend() -> BackendName:
+    """Return FBGEMM where it is installed, else torch."""
+    return "fbgemm" if find_spec("fbgemm_gpu") is not None else "torch_native"
+
+
+def make_backend(name: BackendName, *, kind: DeviceKind | None = None, simulated: DeviceType | None = None) -> Backend:
+    """Return a backend.
+
+    Args:
+        name: which one.
+        kind: what a torch backend times on. None: a GPU if there is one.
+        simulated: what the simulated backend simulates.
+
+    Raises:
+        SettingsError: there is no such device, or nothing to simulate.
+        MissingPackageError: the backend's package is not installed.
+    """
+    if name == "simulated":
+        from neuroshard_profiler.backends.simulated import SimulatedBackend  # noqa: PLC0415
+
+        if simulated is None:
+            raise SettingsError("backend simulated: needs a device type to simulate; give one of `neuroshard devices`")
+        return SimulatedBackend(simulated)
+    needed = {"fbgemm": "fbgemm_gpu", "torch_native": "torch"}[name]
+    if find_spec("torch") is None or find_spec(needed) is None:
+        raise MissingPackageError(
+            f"backend {name}: needs the package {needed}, which is not installed; "
+            "install neuroshard-operator[profiler], or choose the backend simulated"
+        )
+    from neuroshard_profiler.backends.torch_device import TorchDevice  # noqa: PLC0415 - torch
+
+    device = TorchDevice.of_kind(kind)
+    if name == "fbgemm":
+        from neuroshard_profiler.backends.fbgemm import FbgemmBackend  # noqa: PLC0415 - FBGEMM
+
+        return FbgemmBackend(device)
+    from neuroshard_profiler.backends.torch_native import TorchNativeBackend  # noqa: PLC0415 - torch
+
+    return TorchNativeBackend(device)

@@ -1,0 +1,92 @@
+"""What a rank of torchrun does: measures all-to-alls with the others until rank 0 says that the budget is spent."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import torch.distributed as dist
+from neuroshard_api.records import ProfileRecord
+from neuroshard_api.tables import TableSet
+from neuroshard_api.topology import Link
+
+from neuroshard_profiler.backends.torch_device import TorchDevice
+from neuroshard_profiler.budget import Budget
+from neuroshard_profiler.comm_bench import Ranks
+from neuroshard_profiler.comm_sampling import STREAM, CommunicationSpace, draw_communication_sample
+from neuroshard_profiler.records import RecordsFile
+
+
+def collect_communication(
+    path: Path,
+    job: TableSet | None,
+    device: TorchDevice,
+    *,
+    job_batch_size_per_device: int,
+    budget_seconds: float,
+    max_records: int | None = None,
+    seed: int = 0,
+    on_record: Callable[[int, Budget], None] = lambda _number, _budget: None,
+) -> None:
+    """Measure with the other ranks that torchrun started; rank 0 appends the records.
+
+    Args:
+        path: the records file; it may hold records already, whose links then stay.
+        job: the job's tables, whose columns half of the samples have. None: samples that are spread widely, only.
+        device: what each rank drives.
+        job_batch_size_per_device: of these samples.
+        budget_seconds: from when all ranks have met.
+        max_records: of the file. None: time alone ends it.
+        seed: of the samples.
+        on_record: called on rank 0.
+
+    Raises:
+        RecordsError: on rank 0: the file is broken or holds another machine's records.
+    """
+    ranks = Ranks(device)
+    with ExitStack() as stack:
+        stack.callback(ranks.leave)
+        file = stack.enter_context(RecordsFile(path, source=device.source)) if ranks.rank == 0 else None
+        earlier = file.records if file else ()
+        known = earlier[0].communication if earlier else None
+        first, links = _agreed(len(earlier), (known.intra_node, known.inter_node) if known else None)
+        intra, inter = links or ranks.links()
+        environment = device.environment(("fbgemm-gpu", "fbgemm-gpu-cpu"))
+        budget = Budget(seconds=budget_seconds, max_records=max_records)
+        link = intra or inter
+        assert link is not None, "two ranks span a level"
+        # A level that the ranks do not span takes the other's numbers; they cannot matter.
+        space = CommunicationSpace(
+            num_nodes=ranks.num_nodes,
+            devices_per_node=ranks.devices_per_node,
+            intra_node=intra or link,
+            inter_node=inter or link,
+            job=job,
+            job_batch_size_per_device=job_batch_size_per_device,
+        )
+        index = first
+        while not ranks.agree(budget.is_spent(index)):
+            sample = draw_communication_sample(space, np.random.default_rng([seed, STREAM, index]))
+            times = ranks.measure(sample)
+            index += 1
+            if file is not None:
+                file.append(
+                    ProfileRecord(
+                        source=device.source,
+                        communication=sample,
+                        device_ms=times.device_ms,
+                        spread=times.spread,
+                        num_repeats=times.num_repeats,
+                        environment=environment,
+                    )
+                )
+                on_record(index, budget)
+
+
+def _agreed(
+    number: int, links: tuple[Link | None, Link | None] | None
+) -> tuple[int, tuple[Link | None, Link | None] | None]:
+    """Return rank 0's values on every rank."""
+    values = [(number, links)]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]

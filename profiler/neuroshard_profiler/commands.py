@@ -1,0 +1,230 @@
+"""The profiler's commands and their options, for ``python -m neuroshard_profiler`` and for ``neuroshard``.
+
+Importing this loads nothing heavy: each command imports what it needs.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+BackendChoice = Literal["fbgemm", "torch_native", "simulated"]
+DeviceChoice = Literal["cpu", "cuda"]
+DEFAULT_BATCH_SIZE = 8192
+OptimizerChoice = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
+
+_Tables = Annotated[
+    Path | None,
+    typer.Option("--tables", help="The model's tables: half of what is measured. Default: sets spread widely only."),
+]
+_Backend = Annotated[
+    BackendChoice | None, typer.Option(help="What is timed. Default: FBGEMM where it is installed, else torch.")
+]
+_Device = Annotated[DeviceChoice | None, typer.Option(help="What it is timed on. Default: a GPU if there is one.")]
+_DeviceType = Annotated[
+    str | None, typer.Option(help="A device of `neuroshard devices`: what is simulated, or what the GPU is.")
+]
+_Budget = Annotated[str, typer.Option(help="Time for measurements, such as 45s, 10m or 2h.")]
+_MaxRecords = Annotated[
+    int | None, typer.Option(min=1, help="Most records of each kind. Default: what the budget allows; simulated: 256.")
+]
+_BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per device and step of the job. Default: 8192.")]
+_Optimizer = Annotated[
+    OptimizerChoice | None, typer.Option(help="The only one that is measured. Default: all of the backend.")
+]
+_Seed = Annotated[int, typer.Option(min=0, help="Equal seeds draw equal samples.")]
+
+
+def profile(
+    job: Annotated[
+        Path | None,
+        typer.Argument(metavar="[JOB]", help="A DLRMTrainingJob, whose settings hold where no option is given."),
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for records, hardware.json and the bundle.")],
+    tables: _Tables = None,
+    backend: _Backend = None,
+    device: _Device = None,
+    device_type: _DeviceType = None,
+    budget: _Budget = "10m",
+    max_records: _MaxRecords = None,
+    batch_size: _BatchSize = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the job. Default: 1.")] = None,
+    devices_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Devices of a node of the job. Default: as many as --procs.")
+    ] = None,
+    procs: Annotated[
+        int | None, typer.Option(min=1, help="Processes that measure the all-to-all. Default: the devices of a node.")
+    ] = None,
+    optimizer: _Optimizer = None,
+    base: Annotated[
+        Path | None, typer.Option(help="Bundle to calibrate. Default: the bundled one of the same device.")
+    ] = None,
+    seed: _Seed = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Measure this machine and fit cost models to it.
+
+    A folder that holds records of an earlier run is gone on with.
+    """
+    from neuroshard_api.tables import Optimizer
+    from neuroshard_planner.report.bundle_text import render_manifest
+
+    from neuroshard_profiler.budget import budget_progress, parse_budget
+    from neuroshard_profiler.profile import profile as profiled
+    from neuroshard_profiler.settings import ProfileSettings, job_settings
+
+    given = {
+        "tables_file": tables,
+        "backend": backend,
+        "device_kind": device,
+        "device_type": device_type,
+        "max_records": max_records,
+        "batch_size_per_device": batch_size,
+        "num_nodes": nodes,
+        "devices_per_node": devices_per_node,
+        "num_processes": procs,
+        "optimizer": Optimizer(optimizer) if optimizer else None,
+        "base": base,
+    }
+    settings = ProfileSettings(
+        **{
+            **(job_settings(job) if job else {}),
+            **{name: value for name, value in given.items() if value is not None},
+            "out": out,
+            "budget_seconds": parse_budget(budget),
+            "seed": seed,
+        }
+    )
+    with budget_progress(_console()) as progress:
+        report = profiled(settings, progress=progress, say=_say)
+    if json:
+        sys.stdout.write(report.manifest.to_json())
+    else:
+        _print(render_manifest(report.manifest))
+        _say(f"bundle written to {settings.out / 'bundle'}")
+
+
+def collect_compute(
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Records file; one that is there is gone on with.")],
+    tables: _Tables = None,
+    backend: _Backend = None,
+    device: _Device = None,
+    device_type: _DeviceType = None,
+    budget: _Budget = "10m",
+    max_records: _MaxRecords = None,
+    batch_size: _BatchSize = None,
+    optimizer: _Optimizer = None,
+    seed: _Seed = 0,
+) -> None:
+    """Measure fused embedding calls only."""
+    from neuroshard_api.tables import Optimizer
+
+    from neuroshard_profiler.budget import budget_progress, parse_budget
+    from neuroshard_profiler.profile import checked_backend, measure_compute
+    from neuroshard_profiler.settings import ProfileSettings
+
+    settings = ProfileSettings(
+        out=out.parent,
+        tables_file=tables,
+        backend=backend,
+        device_kind=device,
+        device_type=device_type,
+        max_records=max_records,
+        batch_size_per_device=batch_size or DEFAULT_BATCH_SIZE,
+        optimizer=Optimizer(optimizer) if optimizer else None,
+        seed=seed,
+    )
+    measuring = checked_backend(settings)
+    with budget_progress(_console()) as progress:
+        measure_compute(settings, measuring, out, parse_budget(budget), progress)
+
+
+def collect_comm(
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Records file; one that is there is gone on with.")],
+    tables: _Tables = None,
+    device: _Device = None,
+    budget: _Budget = "10m",
+    max_records: _MaxRecords = None,
+    batch_size: _BatchSize = None,
+    seed: _Seed = 0,
+) -> None:
+    """Measure all-to-alls, as one of the ranks that torchrun starts.
+
+    torchrun --nproc-per-node=2 -m neuroshard_profiler collect-comm --out FILE
+    """
+    import os
+
+    from neuroshard_api.table_files import read_table_set
+
+    from neuroshard_profiler.backends.torch_device import TorchDevice
+    from neuroshard_profiler.budget import parse_budget
+    from neuroshard_profiler.comm_ranks import collect_communication
+    from neuroshard_profiler.errors import SettingsError
+
+    if "LOCAL_WORLD_SIZE" not in os.environ:
+        raise SettingsError(
+            "collect-comm measures between processes and found itself alone; start it with "
+            "`torchrun --nproc-per-node=N -m neuroshard_profiler collect-comm ...`"
+        )
+    collect_communication(
+        out,
+        read_table_set(tables) if tables else None,
+        TorchDevice.of_kind(device),
+        job_batch_size_per_device=batch_size or DEFAULT_BATCH_SIZE,
+        budget_seconds=parse_budget(budget),
+        max_records=max_records,
+        seed=seed,
+    )
+
+
+def fit(
+    records: Annotated[list[Path], typer.Argument(metavar="RECORDS...", help="Records files of one machine.")],
+    *,
+    hardware: Annotated[Path, typer.Option(help="The hardware.json that `profile` wrote beside them.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The bundle's folder; one that is there is replaced.")],
+    base: Annotated[
+        Path | None, typer.Option(help="Bundle to calibrate. Default: the bundled one of the same device.")
+    ] = None,
+    seed: _Seed = 0,
+) -> None:
+    """Fit cost models to records."""
+    from neuroshard_api.hardware import Hardware
+    from neuroshard_planner.costs.records_store import read_records
+    from neuroshard_planner.report.bundle_text import render_manifest
+
+    from neuroshard_profiler.budget import budget_progress
+    from neuroshard_profiler.fit import fit_bundle
+
+    measured = [record for path in records for record in read_records(path)]
+    device = Hardware.read(hardware).device
+    with budget_progress(_console()) as progress:
+        report = fit_bundle(measured, out, device=device, base=base, seed=seed, progress=progress)
+    _say(f"cost models by {report.method}: {report.reason}")
+    _print(render_manifest(report.manifest))
+
+
+COMMANDS = (profile, collect_compute, collect_comm, fit)
+"""In the order in which help lists them."""
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False)
+
+
+def _print(content: "RenderableType") -> None:
+    from rich.console import Console
+
+    Console(markup=False, highlight=False).print(content)
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")

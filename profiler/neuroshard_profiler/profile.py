@@ -1,0 +1,230 @@
+"""The whole stage in one call: measure compute and all-to-alls, describe the hardware, fit a bundle."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from neuroshard_api.hardware import Hardware
+from neuroshard_api.presets import load_presets
+from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
+from neuroshard_api.topology import DeviceType, Link
+from neuroshard_planner.costs.records_store import read_records
+from rich.progress import Progress
+
+from neuroshard_profiler.backends.base import Backend, Repeats
+from neuroshard_profiler.backends.select import default_backend, make_backend
+from neuroshard_profiler.budget import Budget, BudgetBar
+from neuroshard_profiler.comm_sampling import CommunicationSpace
+from neuroshard_profiler.comm_simulated import simulate_communication
+from neuroshard_profiler.compute_bench import collect_compute
+from neuroshard_profiler.errors import MeasureError, SettingsError
+from neuroshard_profiler.fit import FitReport, fit_bundle
+from neuroshard_profiler.hardware import fingerprint
+from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE
+from neuroshard_profiler.settings import ProfileSettings
+
+COMPUTE_FILE = "compute.jsonl"
+COMMUNICATION_FILE = "communication.jsonl"
+COMMUNICATION_LOG = "communication.log"
+
+_OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, and the fit
+_LEAST_MEASURED_SHARE = 0.4
+_COMPUTE_SHARE, _COMMUNICATION_SHARE = 0.8, 0.2  # of the rest
+_SIMULATED_RECORDS = 256
+_SIMULATED_REPEATS = Repeats(warm_up=0, least=5, most=5)
+_GRACE_SECONDS = 120.0  # for torchrun to start and to end
+_POLL_SECONDS = 0.2
+_LOG_TAIL_LINES = 15
+
+
+def profile(
+    settings: ProfileSettings, *, progress: Progress | None = None, say: Callable[[str], None] = lambda _: None
+) -> FitReport:
+    """Measure, describe and fit. A run in a folder that holds records goes on with them and has its budget anew.
+
+    Writes ``records/*.jsonl``, ``hardware.json`` and ``bundle/`` below ``settings.out``.
+
+    Args:
+        settings: what and how long.
+        progress: shows a bar per part. None: silent.
+        say: is told in sentences what was done.
+
+    Raises:
+        SettingsError: this cannot be measured here.
+        MissingPackageError: the backend is not installed.
+        MeasureError: the processes that measure the all-to-all failed.
+        RecordsError: earlier records are broken, another machine's, or all records are too few.
+        DocumentError: the tables cannot be read.
+    """
+    bars = progress or Progress(disable=True)
+    backend = checked_backend(settings)
+    if backend.kind == "simulated" and settings.max_records is None:
+        settings = replace(settings, max_records=_SIMULATED_RECORDS)
+    num_processes = _num_processes(settings, backend)
+    settings = replace(
+        settings, num_processes=num_processes, devices_per_node=settings.devices_per_node or num_processes
+    )
+    records = settings.out / RECORDS_FOLDER
+    total = settings.budget_seconds
+    seconds = max(total - _OVERHEAD_SECONDS, _LEAST_MEASURED_SHARE * total)
+    measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
+    device = backend.describe(num_processes=num_processes)
+    _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
+    hardware = _hardware(settings, backend, device, num_processes, records)
+    (settings.out / HARDWARE_FILE).write_text(hardware.to_json(), encoding="utf-8")
+    measured = [record for path in sorted(records.glob("*.jsonl")) for record in read_records(path)]
+    say(f"{len(measured)} records of {backend.source}")
+    report = fit_bundle(
+        measured,
+        settings.out / BUNDLE_FOLDER,
+        device=device,
+        base=settings.base,
+        seed=settings.seed,
+        progress=bars,
+    )
+    say(f"cost models by {report.method}: {report.reason}")
+    return report
+
+
+def checked_backend(settings: ProfileSettings) -> Backend:
+    """Return the backend that the settings ask for. Raises SettingsError or MissingPackageError."""
+    backend = make_backend(
+        settings.backend or default_backend(),
+        kind=settings.device_kind,
+        simulated=settings.preset.device if settings.preset else None,
+    )
+    if settings.optimizer is not None and settings.optimizer not in backend.optimizers:
+        raise SettingsError(
+            f"optimizer: {settings.optimizer} has no kernel in this backend on this device; choose one of "
+            f"{', '.join(backend.optimizers)}"
+        )
+    return backend
+
+
+def measure_compute(
+    settings: ProfileSettings, backend: Backend, path: Path, budget_seconds: float, progress: Progress
+) -> None:
+    """Append compute records to a file until the time or the settings' number of records is reached."""
+    space = replace(
+        CPU_SPACE if backend.kind == "cpu" else GPU_SPACE,
+        optimizers=(settings.optimizer,) if settings.optimizer else backend.optimizers,
+        data_types=backend.data_types,
+        job=settings.tables(),
+        job_batch_size=settings.global_batch_size,
+    )
+    budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
+    bar = BudgetBar(progress, "compute", budget)
+    repeats = _SIMULATED_REPEATS if backend.kind == "simulated" else None
+    with RecordsFile(path, source=backend.source) as file:
+        collect_compute(backend, space, file, budget=budget, seed=settings.seed, repeats=repeats, on_record=bar.update)
+
+
+def _num_processes(settings: ProfileSettings, backend: Backend) -> int:
+    wanted = settings.num_processes or settings.devices_per_node or 1
+    return max(2, wanted) if backend.kind == "cpu" else wanted
+
+
+def _measure_communication(
+    settings: ProfileSettings, backend: Backend, path: Path, budget_seconds: float, progress: Progress
+) -> None:
+    num_processes = settings.num_processes or 1
+    budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
+    if settings.preset is not None and backend.kind == "simulated":
+        space = CommunicationSpace(
+            num_nodes=settings.num_nodes,
+            devices_per_node=num_processes,
+            intra_node=settings.preset.intra_node,
+            inter_node=settings.preset.inter_node,
+            job=settings.tables(),
+            job_batch_size_per_device=settings.batch_size_per_device,
+        )
+        if num_processes * settings.num_nodes > 1:
+            with RecordsFile(path, source=backend.source) as file:
+                simulate_communication(settings.preset.device, space, file, budget=budget, seed=settings.seed)
+    elif num_processes > 1:
+        bar = BudgetBar(progress, "all-to-all", budget)
+        _run_ranks(_ranks_command(settings, backend, path, budget), path, budget, bar)
+
+
+def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budget: Budget) -> list[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={settings.num_processes}", "-m", "neuroshard_profiler", "collect-comm"]
+    command += ["--out", str(path), "--budget", f"{budget.seconds:.3f}s", "--device", backend.kind]
+    command += ["--seed", str(settings.seed), "--batch-size", str(settings.batch_size_per_device)]
+    command += ["--tables", str(settings.tables_file)] if settings.tables_file else []
+    command += ["--max-records", str(settings.max_records)] if settings.max_records else []
+    return command
+
+
+def _run_ranks(command: list[str], path: Path, budget: Budget, bar: BudgetBar) -> None:
+    """Run torchrun and wait for its end. Raises MeasureError with the end of the log."""
+    log = path.with_name(COMMUNICATION_LOG)
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            command, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        try:
+            code = _waited(process, budget, lambda: bar.update(_num_lines(path)))
+        finally:
+            process.terminate()
+            process.wait()
+    if code != 0:
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+        raise MeasureError(
+            f"the processes that measure the all-to-all ended with {code}; the end of {log}:\n" + "\n".join(tail)
+        )
+
+
+def _waited(process: subprocess.Popen[bytes], budget: Budget, look: Callable[[], None]) -> int | None:
+    """Return the exit code; None: the process took far longer than its budget."""
+    while budget.elapsed_seconds < budget.seconds + _GRACE_SECONDS:
+        try:
+            return process.wait(timeout=_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            look()
+    return None
+
+
+def _num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _hardware(
+    settings: ProfileSettings, backend: Backend, device: DeviceType, num_processes: int, records: Path
+) -> Hardware:
+    intra, inter = _links(settings, device, records / COMMUNICATION_FILE)
+    transport = {"cpu": "gloo", "cuda": "nccl", "simulated": "simulated"}[backend.kind]
+    facts = {
+        "product": device.product,
+        "memory_gib": str(round(backend.total_memory_bytes / 2**30)),
+        "backend": type(backend).__name__,
+        "transport": transport,
+        **backend.environment,
+    }
+    return Hardware(
+        fingerprint=fingerprint(facts),
+        source=backend.source,
+        device=device,
+        intra_node=intra,
+        inter_node=inter,
+        devices_per_node=num_processes,
+        driver_version=backend.environment.get("driver"),
+        environment={**backend.environment, "transport": transport},
+    )
+
+
+def _links(settings: ProfileSettings, device: DeviceType, path: Path) -> tuple[Link, Link]:
+    """Return the links as the records have them, else those that are usual for the device."""
+    for record in read_records(path) if path.exists() else ():
+        if record.communication is not None:
+            return record.communication.intra_node, record.communication.inter_node
+    usual = settings.preset or load_presets().get(device.name)
+    if usual is not None:
+        return usual.intra_node, usual.inter_node
+    # A single device of an unknown kind exchanges nothing; the document wants numbers all the same.
+    own = Link(bandwidth_bytes_per_second=device.memory_bandwidth_bytes_per_second, latency_seconds=0.0)
+    return own, own

@@ -1,0 +1,81 @@
+"""What a profile is asked for, and what a job asks. Measures nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neuroshard_api.document import read_data
+from neuroshard_api.presets import DevicePreset, preset
+from neuroshard_api.table_files import read_table_set
+from neuroshard_api.tables import Optimizer, TableSet
+from neuroshard_api.training_job import DLRMTrainingJob
+
+from neuroshard_profiler.backends.select import BackendName, DeviceKind
+from neuroshard_profiler.errors import SettingsError
+
+DEFAULT_BUDGET_SECONDS = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileSettings:
+    """One run of the profiler."""
+
+    out: Path
+    """Folder of the records, the bundle and hardware.json; one that is there is gone on with."""
+    tables_file: Path | None = None
+    """The job's tables, half of what is measured. None: sets that are spread widely, only."""
+    backend: BackendName | None = None
+    """None: FBGEMM where it is installed, else torch's own EmbeddingBag."""
+    device_kind: DeviceKind | None = None
+    """What a torch backend times on. None: a GPU if there is one."""
+    device_type: str | None = None
+    """A preset: what is simulated, and what a GPU that is no preset by name is taken for."""
+    budget_seconds: float = DEFAULT_BUDGET_SECONDS
+    """Time for all of it, roughly."""
+    max_records: int | None = None
+    """Of each kind. None: as many as the time allows, or 256 simulated ones."""
+    batch_size_per_device: int = 8192
+    """The job's."""
+    num_nodes: int = 1
+    """The job's."""
+    devices_per_node: int | None = None
+    """The job's. None: as many as processes measure."""
+    num_processes: int | None = None
+    """Processes that measure the all-to-all here. None: the job's devices per node. On a CPU at least two."""
+    optimizer: Optimizer | None = None
+    """The job's, the only one that is measured. None: all that the backend has."""
+    base: Path | None = None
+    """The bundle to calibrate. None: the bundled one of the same device, if there is one."""
+    seed: int = 0
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one step over all devices of the job."""
+        return self.batch_size_per_device * self.num_nodes * (self.devices_per_node or self.num_processes or 1)
+
+    @property
+    def preset(self) -> DevicePreset | None:
+        """The preset that is named. Raises SettingsError for a name that is none."""
+        try:
+            return preset(self.device_type) if self.device_type else None
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+
+    def tables(self) -> TableSet | None:
+        """Read the job's tables. Raises DocumentError."""
+        return read_table_set(self.tables_file) if self.tables_file else None
+
+
+def job_settings(path: Path) -> dict[str, Any]:
+    """Return what a job file says of its profile, by the names of ProfileSettings. Raises DocumentError."""
+    job = DLRMTrainingJob.from_data(read_data(path), where=str(path))
+    profiler, trainer = job.spec.profiler, job.spec.trainer
+    return {
+        "backend": profiler.backend.option,
+        "device_type": profiler.device_type,
+        "batch_size_per_device": job.spec.model.batch_size_per_device,
+        "num_nodes": trainer.num_nodes,
+        "devices_per_node": trainer.devices_per_node,
+        "num_processes": profiler.num_procs,
+        "optimizer": job.spec.model.embedding_optimizer.optimizer,
+    }
