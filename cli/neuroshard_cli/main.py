@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_profiler.commands import profile
+from neuroshard_profiler.commands import profile, stats
 from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
@@ -22,7 +22,7 @@ from neuroshard_cli.report import report
 from neuroshard_cli.validate import validate
 from neuroshard_cli.workloads import workloads
 
-COMMANDS = (plan, compare, explain, report, validate, export, profile, pretrain, calibrate, workloads, devices)
+COMMANDS = (plan, compare, explain, report, validate, export, stats, profile, pretrain, calibrate, workloads, devices)
 """In the order in which help lists them."""
 
 # Help as plain text: it appears in a tenth of a second, and greps.
