@@ -1,7 +1,7 @@
 """The trainer as a command, on a process group of one."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ WHOLE = 22
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Train a job in ``run`` below the test's folder; keyword arguments change its spec."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -40,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
             if dist.is_initialized():
                 dist.destroy_process_group()
 
-    yield train
+    return train
 
 
 def progress(folder: Path) -> TrainingProgress:
@@ -178,8 +178,8 @@ def test_a_checkpoint_of_another_job_is_refused(
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ({"data": {"format": "CriteoTSV", "path": "none.tsv"}}, "none.tsv does not exist"),
-        ({"data": {"format": "Parquet", "path": "x.csv"}}, "x.csv: is no Parquet file"),
+        ({"data": {"format": "CriteoTSV", "path": "none.tsv", "numSamples": None}}, "none.tsv does not exist"),
+        ({"data": {"format": "Parquet", "path": "x.csv", "numSamples": None}}, "x.csv: is no Parquet file"),
         ({"model": {"batchSizePerDevice": 400}}, "there are 360 training samples and one step takes 400"),
         ({"model": {"embeddingOptimizer": "Adam"}}, "FBGEMM has no adam for the CPU"),
         ({"training": {"steps": 3}}, "spec.training.steps: is not a known key"),

@@ -58,7 +58,7 @@ def with_shards(**fields: Any) -> Plan:
         (plan_of(tables=TABLES[:2], world_size=2), r"has no table 'country', which the model has"),
         (
             plan_of(tables=(*TABLES, builders.table("city")), world_size=2),
-            r"has a table 'city', which the model has not",
+            r"has a table 'city', which the model has",
         ),
         (
             plan_of(tables=(builders.table("user", num_embeddings=61, embedding_dim=32), *TABLES[1:]), world_size=2),

@@ -77,5 +77,5 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 def test_another_feature_is_refused(tmp_path: Path) -> None:
     """The sentence names what there is."""
-    with pytest.raises(DataError, match="has no feature 'user'.*cat_0, cat_1"):
+    with pytest.raises(DataError, match=r"has no feature 'user'.*cat_0, cat_1"):
         CriteoSource([tmp_path], features_of((builders.table("user"),)), num_dense=13)

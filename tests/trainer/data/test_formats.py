@@ -52,7 +52,7 @@ def test_dense_columns_fit_the_model(tmp_path: Path) -> None:
     """Their number is numDenseFeatures."""
     (tmp_path / "x.parquet").touch()
 
-    with pytest.raises(DataError, match="names 1 columns, spec.model.numDenseFeatures is 2"):
+    with pytest.raises(DataError, match=r"names 1 columns, spec.model.numDenseFeatures is 2"):
         opened(tmp_path, format="Parquet", path="x.parquet", denseColumns=["age"])
 
 
