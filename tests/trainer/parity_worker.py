@@ -68,12 +68,18 @@ def check(file: Path, architecture: Architecture) -> None:
     with torch.no_grad():
         for name, weight in sharded.named_parameters():
             if not name.startswith(f"{TABLES_PATH}."):  # the tables' optimizer has stepped in their backward pass
-                weight.sub_(weight.grad, alpha=LEARNING_RATE)
+                descend(weight)
         for weight in plain.parameters():
-            weight.sub_(weight.grad, alpha=LEARNING_RATE)
+            descend(weight)
     after = sharded(dense, lookups)
     torch.testing.assert_close(after, plain(dense, lookups), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(after, before, rtol=1e-2), "the step changed nothing that could be compared"
+
+
+def descend(weight: torch.Tensor) -> None:
+    """Take one step of SGD."""
+    assert weight.grad is not None
+    weight.sub_(weight.grad, alpha=LEARNING_RATE)
 
 
 def batch(seed: int) -> Batch:

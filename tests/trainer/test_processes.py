@@ -86,18 +86,18 @@ def test_every_plan_computes_what_the_unsharded_model_does(
 
 
 @pytest.mark.slow
-def test_the_guides_script_trains_under_an_exported_plan(tmp_path: Path) -> None:
-    """The example in docs/guides/use-with-torchrec.md runs as it stands there."""
+def test_the_guides_script_trains_under_a_plan(tmp_path: Path) -> None:
+    """The example in docs/guides/bring-your-own-trainer.md runs as it stands there, and reports its steps."""
     request = builders.request(num_devices=2).model_copy(update={"tables": read_table_set(EXAMPLE / "tables.csv")})
     plan = search(request, bundle=ExactCosts(request.topology.device))
-    file = tmp_path / "sharding.json"
-    file.write_text(TorchRecPlan.of(plan, module_path="tables", compute_device="cpu").to_json())
+    file = write_plan(tmp_path, plan)
 
     printed = succeeds(2, EXAMPLE / "train_under_plan.py", file)
 
     losses = [float(line.split()[-1]) for line in printed.splitlines() if line.startswith("step ")]
     assert len(losses) == 3
     assert losses[2] < losses[0]
+    assert StepReport.read(tmp_path / "step-report.json").num_steps == 3
 
 
 def test_the_guides_loader_without_neuroshard_gives_the_same_plan(tmp_path: Path) -> None:
