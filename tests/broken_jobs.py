@@ -70,12 +70,6 @@ RULES = (
         model=model(crossNetwork={"numLayers": 2}),
     ),
     broken_rule(
-        "widths-that-do-not-interact",
-        "spec",
-        "all embeddingTables must have the same embeddingDim, unless trainer.command is your own trainer",
-        model=model(TABLE, {"name": "item", "numEmbeddings": 10, "embeddingDim": 32}),
-    ),
-    broken_rule(
         "plan-only-with-a-plan",
         "spec",
         "launchPolicy PlanOnly makes no plan where planRef brings one; remove one of them",

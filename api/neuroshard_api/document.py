@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -112,8 +113,24 @@ def read_text(path: Path) -> str:
 
 def parse_data(text: str, *, where: str, is_json: bool) -> object:
     """Return the plain data in JSON or YAML text. Raises DocumentError with line and column."""
-    try:
+    with _readable(where):
         return json.loads(text, object_pairs_hook=_unique_keys) if is_json else yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+
+
+def parse_manifests(text: str, *, where: str) -> list[object]:
+    """Return the plain data of every document in YAML text, which separates them by ``---``. JSON is YAML too.
+
+    Raises DocumentError with line and column.
+    """
+    with _readable(where):
+        return [data for data in yaml.load_all(text, Loader=_Loader) if data is not None]
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """Turn a parser's error into a DocumentError with line and column."""
+    try:
+        yield
     except json.JSONDecodeError as error:
         at = f"at line {error.lineno}, column {error.colno}"
         problem = f"is not complete JSON: {error.msg} {at}; write the file again, it may have been cut off"

@@ -16,9 +16,9 @@ class Architecture(StrEnum):
     """How the trainer joins embeddings and dense features."""
 
     DLRM = "DLRM"
-    """Dot products of all pairs of embeddings."""
+    """Dot products of all pairs of embeddings; those of narrower tables are projected to the widest."""
     DCN_V2 = "DCNv2"
-    """A low-rank cross network."""
+    """A low-rank cross network over all embeddings side by side."""
 
 
 class EmbeddingOptimizer(StrEnum):
@@ -143,7 +143,7 @@ class Model(Part):
     num_dense_features: Annotated[int, Field(ge=1, le=4096)] = 13
     """Numbers per sample beside the table lookups; Criteo's data has 13."""
     dense_arch_layer_sizes: LayerSizes = (512, 256)
-    """Widths of the hidden layers that the dense features pass; a last layer as wide as the tables follows them."""
+    """Widths of the hidden layers that the dense features pass; a last layer as wide as the widest table follows."""
     over_arch_layer_sizes: LayerSizes = (512, 512, 256)
     """Widths of the hidden layers above the interaction; a last layer of width 1, the logit, follows them."""
     cross_network: CrossNetwork | None = None

@@ -76,15 +76,6 @@ class Spec(Part):
             message="launchPolicy PlanOnly makes no plan where planRef brings one; remove one of them",
             holds=lambda spec: spec.plan_ref is None or spec.launch_policy is not LaunchPolicy.PLAN_ONLY,
         ),
-        Rule(
-            cel="!has(self.model.embeddingTables) || has(self.trainer.command) || "
-            "self.model.embeddingTables.all(t, t.embeddingDim == self.model.embeddingTables[0].embeddingDim)",
-            message="all embeddingTables must have the same embeddingDim, unless trainer.command is your own trainer",
-            holds=lambda spec: (
-                bool(spec.trainer.command)
-                or len({table.embedding_dim for table in spec.model.embedding_tables or ()}) <= 1
-            ),
-        ),
         _only_while_suspended("model"),
         _only_while_suspended("profiler"),
         _only_while_suspended("planner"),

@@ -14,6 +14,7 @@ OPTIONAL_PACKAGES = {
     "safetensors": "planner",
     "jinja2": "planner",
     "kubernetes": "client",
+    "psutil": "run",
     "scipy": "profiler",
     "pyarrow": "profiler",
     "fbgemm_gpu": "profiler",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_profiler.commands import profile
+from neuroshard_profiler.commands import profile, stats
 from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
@@ -22,18 +22,21 @@ from neuroshard_cli.plan import plan
 from neuroshard_cli.pretrain import pretrain
 from neuroshard_cli.publish import publish
 from neuroshard_cli.report import report
+from neuroshard_cli.run import run as run_job
 from neuroshard_cli.status import status
 from neuroshard_cli.submit import submit
 from neuroshard_cli.validate import validate
 from neuroshard_cli.workloads import workloads
 
 COMMANDS = (
+    run_job,
     plan,
     compare,
     explain,
     report,
     validate,
     export,
+    stats,
     profile,
     pretrain,
     calibrate,
@@ -49,7 +52,7 @@ COMMANDS = (
 # Help as plain text: it appears in a tenth of a second, and greps.
 app = typer.Typer(name="neuroshard", rich_markup_mode=None)
 for each in COMMANDS:
-    app.command()(each)
+    app.command("run" if each is run_job else None)(each)
 
 
 def _show_version(wanted: bool) -> None:

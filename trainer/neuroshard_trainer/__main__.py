@@ -56,6 +56,7 @@ def _log_own_lines(rank: str) -> None:
     """Log what the trainer says, from rank 0 all of it; the libraries tell errors only."""
     warnings.filterwarnings("ignore", module="torch")  # and torchrec, torchmetrics: nothing that users can mend
     logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s rank {rank}: %(message)s", stream=sys.stdout)
+    logging.getLogger("torch").setLevel(logging.ERROR)
     logging.getLogger("neuroshard_trainer").setLevel(logging.INFO if rank == "0" else logging.WARNING)
 
 

@@ -97,8 +97,10 @@ class CheckpointFolder:
             state_dict_saver.save(dict(state), storage_writer=FileSystemWriter(part), process_group=self._group)
             hashes = self._everyone(lambda: _hashes(part, f"__{self._rank}_*"))
         except (CheckpointException, StorageError) as error:
+            failure = _save_failure(self._folder, error)
+            reasons = self._everyone(lambda: str(failure))  # before the space is free again
             self._on_first_rank(lambda: shutil.rmtree(part, ignore_errors=True))
-            raise _save_failure(self._folder, error) from error
+            raise StorageError(reasons[0]) from error
         files = {name: digest for each in hashes for name, digest in each.items()}
         self._on_first_rank(lambda: self._complete(part, final, manifest.model_copy(update={"files": files})))
         return final

@@ -40,9 +40,10 @@ def embedding_sharder(
     return EmbeddingBagCollectionSharder(fused_params={"optimizer": _FUSED[optimizer], "learning_rate": learning_rate})
 
 
-def dense_optimizer(model: DistributedModelParallel, training: Training) -> KeyedOptimizerWrapper:
-    """Return the optimizer of all parameters that are in no table."""
-    fused = set(model.fused_optimizer.params)
-    dense: dict[str, nn.Parameter] = {name: weight for name, weight in model.named_parameters() if name not in fused}
+def dense_optimizer(model: DistributedModelParallel, training: Training, *, tables_path: str) -> KeyedOptimizerWrapper:
+    """Return the optimizer of all parameters but the tables', which lie below ``tables_path``."""
+    dense: dict[str, nn.Parameter] = {
+        name: weight for name, weight in model.named_parameters() if not name.startswith(f"{tables_path}.")
+    }
     kind = _DENSE[training.dense_optimizer]
     return KeyedOptimizerWrapper(dense, lambda weights: kind(weights, lr=float(training.dense_learning_rate)))

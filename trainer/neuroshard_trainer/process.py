@@ -64,7 +64,7 @@ def lost_peers(when: Callable[[], str]) -> Iterator[None]:
     except (RuntimeError, dist.DistError) as error:
         if not (isinstance(error, dist.DistError) or _LOST_PEER.search(str(error))):
             raise
-        reason = str(error).strip().splitlines()[0]
+        reason = re.sub(r"^\[\S+\] |\. This is typically.*", "", str(error).strip().splitlines()[0])
         raise PeerLostError(
             f"{when()} another process was gone or did not answer ({reason}); "
             "read the log of the process that ended first, then start all again"

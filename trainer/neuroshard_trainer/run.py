@@ -75,7 +75,7 @@ def train(job: DLRMTrainingJob, places: Places, process: Process, *, metrics_por
     _warn_of_other_conditions(job, plan, process)
     with lost_peers(lambda: "while the model was set up"):
         run = _set_up(job, plan, places, process, metrics_port)
-    with lost_peers(lambda: f"rank {process.rank}, behind step {run.step}:"):
+    with lost_peers(lambda: f"behind step {run.step}"):
         metrics = run.run()
     if process.is_first:
         logger.info("done: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) or "no metrics")
@@ -108,7 +108,9 @@ def _set_up(
     model = _sharded_model(job, plan, process)
     sharding = prove_sharding(model, plan, process.group)
     state = TrainingState(
-        model=model, dense_optimizer=dense_optimizer(model, spec.training), widths=widths_of(sharding)
+        model=model,
+        dense_optimizer=dense_optimizer(model, spec.training, tables_path=TABLES_PATH),
+        widths=widths_of(sharding),
     )
     _make_folder(places.run_dir)
     plan_sha256 = file_sha256(places.plan_file)

@@ -143,9 +143,9 @@ class TrainingLoop:
     def _train(self, vote: StopVote) -> None:
         size = self._schedule.global_batch_size
         positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
-        loss_sum = torch.zeros((), device=self._process.device)
+        loss_sum = torch.zeros(2, device=self._process.device)  # of the losses, and how many
         for batch in self._reporter.steps(prefetched(self._maker.training, positions, self._process.device)):
-            loss_sum += self._train_on(batch)
+            loss_sum += torch.stack((self._train_on(batch), torch.ones((), device=self._process.device)))
             stops = vote.stops()
             self._reporter.end_step()
             self.step += 1
@@ -177,16 +177,17 @@ class TrainingLoop:
 
     def _log(self, loss_sum: torch.Tensor) -> None:
         """Take the mean loss of all ranks since the last line, and write it down."""
-        mean = loss_sum.cpu() / (self._training.log_every_steps * self._process.world_size)
+        sums = loss_sum.cpu().clone()
         loss_sum.zero_()
-        dist.all_reduce(mean, group=self._process.group)
-        if not math.isfinite(mean.item()):
+        dist.all_reduce(sums, group=self._process.group)
+        mean = float(sums[0] / sums[1])
+        if not math.isfinite(mean):
             raise InputError(
-                f"step {self.step}: the loss is {mean.item()}; lower spec.training.embeddingLearningRate or "
+                f"step {self.step}: the loss is {mean}; lower spec.training.embeddingLearningRate or "
                 "denseLearningRate, and check the dense features for outliers"
             )
-        self._progress.metrics["loss"] = mean.item()
-        self._progress.log(self.step, f"loss {mean.item():.4f}")
+        self._progress.metrics["loss"] = mean
+        self._progress.log(self.step, f"loss {mean:.4f}")
         self._progress.write(self.step)
 
     def _evaluate(self) -> None:

@@ -1,0 +1,69 @@
+"""The cost of a step in the words of a job's status: what a plan predicts, and what its workers measured."""
+
+from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
+from neuroshard_api.plan import DeviceCost, DeviceMemory, Plan
+from neuroshard_api.step_report import RankTimes, StepReport
+
+MIB = 2**20
+
+
+def predicted_cost(plan: Plan) -> StepCost:
+    """Return the predicted cost of the slowest device, whose parts add up to the total but for rounding."""
+    slowest = max(plan.predicted.devices, key=_device_ms)
+    return StepCost(
+        total_microseconds=_microseconds(plan.predicted.total_ms),
+        compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
+        forward_communication_microseconds=_microseconds(slowest.wait_ms + slowest.forward_communication_ms),
+        backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
+        max_device_memory_mib=max(_memory_bytes(device) for device in plan.memory) // MIB if plan.memory else None,
+        source=plan.predicted.source,
+    )
+
+
+def baseline_cost(plan: Plan) -> BaselineCost | None:
+    """Return the cheapest baseline under the same cost models. None: no baseline found a plan."""
+    found = [(each.total_ms, each.algorithm) for each in plan.baselines if each.total_ms is not None]
+    if not found:
+        return None
+    total_ms, algorithm = min(found)
+    return BaselineCost(algorithm=algorithm.value, total_microseconds=_microseconds(total_ms))
+
+
+def measured_cost(report: StepReport) -> MeasuredCost:
+    """Return the measured cost of the rank that is slowest in what a plan predicts."""
+    slowest = max(report.ranks, key=_rank_ms)
+    return MeasuredCost(
+        total_microseconds=_microseconds(_rank_ms(slowest)),
+        compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
+        forward_communication_microseconds=_microseconds(slowest.forward_communication_ms),
+        backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
+        step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
+        steps=report.first_step + report.num_steps,
+        source=report.source,
+    )
+
+
+def error_percent(predicted: StepCost, measured: StepCost) -> int | None:
+    """Return how far the measured total is above the predicted one. None: one of them is 0 or not known."""
+    if not predicted.total_microseconds or measured.total_microseconds is None:
+        return None
+    return round(100 * (measured.total_microseconds / predicted.total_microseconds - 1))
+
+
+def _device_ms(cost: DeviceCost) -> float:
+    compute_ms = cost.forward_compute_ms + cost.backward_compute_ms
+    return compute_ms + cost.wait_ms + cost.forward_communication_ms + cost.backward_communication_ms
+
+
+def _rank_ms(times: RankTimes) -> float:
+    compute_ms = times.forward_compute_ms + times.backward_compute_ms
+    return compute_ms + times.forward_communication_ms + times.backward_communication_ms
+
+
+def _memory_bytes(memory: DeviceMemory) -> int:
+    needed = memory.weights_bytes + memory.optimizer_state_bytes + memory.activation_bytes
+    return needed + memory.input_bytes + memory.dense_bytes + memory.reserve_bytes
+
+
+def _microseconds(milliseconds: float) -> int:
+    return round(milliseconds * 1000)

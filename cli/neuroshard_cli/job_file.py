@@ -1,0 +1,77 @@
+"""A job file as people keep it: one job, and the ConfigMaps that it names, as separate documents of one file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from neuroshard_api.tables import TableSet
+    from neuroshard_api.training_job import DLRMTrainingJob
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobFile:
+    """A job, and what else its file holds."""
+
+    path: Path
+    job: "DLRMTrainingJob"
+    config_maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """ConfigMaps by name, as plain data."""
+
+    def tables(self) -> "TableSet":
+        """Return the job's tables, its own or those of the ConfigMap that it names. Raises DocumentError."""
+        from neuroshard_api.job_request import tables_of_file
+
+        model = self.job.spec.model
+        own = model.inline_tables(self.job.metadata.name)
+        if own is not None:
+            return own
+        assert model.embedding_tables_from is not None, "a job's model has one of the two"
+        reference = model.embedding_tables_from.config_map_key_ref
+        content = self.content(reference.name, reference.key, field_path="spec.model.embeddingTablesFrom")
+        return tables_of_file(reference.key, content, where=f"{self.path}: ConfigMap {reference.name}, {reference.key}")
+
+    def content(self, name: str, key: str, *, field_path: str) -> bytes:
+        """Return one key of a ConfigMap of the file. Raises DocumentError where it is not there."""
+        import base64
+        import binascii
+
+        from neuroshard_api.document import DocumentError
+
+        config_map = self.config_maps.get(name)
+        if config_map is None:
+            problem = f"names the ConfigMap {name!r}, which is not in this file; add it behind a line `---`"
+            raise DocumentError(str(self.path), [f"{field_path}: {problem}"])
+        text = (config_map.get("data") or {}).get(key)
+        if isinstance(text, str):
+            return text.encode()
+        encoded = (config_map.get("binaryData") or {}).get(key)
+        if not isinstance(encoded, str):
+            problem = f"the ConfigMap {name!r} of this file has no text under the key {key!r}"
+            raise DocumentError(
+                str(self.path), [f"{field_path}: {problem}; add it to data, or to binaryData in base64"]
+            )
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except binascii.Error as error:
+            problem = f"binaryData.{key} of the ConfigMap {name!r} is not base64: {error}"
+            raise DocumentError(str(self.path), [f"{field_path}: {problem}"]) from error
+
+
+def read_job_file(path: Path) -> JobFile:
+    """Read the one job of a YAML or JSON file. Raises DocumentError."""
+    from neuroshard_api.document import DocumentError, parse_manifests, read_text
+    from neuroshard_api.training_job import KIND, DLRMTrainingJob
+
+    where = str(path)
+    documents = parse_manifests(read_text(path), where=where)
+    jobs = [data for data in documents if not isinstance(data, dict) or data.get("kind") != "ConfigMap"]
+    if len(jobs) != 1:
+        raise DocumentError(where, [f"holds {len(jobs)} documents that may be a {KIND}; leave exactly one"])
+    config_maps = {
+        str((data.get("metadata") or {}).get("name")): data
+        for data in documents
+        if isinstance(data, dict) and data.get("kind") == "ConfigMap"
+    }
+    return JobFile(path=path, job=DLRMTrainingJob.from_data(jobs[0], where=where), config_maps=config_maps)

@@ -1,0 +1,398 @@
+"""A job's stages on one machine: each takes files, runs the command that a pod would run, and leaves files."""
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_cli.failures import CommandError
+from neuroshard_cli.job_file import JobFile
+from neuroshard_cli.output import write_file
+from neuroshard_cli.run_directory import RunDirectory, data_files, digest
+from neuroshard_cli.run_view import RunView
+from neuroshard_cli.stage_failure import failure_of
+from neuroshard_cli.stage_process import StageTimeoutError, run_stage
+
+if TYPE_CHECKING:
+    from neuroshard_api.hardware import Hardware
+    from neuroshard_api.plan import Plan
+    from neuroshard_api.progress import TrainingProgress
+    from neuroshard_api.request import Algorithm
+    from neuroshard_api.tables import TableSet
+    from neuroshard_api.topology import Topology
+
+STAGES = ("profile", "plan", "train")
+MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
+"""Packages whose versions a profile and a training depend on."""
+ANY_PORT = 0
+
+
+class StageFailedError(CommandError):
+    """A stage failed; the message says why and where its log is, ``tail`` is the log's end."""
+
+    tail: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profiled:
+    """Cost models, and the devices that they are for."""
+
+    bundle_dir: Path
+    topology: "Topology"
+
+
+class LocalRun:
+    """One job, one folder, one machine.
+
+    Args:
+        file: the job.
+        tables: its tables.
+        directory: locked by the caller.
+        view: is told how the stages go.
+    """
+
+    def __init__(self, file: JobFile, tables: "TableSet", directory: RunDirectory, view: RunView) -> None:
+        self._file = file
+        self._job = file.job
+        self.spec = file.job.spec
+        self._tables = tables
+        self._directory = directory
+        self._view = view
+
+    def write_inputs(self) -> None:
+        """Write the job and its tables, as the stages' commands read them."""
+        write_file(self._directory.job_file, self._job.to_json())
+        write_file(self._directory.tables_file, self._tables.to_json())
+
+    def profile(self, given: Path | None) -> Profiled:
+        """Return cost models of this machine's devices: those given, those bundled, or measured ones.
+
+        Raises:
+            StageFailedError: the profiler failed.
+            PlannerError: the bundle that was given cannot be used.
+        """
+        from neuroshard_api.job_stages import ProfilerPolicy
+        from neuroshard_planner.costs.bundle_store import bundled_bundle, bundled_root
+
+        profiler = self.spec.profiler
+        if given is not None:
+            return self._reused_profile(given)
+        if profiler.policy is not ProfilerPolicy.NEVER:
+            return self._measured_profile(is_kept=profiler.policy is ProfilerPolicy.IF_NOT_PRESENT)
+        if profiler.device_type is None:
+            raise CommandError(
+                f"{self._file.path}: spec.profiler.costModelRef: names a place in a cluster; give the bundle's folder "
+                "with --bundle"
+            )
+        bundled_bundle(profiler.device_type)
+        return self._reused_profile(bundled_root() / profiler.device_type)
+
+    def plan(self, profiled: Profiled) -> "Plan":
+        """Return the job's plan, searched or from an earlier run. Raises StageFailedError."""
+        from neuroshard_api.exit_codes import ExitCode
+        from neuroshard_api.job_request import plan_request
+        from neuroshard_api.plan import Plan
+
+        fallback = self.spec.planner.fallback_algorithm.algorithm
+        request = plan_request(self._job, tables=self._tables, topology=profiled.topology)
+        weights = [path.read_bytes().hex() for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]
+        inputs = digest([request.to_json(), str(fallback), *weights, *_versions()])
+        if self._directory.is_finished("plan", inputs):
+            plan = Plan.read(self._directory.plan_file)
+            self._view.end("plan", "reused", _summary(plan))
+            return plan
+        self._view.begin("plan")
+        self._directory.plan_file.unlink(missing_ok=True)
+        try:
+            self._search(profiled, None)
+        except StageFailedError as error:
+            if fallback is None or error.exit_code not in {ExitCode.INFEASIBLE, ExitCode.JOB_FAILED}:
+                raise
+            self._view.note("plan", f"{error}; planning with {fallback}")
+            self._search(profiled, fallback)
+        plan = Plan.read(self._directory.plan_file)
+        self._report(plan)
+        self._directory.finish("plan", inputs, [self._directory.plan_file])
+        self._view.end("plan", "done", _summary(plan))
+        return plan
+
+    def given_plan(self, path: Path | None) -> "Plan":
+        """Return a plan that was made before, once it is known to be for this model and this world size.
+
+        Args:
+            path: its file; None: the ConfigMap that spec.planRef names stands in the job's file.
+
+        Raises:
+            DocumentError: it is damaged, or for something else.
+        """
+        from neuroshard_api.document import DocumentError
+        from neuroshard_api.plan import Plan
+
+        if path is None:
+            reference = self.spec.plan_ref
+            assert reference is not None, "the caller looked"
+            where = f"{self._file.path}: ConfigMap {reference.name}, {reference.key}"
+            plan = Plan.from_json(
+                self._file.content(reference.name, reference.key, field_path="spec.planRef"), where=where
+            )
+        else:
+            where, plan = str(path), Plan.read(path)
+        problems = self._misfits(plan)
+        if problems:
+            raise DocumentError(where, problems)
+        write_file(self._directory.plan_file, plan.to_json())
+        self._report(plan)
+        self._view.end("profile", "reused", "the plan is given")
+        self._view.end("plan", "reused", f"{where}: {_summary(plan)}")
+        return plan
+
+    def train(self, *, data_dir: Path, port: int | None) -> None:
+        """Train under the plan; a training that was interrupted goes on from its newest checkpoint.
+
+        Args:
+            data_dir: where relative paths of spec.data begin.
+            port: of the rendezvous; None: the job's if it is free, else any.
+
+        Raises:
+            StageFailedError: the trainer failed.
+            CommandError: the port is in use.
+        """
+        from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
+
+        directory, spec = self._directory, self.spec
+        files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
+        training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
+        identity = digest([self._tables.to_json(), spec.model.model_dump_json(), spec.data.model_dump_json(), *files])
+        plan_text = directory.plan_file.read_text(encoding="utf-8")
+        inputs = digest([identity, plan_text, training, checkpoint, spec.trainer.model_dump_json(), *_versions()])
+        if directory.is_finished("train", inputs):
+            self._view.end("train", "reused")
+            return
+        purpose = digest([identity, spec.training.dense_optimizer, str(spec.training.seed)])
+        aside = directory.keep_for(directory.train_dir, purpose)
+        self._view.begin("train", f"an earlier training of other data was moved to {aside}" if aside else "")
+        directory.train_dir.mkdir(exist_ok=True)
+        self._run_trainer(data_dir, self._rendezvous_port(port))
+        reports = [directory.train_dir / name for name in (PROGRESS_FILE, STEP_REPORT_FILE)]
+        directory.finish("train", inputs, [path for path in reports if path.exists()])
+        self._view.end("train", "done")
+
+    def _reused_profile(self, folder: Path) -> Profiled:
+        """Take a bundle's folder, or a profiler's with the bundle in it."""
+        from neuroshard_api.hardware import Hardware
+        from neuroshard_api.presets import load_presets
+        from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+        from neuroshard_planner.costs.bundle_store import load_bundle
+
+        bundle_dir = folder / BUNDLE_FOLDER if (folder / BUNDLE_FOLDER).is_dir() else folder
+        manifest = load_bundle(bundle_dir).manifest
+        self._view.end("profile", "reused", f"{folder}: {manifest.source}")
+        beside = bundle_dir.parent / HARDWARE_FILE
+        if beside.is_file():
+            return Profiled(bundle_dir=bundle_dir, topology=self._topology(Hardware.read(beside)))
+        preset = load_presets().get(manifest.device.name)
+        if preset is None:
+            raise CommandError(
+                f"{folder}: says nothing of the links between devices of {manifest.device.name}; give a folder that "
+                f"`neuroshard profile` wrote, with {HARDWARE_FILE} in it"
+            )
+        topology = preset.topology(devices_per_node=self.spec.trainer.devices_per_node)
+        return Profiled(bundle_dir=bundle_dir, topology=topology)
+
+    def _measured_profile(self, *, is_kept: bool) -> Profiled:
+        from neuroshard_api.hardware import Hardware
+        from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, profiler_command
+
+        directory, profiler = self._directory, self.spec.profiler
+        out = directory.profile_dir
+        settings = profiler.model_dump_json(exclude={"policy", "timeout_seconds", "backoff_limit"})
+        batch_size, procs = self.spec.model.batch_size_per_device, self.spec.num_profiler_procs
+        inputs = digest([settings, str(batch_size), str(procs), self._tables.to_json(), *_machine(), *_versions()])
+        hardware_file = out / HARDWARE_FILE
+        if is_kept and directory.is_finished("profile", inputs):
+            self._view.end("profile", "reused", Hardware.read(hardware_file).source)
+        else:
+            if directory.is_finished("profile", inputs):
+                directory.clear(out)  # policy Always; an unfinished profile goes on
+            directory.keep_for(out, inputs)
+            self._view.begin("profile", f"measuring for {profiler.budget_seconds} s")
+            command = profiler_command(
+                self._job,
+                job_file=str(directory.job_file),
+                tables_file=str(directory.tables_file),
+                out_dir=str(out),
+                python=sys.executable,
+            )
+            self._run("profile", command, {}, within_s=profiler.timeout_seconds)
+            bundle = sorted((out / BUNDLE_FOLDER).iterdir())
+            directory.finish("profile", inputs, [hardware_file, *bundle])
+            self._view.end("profile", "done", Hardware.read(hardware_file).source)
+        return Profiled(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
+
+    def _topology(self, hardware: "Hardware") -> "Topology":
+        trainer = self.spec.trainer
+        return hardware.topology(num_nodes=trainer.num_nodes, devices_per_node=trainer.devices_per_node)
+
+    def _search(self, profiled: Profiled, algorithm: "Algorithm | None") -> None:
+        from neuroshard_api.job_request import plan_request
+        from neuroshard_api.stage_commands import planner_command
+
+        request = plan_request(self._job, tables=self._tables, topology=profiled.topology, algorithm=algorithm)
+        write_file(self._directory.request_file, request.to_json())
+        command = planner_command(
+            request_file=str(self._directory.request_file),
+            bundle_dir=str(profiled.bundle_dir),
+            plan_file=str(self._directory.plan_file),
+            python=sys.executable,
+        )
+        self._run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
+
+    def _report(self, plan: "Plan") -> None:
+        from neuroshard_planner.report.html import render_html
+
+        write_file(self._directory.plan_report, render_html(plan))
+
+    def _misfits(self, plan: "Plan") -> list[str]:
+        """Return why a plan cannot be used for this job."""
+        from neuroshard_planner.checks import plan_problems
+
+        planned, wanted = plan.request.topology.num_devices, self.spec.trainer.world_size
+        if planned != wanted:
+            return [f"is for {planned} devices, the job has {wanted} (spec.trainer); make a plan for {wanted}"]
+
+        def shape(tables: "TableSet") -> list[tuple[str, int, int, str]]:
+            return sorted(
+                (each.name, each.num_embeddings, each.embedding_dim, each.data_type) for each in tables.tables
+            )
+
+        if shape(plan.request.tables) != shape(self._tables):
+            differing = {name for name, *_ in set(shape(plan.request.tables)) ^ set(shape(self._tables))}
+            shown = ", ".join(repr(name) for name in sorted(differing)[:5])
+            return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; plan anew"]
+        return plan_problems(plan)
+
+    def _run_trainer(self, data_dir: Path, port: int) -> None:
+        from neuroshard_api.stage_commands import torchrun_environment, trainer_command, worker_environment
+
+        directory = self._directory
+        plan_file, run_dir = str(directory.plan_file), str(directory.train_dir)
+        command = trainer_command(
+            self._job,
+            job_file=str(directory.job_file),
+            plan_file=plan_file,
+            run_dir=run_dir,
+            data_dir=str(data_dir),
+            torchrun=(sys.executable, "-m", "torch.distributed.run"),
+        )
+        own = {each.name: each.value or "" for each in self.spec.trainer.env if each.value_from is None}
+        environment = {
+            **own,
+            **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=str(data_dir)),
+            **torchrun_environment(self._job, host="localhost", port=port, run_id=self._job.metadata.name),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        }
+        self._run("train", command, environment)
+
+    def _run(
+        self, stage: str, command: Sequence[str], environment: Mapping[str, str], *, within_s: float | None = None
+    ) -> None:
+        """Run a stage's command. Raises StageFailedError."""
+        log = self._directory.log(stage)
+        try:
+            status = run_stage(
+                command,
+                environment=environment,
+                log=log,
+                mark=str(self._directory.path),
+                look=lambda: self._view.note(stage, self._newest(stage)),
+                within_s=within_s,
+            )
+        except StageTimeoutError as error:
+            raise StageFailedError(
+                f"the stage {stage} did not end within {within_s:.0f} s, its timeoutSeconds; its log is {log}"
+            ) from error
+        except FileNotFoundError as error:
+            raise StageFailedError(f"the stage {stage} could not be started: there is no {command[0]!r}") from error
+        if status:
+            failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))
+            failed = StageFailedError(f"the stage {stage} failed: {failure.sentence} (log: {log})", failure.exit_code)
+            failed.tail = failure.tail
+            raise failed
+
+    def _newest(self, stage: str) -> str:
+        """Return what a stage says of its progress: the trainer's document, or the last line of the log."""
+        from neuroshard_api.document import DocumentError
+        from neuroshard_api.progress import TrainingProgress
+        from neuroshard_api.stage_commands import PROGRESS_FILE
+
+        progress = self._directory.train_dir / PROGRESS_FILE
+        if stage == "train" and progress.exists():
+            try:
+                return _progress_line(TrainingProgress.read(progress))
+            except DocumentError:
+                return ""  # a trainer of the user's own may write what it likes
+        return last_line(self._directory.log(stage))
+
+    def _rendezvous_port(self, asked: int | None) -> int:
+        wanted = self.spec.rendezvous.port if asked is None else asked
+        try:
+            return _bound_port(wanted)
+        except OSError as error:
+            if asked is None:
+                return _bound_port(ANY_PORT)
+            raise CommandError(
+                f"--port {asked}: is in use by another program; choose another one, or leave the option out"
+            ) from error
+
+
+def last_line(log: Path) -> str:
+    """Return the newest line of a log that is still written; empty where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - 4096, 0))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _bound_port(port: int) -> int:
+    """Return a port that was free a moment ago. Raises OSError where it is in use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("localhost", port))
+        return int(probe.getsockname()[1])
+
+
+def _progress_line(progress: "TrainingProgress") -> str:
+    total = "" if progress.num_steps is None else f" of {progress.num_steps:,}"
+    metrics = "".join(f", {name} {value:.4f}" for name, value in progress.metrics.items())
+    return f"step {progress.step:,}{total}{metrics}"
+
+
+def _summary(plan: "Plan") -> str:
+    tables = len(plan.tables)
+    return f"{tables} tables on {plan.request.topology.num_devices} devices, predicted {plan.predicted.total_ms:.3f} ms"
+
+
+def _machine() -> list[str]:
+    """Return what tells this machine from others, as far as it can be seen without a device's libraries."""
+    system = os.uname()
+    return [system.nodename, system.release, system.machine, str(os.cpu_count())]
+
+
+def _versions() -> list[str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = []
+    for package in MEASURED_WITH:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,133 @@
+"""The folder of one run: where each stage's files are, and from which inputs they were made. Starts nothing."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from neuroshard_cli.failures import CommandError
+from neuroshard_cli.output import write_file
+
+STATE_FILE = "state.json"
+LOCK_FILE = ".lock"
+
+
+def digest(parts: Sequence[str]) -> str:
+    """Return a SHA-256 of texts; different sequences have different ones."""
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
+
+
+class RunDirectory:
+    """Files of one run.
+
+        job.json tables.json         what is run, as the stages read it
+        profile/                     the profiler's: records/, bundle/, hardware.json
+        request.json plan.json plan.html
+        train/                       the trainer's: checkpoints/, progress.json, step-report.json
+        logs/<stage>.log             what the stage's processes printed
+        state.json                   what is finished, and from which inputs
+        result.json                  predicted, baseline and measured cost, metrics
+
+    Args:
+        path: is made if need be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.job_file = self.path / "job.json"
+        self.tables_file = self.path / "tables.json"
+        self.profile_dir = self.path / "profile"
+        self.request_file = self.path / "request.json"
+        self.plan_file = self.path / "plan.json"
+        self.plan_report = self.path / "plan.html"
+        self.train_dir = self.path / "train"
+        self.result_file = self.path / "result.json"
+
+    def log(self, stage: str) -> Path:
+        """Return where the output of a stage's processes is kept."""
+        return self.path / "logs" / f"{stage}.log"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder, and keep it to this process. Raises CommandError where another one works in it."""
+        try:
+            self.log("any").parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise CommandError(f"{self.path}: is not a folder; give another --run-dir") from error
+        with (self.path / LOCK_FILE).open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CommandError(
+                    f"{self.path}: another `neuroshard run` works here; wait for it, or give another --run-dir"
+                ) from error
+            yield
+
+    def is_finished(self, stage: str, inputs: str) -> bool:
+        """Tell whether a stage was finished from these inputs and its files are as it left them."""
+        record = self._state().get(stage)
+        if not isinstance(record, dict) or record.get("inputs") != inputs:
+            return False
+        outputs = record.get("outputs")
+        return isinstance(outputs, dict) and outputs == self._digests(list(outputs))
+
+    def finish(self, stage: str, inputs: str, outputs: Sequence[Path]) -> None:
+        """Remember that a stage made these files from these inputs."""
+        names = [str(path.relative_to(self.path)) for path in outputs]
+        self._remember(stage, {"inputs": inputs, "outputs": self._digests(names)})
+
+    def keep_for(self, folder: Path, purpose: str) -> Path | None:
+        """Let a folder serve one purpose only: what it holds for another one is moved aside.
+
+        Returns where to; None: the folder stays as it is.
+        """
+        key = f"purpose of {folder.name}"
+        if self._state().get(key) == purpose:
+            return None
+        self._remember(key, purpose)
+        if not folder.exists():
+            return None
+        number = 1
+        while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+            number += 1
+        folder.rename(aside)
+        return aside
+
+    def clear(self, folder: Path) -> None:
+        """Remove a stage's folder."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _remember(self, key: str, value: object) -> None:
+        write_file(self.path / STATE_FILE, json.dumps({**self._state(), key: value}, indent=1) + "\n")
+
+    def _state(self) -> Mapping[str, object]:
+        """Return what is remembered; a damaged file remembers nothing, so that all stages are run again."""
+        try:
+            state = json.loads((self.path / STATE_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
+
+    def _digests(self, names: Sequence[str]) -> dict[str, str | None]:
+        return {name: file_digest(self.path / name) for name in names}
+
+
+def file_digest(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None: it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def data_files(root: Path, pattern: str) -> list[str]:
+    """Return a line for every file of a path or glob pattern: its name, size and time of change."""
+    path = root / pattern
+    found = [path] if path.exists() else sorted(root.glob(pattern)) if not os.path.isabs(pattern) else []  # noqa: PTH117 - a pattern, no path
+    files = [each for top in found for each in ([top] if top.is_file() else sorted(top.rglob("*"))) if each.is_file()]
+    return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]

@@ -1,0 +1,124 @@
+"""What a run came to: predicted, baseline and measured cost side by side. Reads the run's files."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from neuroshard_cli.run_directory import RunDirectory, file_digest
+
+if TYPE_CHECKING:
+    from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
+    from neuroshard_api.plan import Plan
+    from neuroshard_api.progress import TrainingProgress
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """Costs and metrics of a run; what did not take place is None."""
+
+    job: str
+    num_devices: int
+    predicted: "StepCost"
+    baseline: "BaselineCost | None"
+    measured: "MeasuredCost | None"
+    error_percent: int | None
+    """How far measured is above predicted. None: nothing was measured, or not on what was predicted for."""
+    progress: "TrainingProgress | None"
+
+
+def result_of(name: str, directory: RunDirectory, plan: "Plan") -> RunResult:
+    """Return the result of a plan, and of its training if there was one."""
+    from neuroshard_api.progress import TrainingProgress
+    from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
+    from neuroshard_api.step_cost import baseline_cost, error_percent, measured_cost, predicted_cost
+    from neuroshard_api.step_report import StepReport
+
+    report_file, progress_file = (directory.train_dir / name for name in (STEP_REPORT_FILE, PROGRESS_FILE))
+    report = StepReport.read(report_file) if report_file.exists() else None
+    if report is not None and report.plan_sha256 != file_digest(directory.plan_file):
+        report = None  # of an earlier plan
+    predicted = predicted_cost(plan)
+    measured = None if report is None else measured_cost(report)
+    product = plan.request.topology.device.product
+    comparable = measured is not None and (measured.source or "").partition(":")[2] == product
+    return RunResult(
+        job=name,
+        num_devices=plan.request.topology.num_devices,
+        predicted=predicted,
+        baseline=baseline_cost(plan),
+        measured=measured,
+        error_percent=error_percent(predicted, measured) if measured is not None and comparable else None,
+        progress=TrainingProgress.read(progress_file) if progress_file.exists() else None,
+    )
+
+
+def result_json(result: RunResult) -> str:
+    """Return the result as JSON, in the words of a job's status."""
+    import json
+
+    def plain(part: "StepCost | BaselineCost | None") -> object:
+        return None if part is None else part.model_dump(mode="json", exclude_none=True)
+
+    data = {
+        "job": result.job,
+        "numDevices": result.num_devices,
+        "predicted": plain(result.predicted),
+        "baseline": plain(result.baseline),
+        "measured": plain(result.measured),
+        "errorPercent": result.error_percent,
+        "steps": None if result.progress is None else result.progress.step,
+        "metrics": {} if result.progress is None else dict(result.progress.metrics),
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def result_table(result: RunResult) -> "RenderableType":
+    """Return the table that ends a run."""
+    from rich.console import Group
+    from rich.table import Table
+
+    table = Table(title=f"{result.job}: embedding part of a step, slowest of {result.num_devices} devices, in ms")
+    for column in ("", "compute", "forward all-to-all", "backward all-to-all", "total", "source"):
+        table.add_column(column, justify="left" if column in {"", "source"} else "right")
+    table.add_row("predicted", *_times(result.predicted), result.predicted.source or "")
+    if result.measured is not None:
+        table.add_row("measured", *_times(result.measured), result.measured.source or "")
+    if result.measured is not None and result.error_percent is not None:
+        table.add_row("error", *_errors(result.predicted, result.measured), "")
+    if result.baseline is not None:
+        total = _ms(result.baseline.total_microseconds)
+        table.add_row(f"best baseline, {result.baseline.algorithm}", "", "", "", total, result.predicted.source or "")
+    return Group(table, *_notes(result))
+
+
+def _notes(result: RunResult) -> list[str]:
+    notes = []
+    if result.measured is not None and result.error_percent is None:
+        notes.append("Measured on other devices than predicted for: the two cannot be compared.")
+    if result.progress is not None:
+        metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())
+        notes.append(f"Trained {result.progress.step:,} steps{metrics}.")
+    return notes
+
+
+def _times(cost: "StepCost") -> list[str]:
+    return [_ms(microseconds) for microseconds in _microseconds(cost)]
+
+
+def _errors(predicted: "StepCost", measured: "StepCost") -> list[str]:
+    """Return how far each measured time is above the predicted one; empty where nothing was predicted."""
+    pairs = zip(_microseconds(predicted), _microseconds(measured), strict=True)
+    return [f"{100 * (after / before - 1):+.0f} %" if before and after is not None else "" for before, after in pairs]
+
+
+def _microseconds(cost: "StepCost") -> list[int | None]:
+    return [
+        cost.compute_microseconds,
+        cost.forward_communication_microseconds,
+        cost.backward_communication_microseconds,
+        cost.total_microseconds,
+    ]
+
+
+def _ms(microseconds: int | None) -> str:
+    return "" if microseconds is None else f"{microseconds / 1000:.3f}"

@@ -1,0 +1,101 @@
+"""What people see of a run while it goes on: a line per stage, its time, and the newest line of its log."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from neuroshard_cli.output import progress_console
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+State = Literal["waiting", "active", "done", "reused", "failed", "stopped"]
+MARKS: Mapping[State, str] = {
+    "waiting": " ",
+    "active": ">",
+    "done": "+",
+    "reused": "=",
+    "failed": "x",
+    "stopped": "x",
+}
+SHOWN_CHARACTERS = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageLine:
+    """One stage as it is shown."""
+
+    name: str
+    state: State = "waiting"
+    started_s: float = 0.0
+    seconds: float = 0.0
+    note: str = ""
+
+
+class RunView:
+    """Shows the stages on stderr: in place on a terminal, else one line whenever a stage begins or ends.
+
+    Args:
+        stages: names in order.
+    """
+
+    def __init__(self, stages: tuple[str, ...]) -> None:
+        from rich.live import Live
+
+        self._console = progress_console()
+        self._lines = {name: StageLine(name=name) for name in stages}
+        self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Show the last state, and leave it there; a stage that was under way has failed, or was stopped."""
+        if kind is not None:
+            state: State = "failed" if issubclass(kind, Exception) else "stopped"
+            for line in list(self._lines.values()):
+                if line.state == "active":
+                    self.end(line.name, state)
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def begin(self, stage: str, note: str = "") -> None:
+        """Show that a stage has begun."""
+        self._set(stage, state="active", started_s=time.monotonic(), note=note)
+        self._say(f"{stage}: {note or 'begun'}")
+
+    def note(self, stage: str, note: str) -> None:
+        """Show a stage's newest words."""
+        line = self._lines[stage]
+        self._set(stage, note=note, seconds=time.monotonic() - line.started_s)
+
+    def end(self, stage: str, state: State, note: str | None = None) -> None:
+        """Show how a stage ended."""
+        line = self._lines[stage]
+        seconds = time.monotonic() - line.started_s if line.state == "active" else 0.0
+        self._set(stage, state=state, seconds=seconds, note=line.note if note is None else note)
+        self._say(f"{stage}: {state} after {seconds:.0f} s" if seconds else f"{stage}: {state}", note)
+
+    def _set(self, stage: str, **changes: object) -> None:
+        self._lines[stage] = replace(self._lines[stage], **changes)  # type: ignore[arg-type] # fields of StageLine
+
+    def _say(self, sentence: str, note: str | None = None) -> None:
+        if not self._console.is_terminal:
+            self._console.print(f"{sentence}: {note}" if note else sentence, soft_wrap=True)
+
+    def _table(self) -> "RenderableType":
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 1))
+        for line in self._lines.values():
+            seconds = time.monotonic() - line.started_s if line.state == "active" else line.seconds
+            shown = "" if line.state == "waiting" else f"{seconds:5.0f} s"
+            table.add_row(MARKS[line.state], line.name, shown, line.note[:SHOWN_CHARACTERS])
+        return table

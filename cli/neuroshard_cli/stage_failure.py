@@ -1,0 +1,56 @@
+"""Why a stage failed, in one sentence, from its exit status and its log. Starts nothing."""
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neuroshard_api.exit_codes import ExitCode
+
+TAIL_LINES = 15
+_OWN_SENTENCE = re.compile(r"(?:^|: )error: (?P<sentence>.+)")
+_WORKER = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
+"""How torchrun says which of its workers failed first; its own traceback follows, which helps no one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """What is known of a stage's failure."""
+
+    sentence: str
+    exit_code: ExitCode
+    tail: Sequence[str]
+    """The log's last lines."""
+
+
+def failure_of(status: int, log: str) -> Failure:
+    """Return why a stage ended with a status other than 0; a negative one is a signal."""
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", log) if line.strip()]
+    at, worker = next(((at, found) for at, line in enumerate(lines) if (found := _WORKER.search(line))), (None, None))
+    code = status if worker is None else int(worker["code"])
+    who = "" if worker is None else f"rank {worker['rank']} "
+    own = next((found["sentence"] for line in lines if (found := _OWN_SENTENCE.search(line))), None)
+    if code < 0:
+        sentence = f"{who}was killed by {_signal(-code)}{_hint(-code)}"
+    elif own is not None:
+        sentence = own
+    else:
+        last = f": {lines[-1]}" if lines else " and printed nothing"
+        sentence = f"{who}ended with exit code {code}{last}"
+    known = code in set(ExitCode) - {ExitCode.OK, ExitCode.INTERNAL_ERROR}
+    return Failure(
+        sentence=sentence,
+        exit_code=ExitCode(code) if known else ExitCode.JOB_FAILED,
+        tail=(lines[:at] or lines)[-TAIL_LINES:],
+    )
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _hint(number: int) -> str:
+    return ", most often for lack of memory; see `dmesg`" if number == signal.SIGKILL else ""

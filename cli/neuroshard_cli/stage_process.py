@@ -1,0 +1,126 @@
+"""The processes of one stage: started with their output in a log, watched, and never left behind. Knows no stage."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+LOOK_EVERY_S = 0.1
+GRACE_S = 45.0
+"""Between the request to stop and the kill: torchrun itself gives its workers 30 s."""
+MARK_VARIABLE = "NEUROSHARD_RUN_MARK"
+"""In the environment of every process of a run, whatever group or session it has moved to."""
+
+
+class StageTimeoutError(Exception):
+    """A stage's processes did not end in time; they are gone."""
+
+
+def run_stage(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    log: Path,
+    mark: str,
+    look: Callable[[], None],
+    within_s: float | None = None,
+) -> int:
+    """Run a command to its end and return its exit status; a negative one is the signal that killed it.
+
+    However this returns or raises, none of the command's processes is left, nor their children.
+
+    Args:
+        command: program and arguments.
+        environment: beside this process's own.
+        log: gets all output; an earlier one is replaced.
+        mark: names the run among all processes of this machine.
+        look: called several times a second while the command runs.
+        within_s: most seconds; None: no limit.
+
+    Raises:
+        StageTimeoutError: it ran longer.
+        KeyboardInterrupt: this process was asked to stop; so were the command's, which had their grace period.
+    """
+    with _stoppable(), log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - the stages' commands, or the user's own trainer
+            list(command),
+            env={**os.environ, **environment, MARK_VARIABLE: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the stage in good order
+        )
+        try:
+            status = _watch(process, look, within_s)
+        except BaseException:
+            _stop(process)
+            raise
+        finally:
+            end_marked(mark)
+    if status is None:
+        raise StageTimeoutError
+    return status
+
+
+def end_marked(mark: str) -> int:
+    """Kill every process of a run that is still there, and return how many there were."""
+    found = [process for process in psutil.process_iter() if _is_marked(process, mark)]
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(found, timeout=GRACE_S)
+    return len(found)
+
+
+def _is_marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.pid != os.getpid() and process.environ().get(MARK_VARIABLE) == mark
+    except (psutil.Error, OSError):
+        return False  # another user's, or gone already
+
+
+def _watch(process: subprocess.Popen[bytes], look: Callable[[], None], within_s: float | None) -> int | None:
+    """Return the exit status; None: the time ran out, and the process is gone."""
+    deadline = None if within_s is None else time.monotonic() + within_s
+    while True:
+        try:
+            status = process.wait(timeout=LOOK_EVERY_S)
+        except subprocess.TimeoutExpired:
+            look()
+        else:
+            look()
+            return status
+        if deadline is not None and time.monotonic() > deadline:
+            _stop(process)
+            return None
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to stop, and kill it after the grace period, or at once when asked a second time."""
+    try:
+        process.terminate()
+        process.wait(timeout=GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Take SIGTERM and the end of the terminal as Ctrl-C."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,81 @@
+"""Parquet files, whole and broken."""
+
+from pathlib import Path
+from typing import Any
+
+import builders
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from neuroshard_trainer.data.parquet import ParquetSource
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.errors import DataError
+
+TABLES = (builders.table("user", num_embeddings=10), builders.table("words", num_embeddings=10))
+COLUMNS = {
+    "label": [0, 1, 1, 0],
+    "age": [0.5, 1.5, 2.5, 3.5],
+    "user": [4, None, 6, 7],
+    "words": [[1, 2], [], None, [3, None, 5]],
+}
+
+
+def source(folder: Path, row_group_size: int = 3, **columns: Any) -> ParquetSource:
+    """Return a file of four rows as samples."""
+    file = folder / "part.parquet"
+    pq.write_table(pa.table({**COLUMNS, **columns}), file, row_group_size=row_group_size)
+    return ParquetSource([file], features_of(TABLES), label_column="label", dense_columns=["age"])
+
+
+def test_lists_and_numbers_are_lookups(tmp_path: Path) -> None:
+    """A null looks nothing up, in a list or in place of it."""
+    made = source(tmp_path)
+    first, second = made.read(0), made.read(1)
+
+    assert made.block_sizes == (3, 1)
+    assert first.lookups["user"].values.tolist() == [4, 6]
+    assert first.lookups["user"].lengths.tolist() == [1, 0, 1]
+    assert first.lookups["words"].lengths.tolist() == [2, 0, 0]
+    assert second.lookups["words"].values.tolist() == [3, 5]
+    np.testing.assert_array_equal(first.dense, np.array([[0.5], [1.5], [2.5]], dtype=np.float32))
+    assert second.labels.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"user": ["a", "b", "c", "d"]}, "column user: is of type string, expected an integer or a list of integers"),
+        ({"age": [["x"]] * 4}, "column age: is of type list.*expected a number"),
+    ],
+    ids=["text", "list"],
+)
+def test_a_column_of_another_type_is_refused(tmp_path: Path, columns: dict[str, Any], expected: str) -> None:
+    """Before training, with the column's name."""
+    with pytest.raises(DataError, match=expected):
+        source(tmp_path, **columns)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    """With those that there are."""
+    pq.write_table(pa.table({"label": [0]}), tmp_path / "part.parquet")
+
+    with pytest.raises(DataError, match="has no column 'age'; it has label"):
+        ParquetSource([tmp_path / "part.parquet"], features_of(TABLES), label_column="label", dense_columns=["age"])
+
+
+def test_a_missing_number_is_named_with_its_row(tmp_path: Path) -> None:
+    """Rows count through the file."""
+    made = source(tmp_path, age=[0.5, 1.5, 2.5, None])
+
+    with pytest.raises(DataError, match="row 3, column age: is null"):
+        made.read(1)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    """A sentence, not Arrow's error."""
+    file = tmp_path / "part.parquet"
+    file.write_bytes(b"PAR1 but no more")
+
+    with pytest.raises(DataError, match="is no Parquet file that can be read"):
+        ParquetSource([file], features_of(TABLES), label_column="label", dense_columns=[])

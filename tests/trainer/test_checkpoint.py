@@ -1,0 +1,103 @@
+"""Checkpoint folders, and disks that are full."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.errors import StorageError
+
+MIB = 2**20
+
+
+def manifest(step: int) -> CheckpointManifest:
+    """Return what a checkpoint says of itself."""
+    return CheckpointManifest(
+        step=step, position=16 * step, world_size=1, plan_sha256="0" * 64, table_widths={"t": (4,)}, signature={}
+    )
+
+
+def steps(folder: Path) -> list[str]:
+    """Return what is in the folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_state_comes_back(tmp_path: Path, group: Any) -> None:
+    """Into the tensors that are there."""
+    checkpoints = CheckpointFolder(tmp_path / "new" / "checkpoints", keep=2, group=group)
+    checkpoints.prepare()
+    checkpoints.save({"model": {"w": torch.arange(5.0)}}, manifest(7))
+    live = torch.zeros(5)
+
+    ((folder, found),) = checkpoints.whole()
+    checkpoints.load(folder, {"model": {"w": live}})
+
+    assert live.tolist() == [0, 1, 2, 3, 4]
+    assert (found.step, found.position) == (7, 112)
+
+
+def test_the_newest_are_kept(tmp_path: Path, group: Any) -> None:
+    """Older ones go when a newer one is whole."""
+    checkpoints = CheckpointFolder(tmp_path, keep=2, group=group)
+    for step in (5, 10, 100):
+        checkpoints.save({"w": torch.ones(1)}, manifest(step))
+
+    assert steps(tmp_path) == ["step-00000010", "step-00000100"]
+    assert [found.step for _, found in checkpoints.whole()] == [100, 10]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    mount = subprocess.run(
+        ["/bin/mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mount.returncode:
+        pytest.skip("this machine mounts no file systems")
+    yield folder
+    subprocess.run(["/bin/umount", folder], check=True)
+
+
+def test_a_checkpoint_that_does_not_fit_is_not_begun(small_disk: Path, group: Any) -> None:
+    """The sentence has both numbers; the earlier checkpoint stays."""
+    checkpoints = CheckpointFolder(small_disk, keep=1, group=group)
+    checkpoints.save({"w": torch.ones(10)}, manifest(1))
+
+    with pytest.raises(StorageError, match=r"disk is full: a checkpoint needs 8388608 bytes, \d+ are free; free space"):
+        checkpoints.save({"w": torch.ones(2 * MIB)}, manifest(2))
+
+    assert steps(small_disk) == ["step-00000001"]
+
+
+def test_a_disk_that_fills_up_meanwhile_is_a_sentence_too(
+    small_disk: Path, group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written of the checkpoint is removed, so that the space is free again."""
+    checkpoints = CheckpointFolder(small_disk, keep=1, group=group)
+    checkpoints.save({"w": torch.ones(10)}, manifest(1))
+    real = shutil.disk_usage
+    answers = iter([shutil._ntuple_diskusage(2**40, 0, 2**40)])  # first there seems to be room
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: next(answers, None) or real(path))
+
+    with pytest.raises(StorageError, match="the disk is full"):
+        checkpoints.save({"w": torch.ones(2 * MIB)}, manifest(2))
+
+    assert steps(small_disk) == ["step-00000001"]
+    assert real(small_disk).free > 3 * MIB
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, group: Any) -> None:
+    """It names the folder."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StorageError, match="checkpoints: cannot be written: Not a directory"):
+        CheckpointFolder(tmp_path / "file" / "checkpoints", keep=1, group=group).prepare()

@@ -1,0 +1,267 @@
+"""The trainer as a command, on a process group of one."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.step_report import StepReport
+from neuroshard_trainer.__main__ import main
+from neuroshard_trainer.checkpoint import CheckpointManifest
+from neuroshard_trainer.live_sharding import LiveSharding
+from trainer_builders import job_data, plan_of, write_job, write_plan
+
+Run = Callable[..., ExitCode]
+WHOLE = 22
+"""Steps of the small job: 360 training samples by 16."""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Train a job in ``run`` below the test's folder; keyword arguments change its spec."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    write_plan(tmp_path, plan_of())
+
+    def train(*options: str, run_dir: str = "run", **spec: Any) -> ExitCode:
+        job = write_job(tmp_path, job_data(**spec))
+        places = ["--plan", str(tmp_path / "plan.json"), "--run-dir", str(tmp_path / run_dir)]
+        try:
+            return main([str(job), *places, *options])
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+    return train
+
+
+def progress(folder: Path) -> TrainingProgress:
+    """Return what a run says of itself."""
+    return TrainingProgress.read(folder / "progress.json")
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Return the steps of a run's checkpoints."""
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
+
+
+def weights_hash(folder: Path, step: int = WHOLE) -> dict[str, str]:
+    """Return the hashes of a checkpoint's tensors."""
+    manifest = CheckpointManifest.read(folder / "checkpoints" / f"step-{step:08d}" / "checkpoint.json")
+    return {name: digest for name, digest in manifest.files.items() if name != ".metadata"}
+
+
+def test_a_run_leaves_its_documents(run: Run, tmp_path: Path) -> None:
+    """Progress, step report, the live sharding and a checkpoint; the planted signal is learned."""
+    assert run(data={"numSamples": 4000}, training={"epochs": 2, "embeddingLearningRate": "0.1"}) == ExitCode.OK
+
+    folder = tmp_path / "run"
+    done = progress(folder)
+    assert (done.step, done.num_steps) == (450, 450)
+    assert done.metrics["auc"] > 0.7
+    assert done.metrics["normalized_entropy"] < 0.95
+    assert done.checkpoint_step == 450
+    report = StepReport.read(folder / "step-report.json")
+    live = LiveSharding.read(folder / "live-sharding.json")
+    assert report.plan_sha256 == live.plan_sha256
+    assert (report.first_step, report.num_steps, len(report.ranks)) == (350, 100, 1)
+    assert report.source.startswith("cpu:")
+    assert {name: len(shards) for name, shards in live.tables.items()} == {"user": 1, "item": 1, "country": 1}
+
+
+def test_a_continued_run_ends_as_one_that_was_not_stopped(run: Run, tmp_path: Path) -> None:
+    """To the last bit: weights, both optimizers, and the position in the data."""
+    assert run(run_dir="whole") == ExitCode.OK
+
+    assert run(training={"maxSteps": 9}) == ExitCode.OK
+    assert saved_steps(tmp_path / "run") == [9]
+    assert run() == ExitCode.OK
+
+    assert weights_hash(tmp_path / "run") == weights_hash(tmp_path / "whole")
+    assert progress(tmp_path / "run").metrics["auc"] == progress(tmp_path / "whole").metrics["auc"]
+
+
+def damage_bytes(folder: Path) -> None:
+    """Flip a bit in the middle of the tensors."""
+    file = folder / "__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_bytes,
+        lambda folder: (folder / ".metadata").unlink(),
+        lambda folder: (folder / "checkpoint.json").write_text("{"),
+    ],
+    ids=["a flipped bit", "a missing file", "a cut manifest"],
+)
+def test_a_damaged_checkpoint_is_passed_over(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, damage: Any
+) -> None:
+    """Training goes on from the one before, and comes to the same end."""
+    run(checkpoint={"everySteps": 6, "keep": 2}, training={"maxSteps": 15})
+    folder = tmp_path / "run"
+    assert saved_steps(folder) == [12, 15]
+    before = weights_hash(folder, 15)
+    damage(folder / "checkpoints" / "step-00000015")
+
+    assert run(training={"maxSteps": 15}) == ExitCode.OK
+
+    assert "step-00000015 is damaged" in caplog.text + capsys.readouterr().out
+    assert weights_hash(folder, 15) == before
+
+
+def test_unfinished_checkpoints_are_removed(run: Run, tmp_path: Path) -> None:
+    """What a killed run left in the middle of writing is none."""
+    part = tmp_path / "run" / "checkpoints" / ".step-00000099.part"
+    part.mkdir(parents=True)
+
+    assert run() == ExitCode.OK
+
+    assert saved_steps(tmp_path / "run") == [WHOLE]
+    assert not part.exists()
+
+
+def test_resume_policy_none_begins_anew(run: Run, tmp_path: Path) -> None:
+    """A checkpoint of the same step is replaced by the new run's."""
+    run(training={"maxSteps": 9})
+
+    assert run(checkpoint={"resumePolicy": "None"}, training={"seed": 1}) == ExitCode.OK
+
+    assert progress(tmp_path / "run").step == WHOLE
+
+
+def test_a_finished_run_is_evaluated_only(run: Run, tmp_path: Path) -> None:
+    """Starting it again trains no further."""
+    run()
+    before = progress(tmp_path / "run")
+
+    assert run() == ExitCode.OK
+
+    assert progress(tmp_path / "run").step == before.step == WHOLE
+    assert progress(tmp_path / "run").metrics["auc"] == before.metrics["auc"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"training": {"seed": 1}}, "was trained with spec.training.seed = 0, the job has 1"),
+        ({"model": {"overArchLayerSizes": [4]}}, "was trained with spec.model.architecture"),
+        ({"data": {"numSamples": 500}}, r"was trained with spec.data (training and held-out samples) = [360, 40]"),
+    ],
+    ids=["seed", "model", "data"],
+)
+def test_a_checkpoint_of_another_job_is_refused(
+    run: Run, capsys: pytest.CaptureFixture[str], spec: dict[str, Any], expected: str
+) -> None:
+    """Neither its tensors nor its position would mean the same."""
+    run(training={"maxSteps": 2})
+
+    assert run(**spec) == ExitCode.INVALID_INPUT
+
+    message = capsys.readouterr().err
+    assert expected in message
+    assert "resumePolicy: None" in message
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"data": {"format": "CriteoTSV", "path": "none.tsv", "numSamples": None}}, "none.tsv does not exist"),
+        ({"data": {"format": "Parquet", "path": "x.csv", "numSamples": None}}, "x.csv: is no Parquet file"),
+        ({"model": {"batchSizePerDevice": 400}}, "there are 360 training samples and one step takes 400"),
+        ({"model": {"embeddingOptimizer": "Adam"}}, "FBGEMM has no adam for the CPU"),
+        ({"training": {"steps": 3}}, "spec.training.steps: is not a known key"),
+        ({"training": {"embeddingLearningRate": "1e30"}}, "the loss is nan; lower spec.training.embeddingLearningRate"),
+    ],
+    ids=["no data", "other data", "too little data", "no kernel", "unknown field", "diverges"],
+)
+def test_a_job_that_cannot_be_trained_ends_in_a_sentence(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: dict[str, Any], expected: str
+) -> None:
+    """One line, which begins with the rank, and the code of invalid input."""
+    (tmp_path / "x.csv").write_text("a,b\n")
+
+    assert run(**spec) == ExitCode.INVALID_INPUT
+
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: rank 0: ")
+    assert expected in line
+
+
+def test_an_id_out_of_range_is_named(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """File, row, feature, and the rows that there are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = 100
+    columns: dict[str, list[Any]] = {name: [0] * count for name in ("label", "item", "country")}
+    columns |= {f"dense_{position}": [0.5] * count for position in range(3)}
+    pq.write_table(pa.table({**columns, "user": [[5]] * 40 + [[1, 60]] * 60}), tmp_path / "x.parquet")
+
+    assert run(data={"format": "Parquet", "path": "x.parquet", "numSamples": None}) == ExitCode.INVALID_INPUT
+
+    assert "x.parquet row 40: 'user' looks up row 60, table 'user' has rows 0 to 59" in capsys.readouterr().err
+
+
+def test_a_plan_for_more_processes_is_refused(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentence has both numbers."""
+    write_plan(tmp_path, plan_of(world_size=2))
+
+    assert run() == ExitCode.INVALID_INPUT
+
+    assert "is for 2 devices, there are 1 processes" in capsys.readouterr().err
+
+
+def test_a_taken_metrics_port_is_refused(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before training."""
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))  # noqa: S104 - where the server would listen
+        taken.listen()
+
+        assert run("--metrics-port", str(taken.getsockname()[1])) == ExitCode.INVALID_INPUT
+
+    assert "cannot be served (Address already in use)" in capsys.readouterr().err
+
+
+def test_an_unreadable_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the file's name."""
+    places = ["--plan", "plan.json", "--run-dir", str(tmp_path)]
+
+    assert main([str(tmp_path / "job.yaml"), *places]) == ExitCode.INVALID_INPUT
+
+    assert "job.yaml: does not exist" in capsys.readouterr().err
+
+
+def test_without_torchrun_the_trainer_says_how_to_start_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is one process of several."""
+    monkeypatch.delenv("RANK", raising=False)
+    job = write_job(tmp_path, job_data())
+
+    assert main([str(job), "--plan", "plan.json", "--run-dir", str(tmp_path)]) == ExitCode.INVALID_INPUT
+
+    assert "RANK is not set; start with `torchrun" in capsys.readouterr().err
+
+
+def test_a_run_directory_that_is_a_file_is_refused(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a matter of storage."""
+    (tmp_path / "run").touch()
+
+    assert run() == ExitCode.STORAGE
+
+    assert "cannot be written: File exists" in capsys.readouterr().err

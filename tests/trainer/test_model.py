@@ -1,0 +1,107 @@
+"""The model beside TorchRec's own."""
+
+from typing import Any
+
+import builders
+import pytest
+import torch
+from neuroshard_api.document import validated
+from neuroshard_api.job_model import Model
+from neuroshard_api.tables import DataType
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.model import RecommendationModel
+from torch import nn
+from torchrec.models.dlrm import DLRM, DLRM_DCN
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+SAMPLES = 6
+
+
+def model_of(*widths: int, **fields: Any) -> RecommendationModel:
+    """Return a model with tables t0, t1, ... of these widths, in memory."""
+    tables = [builders.table(f"t{index}", num_embeddings=10, embedding_dim=width) for index, width in enumerate(widths)]
+    inline = [{"name": table.name, "numEmbeddings": 10, "embeddingDim": table.embedding_dim} for table in tables]
+    sizes = {"numDenseFeatures": 3, "denseArchLayerSizes": [8], "overArchLayerSizes": [5]}
+    settings = validated(Model, {"embeddingTables": inline, **sizes, **fields}, where="spec.model")
+    torch.manual_seed(0)
+    made = RecommendationModel(settings, tables)
+    made.tables = made.tables.to_empty(device="cpu")
+    for weight in made.parameters():
+        nn.init.normal_(weight, std=0.3)
+    return made
+
+
+def inputs(num_tables: int) -> tuple[torch.Tensor, KeyedJaggedTensor]:
+    """Return dense features and two lookups of each table."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(SAMPLES, 3, generator=generator), KeyedJaggedTensor(
+        keys=[f"t{index}" for index in range(num_tables)],
+        values=torch.randint(10, (2 * SAMPLES * num_tables,), generator=generator),
+        lengths=torch.full((SAMPLES * num_tables,), 2),
+    )
+
+
+def torchrec_tables() -> EmbeddingBagCollection:
+    """Return two tables of width 8."""
+    return EmbeddingBagCollection(
+        tables=[
+            EmbeddingBagConfig(name=name, num_embeddings=10, embedding_dim=8, feature_names=[name])
+            for name in ("t0", "t1")
+        ]
+    )
+
+
+@pytest.mark.parametrize("architecture", ["DLRM", "DCNv2"])
+def test_equal_widths_give_torchrecs_model(architecture: str) -> None:
+    """With the same weights the logits are the same."""
+    if architecture == "DLRM":
+        ours = model_of(8, 8)
+        theirs: nn.Module = DLRM(torchrec_tables(), 3, [8, 8], [5, 1])
+    else:
+        ours = model_of(8, 8, architecture="DCNv2", crossNetwork={"numLayers": 2, "lowRankDim": 4})
+        theirs = DLRM_DCN(torchrec_tables(), 3, [8, 8], [5, 1], dcn_num_layers=2, dcn_low_rank_dim=4)
+    wanted = dict(theirs.state_dict())
+    parts = {
+        "tables.": "sparse_arch.embedding_bag_collection.",
+        "dense_arch.": "dense_arch.",
+        "interaction.interaction.": "inter_arch.crossnet." if architecture == "DCNv2" else "inter_arch.",
+        "over_arch.": "over_arch.",
+    }
+    for name, weight in ours.state_dict().items():
+        prefix = next(prefix for prefix in parts if name.startswith(prefix))
+        wanted[parts[prefix] + name.removeprefix(prefix)] = weight
+    theirs.load_state_dict(wanted)
+
+    dense, lookups = inputs(2)
+
+    torch.testing.assert_close(ours(dense, lookups), theirs(dense, lookups).squeeze(1))
+
+
+@pytest.mark.parametrize("architecture", ["DLRM", "DCNv2"])
+def test_tables_of_several_widths_are_joined(architecture: str) -> None:
+    """Each of them, and the dense features, decide the logits."""
+    made = model_of(16, 4, 8, architecture=architecture)
+    dense, lookups = inputs(3)
+    dense.requires_grad_()
+
+    logits = made(dense, lookups)
+    logits.sum().backward()
+
+    assert logits.shape == (SAMPLES,)
+    assert dense.grad is not None
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in made.tables.parameters())
+
+
+def test_int8_tables_are_refused() -> None:
+    """TorchRec does not train them."""
+    table = builders.table("t0", data_type=DataType.INT8)
+
+    with pytest.raises(InputError, match="table 't0' is of type INT8"):
+        RecommendationModel(
+            validated(
+                Model, {"embeddingTables": [{"name": "t0", "numEmbeddings": 1, "embeddingDim": 4}]}, where="spec.model"
+            ),
+            [table],
+        )

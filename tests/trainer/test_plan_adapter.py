@@ -1,0 +1,95 @@
+"""Plans as TorchRec takes them, and plans that do not fit."""
+
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from neuroshard_api.plan import Plan, ShardingType
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
+from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding
+from trainer_builders import TABLES, plan_of, write_plan
+
+CUT = plan_of({"user": ((1, 16), (0, 4), (1, 12))}, world_size=2)
+
+
+def test_torchrec_gets_its_own_types() -> None:
+    """An explicit spec with a fused kernel for every table; the default kernel would be a dense one."""
+    tables: Any = sharding_plan(CUT, module_path="model.tables").plan["model.tables"]
+
+    assert all(isinstance(each, ParameterSharding) for each in tables.values())
+    user = tables["user"]
+    assert isinstance(user.sharding_spec, EnumerableShardingSpec)
+    assert (user.sharding_type, user.compute_kernel, user.ranks) == ("column_wise", "fused", [1, 0, 1])
+    assert [shard.shard_sizes for shard in user.sharding_spec.shards] == [[60, 16], [60, 4], [60, 12]]
+    assert [str(shard.placement) for shard in user.sharding_spec.shards] == [
+        "rank:1/cuda:1",
+        "rank:0/cuda:0",
+        "rank:1/cuda:1",
+    ]
+
+
+def test_whole_tables_beside_cut_ones_share_their_kernel() -> None:
+    """One sharding type for all: TorchRec makes a kernel and an all-to-all for each."""
+    tables: Any = sharding_plan(CUT, module_path="tables").plan["tables"]
+
+    assert {each.sharding_type for each in tables.values()} == {"column_wise"}
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """For the model's tables, or for its own."""
+    file = write_plan(tmp_path, CUT)
+
+    assert read_plan(file, world_size=2) == read_plan(file, world_size=2, tables=TABLES) == CUT
+
+
+def with_shards(**fields: Any) -> Plan:
+    """Return the plan with fields of its first shard replaced."""
+    user = CUT.tables[0]
+    shards = (user.shards[0].model_copy(update=fields), *user.shards[1:])
+    return CUT.model_copy(update={"tables": (user.model_copy(update={"shards": shards}), *CUT.tables[1:])})
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (plan_of(world_size=4), r"is for 4 devices, there are 2 processes"),
+        (plan_of(tables=TABLES[:2], world_size=2), r"has no table 'country', which the model has"),
+        (
+            plan_of(tables=(*TABLES, builders.table("city")), world_size=2),
+            r"has a table 'city', which the model has",
+        ),
+        (
+            plan_of(tables=(builders.table("user", num_embeddings=61, embedding_dim=32), *TABLES[1:]), world_size=2),
+            r"table 'user' has 61 x 32 FP32, the model's has 60 x 32 FP32",
+        ),
+        (with_shards(num_columns=12), r"table 'user' has a shard of columns 16 to 20 behind column 12"),
+        (with_shards(num_rows=30), r"table 'user' has a shard without all its rows"),
+        (CUT.model_copy(update={"tables": CUT.tables[:2]}), r"has no table 'country'"),
+        (CUT.model_copy(update={"tables": CUT.tables[::-1]}), r"not stand in the order of its request"),
+    ],
+    ids=["world size", "table missing", "table extra", "rows", "gap", "part of the rows", "not placed", "order"],
+)
+def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, plan: Plan, expected: str) -> None:
+    """The sentence begins with the file and names the table."""
+    with pytest.raises(InputError, match=rf"plan.json: .*{expected}"):
+        read_plan(write_plan(tmp_path, plan), world_size=2, tables=TABLES)
+
+
+def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
+    """With the place of the damage."""
+    file = tmp_path / "plan.json"
+    file.write_text(CUT.to_json()[:-100])
+
+    with pytest.raises(InputError, match="is not complete JSON"):
+        read_plan(file, world_size=2)
+
+
+def test_row_wise_tables_cannot_be_run() -> None:
+    """The costs do not know them."""
+    by_rows = CUT.tables[1].model_copy(update={"sharding_type": ShardingType.ROW_WISE})
+    plan = CUT.model_copy(update={"tables": (CUT.tables[0], by_rows, CUT.tables[2])})
+
+    with pytest.raises(InputError, match="is row_wise"):
+        sharding_plan(plan, module_path="tables")

@@ -1,0 +1,166 @@
+"""Step times, on a sharded model of one process."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from neuroshard_api.document import validated
+from neuroshard_api.job_model import Model
+from neuroshard_api.step_report import RankTimes, StepReport
+from neuroshard_api.tables import Optimizer
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import embedding_sharder
+from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.prometheus import prometheus_writer
+from neuroshard_trainer.step_reporter import StepReporter, _covered_ms
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from trainer_builders import TABLES, job_data, plan_of, write_plan
+
+SAMPLES = 64
+
+
+def sharded(group: Any) -> DistributedModelParallel:
+    """Return a small model under its plan."""
+    model = RecommendationModel(validated(Model, job_data()["spec"]["model"], where="spec.model"), TABLES)
+    sharder = embedding_sharder(Optimizer.SGD, learning_rate=0.1, device=torch.device("cpu"))
+    return DistributedModelParallel(
+        model,
+        env=ShardingEnv.from_process_group(group),
+        device=torch.device("cpu"),
+        plan=sharding_plan(plan_of(), module_path=TABLES_PATH, compute_device="cpu"),
+        sharders=[sharder],
+    )
+
+
+def batch() -> tuple[torch.Tensor, KeyedJaggedTensor]:
+    """Return dense features and one lookup of each table."""
+    lookups = KeyedJaggedTensor(
+        keys=[table.name for table in TABLES],
+        values=torch.zeros(SAMPLES * len(TABLES), dtype=torch.int64),
+        lengths=torch.ones(SAMPLES * len(TABLES), dtype=torch.int32),
+    )
+    return torch.zeros(SAMPLES, 3), lookups
+
+
+def trained(model: DistributedModelParallel, reporter: StepReporter, num_steps: int, *, wait_ms: float = 0) -> None:
+    """Take some steps; the data comes late by ``wait_ms``."""
+
+    def batches() -> Any:
+        for _ in range(num_steps):
+            until = time.perf_counter() + wait_ms / 1000
+            while time.perf_counter() < until:
+                pass
+            yield batch()
+
+    for dense, lookups in reporter.steps(batches()):
+        torch.autograd.backward(model(dense, lookups).sum())
+
+
+def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
+    """The parts are there, and make up no more than the step."""
+    reports: list[StepReport] = []
+    model = sharded(group)
+    reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append, report_every=4, first_step=8)
+
+    trained(model, reporter, 6, wait_ms=3)
+
+    assert [(report.first_step, report.num_steps) for report in reports] == [(8, 4), (8, 6)]
+    times = reports[-1].ranks[0].model_dump()
+    parts = [times[name] for name in times if name not in {"rank", "step_ms"}]
+    assert all(part > 0 for part in parts)
+    assert times["data_wait_ms"] >= 3
+    assert sum(parts) <= 1.5 * times["step_ms"]
+
+
+def test_the_window_slides(tmp_path: Path, group: Any) -> None:
+    """Medians are over the last steps."""
+    file = tmp_path / "step-report.json"
+    model = sharded(group)
+    reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=file, report_every=100, window=3)
+
+    trained(model, reporter, 5)
+
+    report = StepReport.read(file)
+    assert (report.first_step, report.num_steps) == (2, 3)
+
+
+def test_what_follows_the_end_of_a_step_is_not_counted(tmp_path: Path, group: Any) -> None:
+    """An evaluation may last as long as it likes, and its lookups are none of the step's."""
+    reports: list[StepReport] = []
+    model = sharded(group)
+    reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append)
+
+    for dense, lookups in reporter.steps([batch()]):
+        reporter.end_step()
+        with torch.no_grad():
+            model(dense, lookups)
+
+    assert reports[0].num_steps == 1
+    assert reports[0].ranks[0].forward_compute_ms == 0
+
+
+def test_prometheus_sees_the_report(tmp_path: Path) -> None:
+    """In seconds, by rank and part; the file is written as well."""
+    import socket
+    from urllib.request import urlopen
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    times = dict.fromkeys((name for name in RankTimes.model_fields if name.endswith("_ms")), 250.0)
+    report = StepReport(
+        source="cpu:test", plan_sha256="0" * 64, first_step=10, num_steps=5, ranks=(RankTimes(rank=0, **times),)
+    )
+
+    prometheus_writer(tmp_path / "step-report.json", port)(report)
+
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        text = answer.read().decode()
+    assert 'neuroshard_step_seconds{part="dense",rank="0"} 0.25' in text
+    assert "neuroshard_training_steps 15.0" in text
+    assert StepReport.read(tmp_path / "step-report.json") == report
+
+
+@pytest.mark.parametrize(
+    ("spans", "without", "expected"),
+    [
+        ([(0, 2), (5, 6)], [], 3),
+        ([(0, 4), (2, 6)], [], 6),
+        ([(0, 10)], [(2, 4), (3, 5)], 7),
+        ([(0, 2)], [(0, 2)], 0),
+        ([(1, 3)], [(0, 2)], 1),
+        ([], [(0, 2)], 0),
+    ],
+    ids=["apart", "overlapping", "a hole", "hidden", "half hidden", "nothing"],
+)
+def test_hidden_communication_does_not_count(
+    spans: Sequence[tuple[float, float]], without: Sequence[tuple[float, float]], expected: float
+) -> None:
+    """Only what delays the step."""
+    assert _covered_ms(spans, without=without) == expected
+
+
+def test_a_model_that_is_not_sharded_is_refused(tmp_path: Path, group: Any) -> None:  # noqa: ARG001 - a group is there
+    """There is nothing to measure."""
+    with pytest.raises(InputError, match="no sharded EmbeddingBagCollection"):
+        StepReporter(torch.nn.Linear(1, 1), write_plan(tmp_path, plan_of()), write=tmp_path / "report.json")
+
+
+def test_a_live_sharding_that_is_not_the_plans_is_refused(group: Any) -> None:
+    """The table is named, with what the plan and the ranks have."""
+    model = sharded(group)
+    prove_sharding(model, plan_of(), group)
+
+    with pytest.raises(
+        InputError,
+        match=r"table 'user' is not sharded as the plan says: the plan has columns 0 to 16 on rank 0, columns 16 to 32 "
+        r"on rank 1, the ranks hold columns 0 to 32 on rank 0",
+    ):
+        prove_sharding(model, plan_of({"user": ((0, 16), (1, 16))}, world_size=2), group)
