@@ -96,6 +96,8 @@ class Controller:
                 await self._resync()
             except ApiError as error:
                 logger.warning("jobs could not be listed: %s", error)
+            except Exception:
+                logger.exception("jobs could not be listed")
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _resync(self) -> None:

@@ -149,7 +149,8 @@ def _have(
     reason = Reason.PLAN_GIVEN if given else Reason.PLAN_WRITTEN
     message = f"{plan.num_tables} tables on {plan.world_size} devices by {plan.algorithm} in ConfigMap {name}"
     before = view.status.cost or Cost()
-    is_other = view.status.plan is None or view.status.plan.hash != plan.hash
+    digest = f"sha256:{plan.hash}"
+    is_other = view.status.plan is None or view.status.plan.hash != digest
     measured = None if is_other else before.measured
     step = Step(
         shown=Stage.LAUNCHING,
@@ -162,7 +163,7 @@ def _have(
         facts={
             "plan": PlanStatus(
                 config_map_ref=ConfigMapReference(name=name, key=plan.key),
-                hash=f"sha256:{plan.hash}",
+                hash=digest,
                 inputs_hash=inputs_hash,
                 algorithm=plan.algorithm,
                 world_size=plan.world_size,
@@ -196,7 +197,7 @@ def _attempt(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algori
         stuck = trouble(view.pods_of(job))
         if stuck:
             return _active(Reason.PODS_PENDING, f"the planner's pod does not start: {stuck}", name)
-        return _active(Reason.PLANNER_RUNNING, f"Job {name} plans", name)
+        return _active(Reason.PLANNER_RUNNING, _plans(view, name), name)
     if not outcome.succeeded:
         return _failed_job(view, job, cause_of(job, view.observed.pods))
     if result is not None and isinstance(result.document, Unreadable):
@@ -210,6 +211,10 @@ def _attempt(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algori
         message = "the planner is done; its plan is on the way"
         return _active(Reason.PLANNER_RUNNING, message, name, look_again_s=seconds_until(late, view.now))
     return _unusable("the planner ended well and published no plan")
+
+
+def _plans(view: View, name: str) -> str:
+    return f"Job {name} plans for {view.spec.trainer.world_size} devices"
 
 
 def _start(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> Step:
@@ -231,8 +236,7 @@ def _start(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorith
     result = names.result(name)
     job = planner_job(view, inputs_hash=inputs_hash, request=manifest, bundle=profiled.bundle, result=result)
     actions, events = ensured(view, [*access(view, names.PLANNER, result), manifest, job])
-    message = f"Job {name} plans {len(tables.tables)} tables for {view.spec.trainer.world_size} devices"
-    return _active(Reason.PLANNER_RUNNING, message, name, actions=actions, events=events)
+    return _active(Reason.PLANNER_RUNNING, _plans(view, name), name, actions=actions, events=events)
 
 
 def _failed_job(view: View, job: ChildJob, cause: Cause) -> Step:
