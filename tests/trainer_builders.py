@@ -111,9 +111,10 @@ def samples(count: int, features: Sequence[str], *, num_rows: int = 7, seed: int
 def process_group_of_one() -> Iterator[Any]:
     """Make this process a group of one, as torchrun makes many; yields the group."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
 
     with tempfile.TemporaryDirectory() as folder:
-        dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 1), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=FileStore(f"{folder}/store", 1), rank=0, world_size=1)
         try:
             yield dist.group.WORLD
         finally:

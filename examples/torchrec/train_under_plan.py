@@ -1,8 +1,8 @@
 """A training script of your own that runs under a plan of NeuroShard: one process of a torchrun.
 
-    torchrun --standalone --nproc-per-node 2 train_under_plan.py sharding.json
+    torchrun --standalone --nproc-per-node 2 train_under_plan.py plan.json
 
-The plan was exported for --compute-device cpu and --module-path tables; docs/guides/use-with-torchrec.md has the steps.
+Rank 0 writes step-report.json beside the plan; docs/guides/bring-your-own-trainer.md has the steps.
 """  # noqa: INP001 - a script, not a package
 
 import csv
@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_api.torchrec_plan import TorchRecPlan
-from neuroshard_trainer.plan_adapter import load_sharding_plan
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
+from neuroshard_trainer.step_reporter import StepReporter
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
@@ -26,7 +27,7 @@ STEPS = 3
 
 
 class Model(torch.nn.Module):
-    """A few tables and one dense layer. The tables' path in the model is ``tables``: the exported module path."""
+    """A few tables and one dense layer. The tables' path in the model is ``tables``, as the adapter is told."""
 
     def __init__(self, configs: list[EmbeddingBagConfig]) -> None:
         super().__init__()
@@ -44,27 +45,25 @@ def main(plan_file: Path) -> None:
     """Train a few steps."""
     dist.init_process_group("gloo")  # nccl on GPUs
     configs = read_configs(Path(__file__).with_name("tables.csv"))
-    exported = TorchRecPlan.read(plan_file)
-    if exported.world_size != dist.get_world_size():
-        raise SystemExit(
-            f"{plan_file} is for {exported.world_size} processes, torchrun started {dist.get_world_size()}"
-        )
+    plan = read_plan(plan_file, world_size=dist.get_world_size())
     model = DistributedModelParallel(
         Model(configs),
         env=ShardingEnv.from_process_group(dist.group.WORLD),
         device=torch.device("cpu"),  # torch.device("cuda", local_rank) on GPUs
-        plan=load_sharding_plan(exported),
+        plan=sharding_plan(plan, module_path="tables", compute_device="cpu"),  # "cuda" on GPUs
         sharders=[
             EmbeddingBagCollectionSharder(
                 fused_params={"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": 0.1}
             )
         ],
     )
+    prove_sharding(model, plan)
     dense = [weight for name, weight in model.named_parameters() if "tables" not in name]
     dense_optimizer = torch.optim.SGD(dense, lr=0.1)  # the tables' optimizer is fused into their backward pass
     torch.manual_seed(dist.get_rank())
     lookups, labels = random_batch(configs), torch.randint(2, (SAMPLES,)).float()
-    for step in range(STEPS):
+    reporter = StepReporter(model, plan_file, write=plan_file.with_name("step-report.json"))
+    for step, (lookups, labels) in enumerate(reporter.steps([(lookups, labels)] * STEPS)):
         dense_optimizer.zero_grad()
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(lookups), labels)
         loss.backward()

@@ -1,111 +1,111 @@
-"""One process of a torchrun: shards a module under each exported plan and holds it against the unsharded module.
+"""One process of a torchrun: trains one step under each plan and holds it against the unsharded model.
 
-Arguments: files of exported plans. Every table is looked up by one feature of its own name. Exits with an error where
-outputs differ before or after one SGD step.
+Arguments: plan files. Exits with an error where logits differ before or after the step.
 """
 
+import logging
 import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_api.torchrec_plan import TorchRecParameter, TorchRecPlan
-from neuroshard_trainer.plan_adapter import load_sharding_plan
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from neuroshard_api.document import validated
+from neuroshard_api.job_model import Architecture, Model
+from neuroshard_api.tables import Optimizer
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import embedding_sharder
+from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from trainer_builders import TABLES, job_data
 
-LEARNING_RATE = 0.1
+LEARNING_RATE = 0.5
 SAMPLES = 16  # of each rank
-LOOKUPS = 3  # of each sample and feature
+CPU = torch.device("cpu")
+Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
 
 
 def main(files: list[str]) -> None:
-    """Check every file's plan."""
+    """Check every file's plan, with either architecture."""
+    logging.disable(logging.WARNING)
     dist.init_process_group("gloo")
-    for file in files:
-        check(TorchRecPlan.read(Path(file)))
+    for index, file in enumerate(files):
+        check(Path(file), list(Architecture)[index % 2])
     dist.destroy_process_group()
 
 
-def check(exported: TorchRecPlan) -> None:
-    """Compare lookups, and lookups after one step, of the sharded and the unsharded module."""
-    (shapes,) = (
-        {name: shape_of(parameter) for name, parameter in tables.items()} for tables in exported.modules.values()
-    )
+def check(file: Path, architecture: Architecture) -> None:
+    """Compare logits, and logits after one step, of the sharded and the unsharded model."""
+    plan = read_plan(file, world_size=dist.get_world_size(), tables=TABLES)
+    settings = validated(Model, {**job_data()["spec"]["model"], "architecture": architecture}, where="spec.model")
     torch.manual_seed(0)
-    weights = {name: torch.randn(shape) for name, shape in shapes.items()}
-    batches = [batch(shapes, seed) for seed in range(dist.get_world_size())]
-    plain = module(shapes)
-    plain.load_state_dict({f"embedding_bags.{name}.weight": weight for name, weight in weights.items()})
+    plain = RecommendationModel(settings, TABLES)
+    plain.tables = plain.tables.to_empty(device="cpu")
+    for weight in plain.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    world = dist.group.WORLD
+    assert world is not None
     sharded = DistributedModelParallel(
-        module(shapes),
-        env=ShardingEnv.from_process_group(dist.group.WORLD),
-        device=torch.device("cpu"),
-        plan=load_sharding_plan(exported),
-        sharders=[
-            EmbeddingBagCollectionSharder(
-                fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": LEARNING_RATE}
-            )
-        ],
+        RecommendationModel(settings, TABLES),
+        env=ShardingEnv.from_process_group(world),
+        device=CPU,
+        plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+        sharders=[embedding_sharder(Optimizer.SGD, learning_rate=LEARNING_RATE, device=CPU)],
     )
-    copy_weights(sharded, weights)
-    own = batches[dist.get_rank()]
-    before = sharded(own).to_dict()
-    compare(before, plain(own).to_dict())
-    sum(output.square().sum() for output in before.values()).backward()
-    # The fused optimizer has stepped; TorchRec averages gradients over the ranks.
-    loss = sum(output.square().sum() for each in batches for output in plain(each).to_dict().values())
-    (loss / dist.get_world_size()).backward()
+    prove_sharding(sharded, plan)
+    copy_weights(sharded, plain.state_dict())
+    batches = [batch(seed) for seed in range(dist.get_world_size())]
+    dense, lookups, labels = batches[dist.get_rank()]
+    before = sharded(dense, lookups)
+    torch.testing.assert_close(before, plain(dense, lookups))
+    torch.autograd.backward(binary_cross_entropy_with_logits(before, labels))
+    losses = [binary_cross_entropy_with_logits(plain(dense, lookups), labels) for dense, lookups, labels in batches]
+    torch.autograd.backward(torch.stack(losses).mean())  # gradients of the sharded model are means over the ranks
     with torch.no_grad():
+        for name, weight in sharded.named_parameters():
+            if not name.startswith(f"{TABLES_PATH}."):  # the tables' optimizer has stepped in their backward pass
+                descend(weight)
         for weight in plain.parameters():
-            weight.sub_(LEARNING_RATE * weight.grad)
-    compare(sharded(own).to_dict(), plain(own).to_dict())
+            descend(weight)
+    after = sharded(dense, lookups)
+    torch.testing.assert_close(after, plain(dense, lookups), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(after, before, rtol=1e-2), "the step changed nothing that could be compared"
 
 
-def shape_of(parameter: TorchRecParameter) -> tuple[int, int]:
-    """Return rows and columns of a table from its shards."""
-    last = parameter.shards[-1]
-    return last.shard_sizes[0], last.shard_offsets[1] + last.shard_sizes[1]
+def descend(weight: torch.Tensor) -> None:
+    """Take one step of SGD."""
+    assert weight.grad is not None
+    weight.sub_(weight.grad, alpha=LEARNING_RATE)
 
 
-def module(shapes: dict[str, tuple[int, int]]) -> EmbeddingBagCollection:
-    """Return the tables as one module."""
-    return EmbeddingBagCollection(
-        tables=[
-            EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=columns, feature_names=[name])
-            for name, (rows, columns) in shapes.items()
-        ]
-    )
-
-
-def batch(shapes: dict[str, tuple[int, int]], seed: int) -> KeyedJaggedTensor:
-    """Return random lookups of one rank."""
+def batch(seed: int) -> Batch:
+    """Return random samples of one rank."""
     generator = torch.Generator().manual_seed(seed)
-    values = [torch.randint(rows, (SAMPLES * LOOKUPS,), generator=generator) for rows, _ in shapes.values()]
-    return KeyedJaggedTensor(
-        keys=list(shapes), values=torch.cat(values), lengths=torch.full((len(shapes) * SAMPLES,), LOOKUPS)
+    lengths = torch.randint(4, (len(TABLES), SAMPLES), generator=generator)
+    values = [
+        torch.randint(table.num_embeddings, (int(count),), generator=generator)
+        for table, count in zip(TABLES, lengths.sum(dim=1), strict=True)
+    ]
+    lookups = KeyedJaggedTensor(
+        keys=[table.name for table in TABLES], values=torch.cat(values), lengths=lengths.flatten()
     )
+    labels = torch.randint(2, (SAMPLES,), generator=generator).float()
+    return torch.randn(SAMPLES, 3, generator=generator), lookups, labels
 
 
 def copy_weights(sharded: DistributedModelParallel, weights: dict[str, torch.Tensor]) -> None:
-    """Write each rank's slices of the weights into its shards."""
-    for key, tensor in sharded.state_dict().items():
-        name = key.removeprefix("embedding_bags.").removesuffix(".weight")
+    """Write the unsharded model's weights into the sharded one, each rank its slices of the tables."""
+    for name, tensor in sharded.state_dict().items():
+        if not isinstance(tensor, ShardedTensor):
+            tensor.copy_(weights[name])
+            continue
         for shard in tensor.local_shards():
-            row, column = shard.metadata.shard_offsets
-            rows, columns = shard.metadata.shard_sizes
+            (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
             shard.tensor.copy_(weights[name][row : row + rows, column : column + columns])
-
-
-def compare(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
-    """Raise AssertionError where outputs differ."""
-    for name, output in wanted.items():
-        torch.testing.assert_close(found[name], output, rtol=1e-5, atol=1e-5)
 
 
 if __name__ == "__main__":

@@ -31,11 +31,15 @@ class TrainingState:
 
     def tensors(self) -> State:
         """Return the state as torch.distributed.checkpoint takes it. Tables are whole tensors of many shards."""
-        return {
+        tables_state = self.model.fused_optimizer.state_dict()["state"]
+        dense_state = self.dense_optimizer.state_dict()["state"]
+        state = {
             "model": self.model.state_dict(),
-            "tables_optimizer": self.model.fused_optimizer.state_dict()["state"],
-            "dense_optimizer": self.dense_optimizer.state_dict()["state"],
+            # An empty mapping, as of SGD or of a rank without tables, would count as a value of its own.
+            "tables_optimizer": {name: tensors for name, tensors in tables_state.items() if tensors},
+            "dense_optimizer": {name: tensors for name, tensors in dense_state.items() if tensors},
         }
+        return {part: tensors for part, tensors in state.items() if tensors}
 
     def load(self, checkpoints: CheckpointFolder, folder: Path, old_widths: TableWidths) -> None:
         """Take over a checkpoint. All ranks must call this.
@@ -55,7 +59,7 @@ class TrainingState:
         state = dict(self.tensors())
         per_row: list[_Recut] = []
         tables_state = {}
-        for key, tensors in state["tables_optimizer"].items():
+        for key, tensors in state.get("tables_optimizer", {}).items():
             name = key.rsplit("embedding_bags.", 1)[1].removesuffix(".weight")
             tables_state[key] = dict(tensors)
             for part, tensor in tensors.items():
@@ -64,7 +68,9 @@ class TrainingState:
                     recut = _Recut.of(tensor, old_widths[name], self.widths[name])
                     tables_state[key][part] = recut.old
                     per_row.append(recut)
-        checkpoints.load(folder, {**state, "tables_optimizer": tables_state})
+        if tables_state:
+            state["tables_optimizer"] = tables_state
+        checkpoints.load(folder, state)
         for recut in per_row:
             recut.apply()
 

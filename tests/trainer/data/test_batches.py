@@ -50,7 +50,7 @@ def maker(rank: int = 0, world_size: int = 1, batch_size: int = 8, source: Numbe
 
 def numbers(batch: Batch) -> list[int]:
     """Return the samples' numbers."""
-    return batch.lookups["number"].values().tolist()
+    return [int(number) for number in batch.lookups["number"].values()]
 
 
 def test_a_batch_keeps_each_samples_parts_together() -> None:

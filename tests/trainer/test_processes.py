@@ -1,0 +1,199 @@
+"""Several processes under torchrun: the same numbers as one, orderly stops, and lost processes."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import builders
+import psutil
+import pytest
+import torch.distributed as dist
+from exact_costs import ExactCosts
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.step_report import StepReport
+from neuroshard_api.table_files import read_table_set
+from neuroshard_api.torchrec_plan import TorchRecPlan
+from neuroshard_planner.search import plan as search
+from neuroshard_trainer.__main__ import main
+from neuroshard_trainer.plan_adapter import load_sharding_plan
+from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "torchrec"
+TWO_PROCESSES: Mapping[str, Cuts] = {
+    "table-wise": {},
+    "column-wise": {"user": ((0, 16), (1, 16)), "item": ((1, 16), (0, 16))},
+    "uneven": {"user": ((1, 28), (0, 4)), "country": ((0, 12), (1, 4))},
+    "repeated-rank": {"user": ((1, 12), (0, 8), (1, 12)), "item": ((0, 12), (0, 20))},
+}
+FOUR_PROCESSES: Mapping[str, Cuts] = {
+    "table-wise": {},
+    "column-wise": {"user": ((0, 8), (1, 8), (2, 8), (3, 8)), "item": ((3, 16), (2, 16))},
+    "uneven and idle": {"user": ((3, 20), (1, 12)), "item": ((1, 32),), "country": ((1, 16),)},
+    "repeated-rank": {"user": ((2, 4), (0, 8), (2, 20)), "country": ((3, 4), (3, 12))},
+}
+
+
+@contextmanager
+def processes(count: int, *arguments: str | Path) -> Iterator["subprocess.Popen[str]"]:
+    """Start processes that write to one pipe; none of them outlives the block."""
+    command = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node", str(count)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1"}
+    started = subprocess.Popen(
+        [*command, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            for child in psutil.Process(started.pid).children(recursive=True):
+                child.kill()
+            started.kill()
+        started.wait()
+        assert started.stdout is not None
+        started.stdout.close()
+
+
+def succeeds(count: int, *arguments: str | Path) -> str:
+    """Return what the processes print; they end well."""
+    with processes(count, *arguments) as started:
+        printed, _ = started.communicate()
+    assert started.returncode == 0, printed
+    return printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "cuts"), [(2, TWO_PROCESSES), (4, FOUR_PROCESSES)], ids=["2", "4"])
+def test_every_plan_computes_what_the_unsharded_model_does(
+    tmp_path: Path, count: int, cuts: Mapping[str, Cuts]
+) -> None:
+    """Logits before and after one update of all weights, with both architectures."""
+    files = [write_plan(tmp_path, plan_of(cut, world_size=count), f"{name}.json") for name, cut in cuts.items()]
+
+    succeeds(count, Path(__file__).with_name("parity_worker.py"), *files)
+
+
+@pytest.mark.slow
+def test_the_guides_script_trains_under_a_plan(tmp_path: Path) -> None:
+    """The example in docs/guides/bring-your-own-trainer.md runs as it stands there, and reports its steps."""
+    request = builders.request(num_devices=2).model_copy(update={"tables": read_table_set(EXAMPLE / "tables.csv")})
+    plan = search(request, bundle=ExactCosts(request.topology.device))
+    file = write_plan(tmp_path, plan)
+
+    printed = succeeds(2, EXAMPLE / "train_under_plan.py", file)
+
+    losses = [float(line.split()[-1]) for line in printed.splitlines() if line.startswith("step ")]
+    assert len(losses) == 3
+    assert losses[2] < losses[0]
+    assert StepReport.read(tmp_path / "step-report.json").num_steps == 3
+
+
+def test_the_guides_loader_without_neuroshard_gives_the_same_plan(tmp_path: Path) -> None:
+    """The few lines of docs/reference/torchrec-export.md read what this package writes."""
+    exported = TorchRecPlan.of(plan_of(TWO_PROCESSES["repeated-rank"], world_size=2))
+    file = tmp_path / "sharding.json"
+    file.write_text(exported.to_json())
+    page = (ROOT / "docs" / "reference" / "torchrec-export.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102 - the page's own lines
+
+    assert names["read_sharding_plan"](file) == load_sharding_plan(TorchRecPlan.read(file))
+
+
+SPEC: Mapping[str, Any] = {
+    "data": {"numSamples": 100_000, "validationPercent": 1},
+    "model": {"embeddingOptimizer": "SGD"},
+    "training": {"logEverySteps": 10, "reportEverySteps": 10, "evalEverySteps": 100_000, "denseOptimizer": "Adam"},
+}
+
+
+def options(folder: Path, *, cuts: Cuts, world_size: int, run_dir: str, **training: Any) -> list[str]:
+    """Write job and plan, and return the trainer's arguments; a step is 16 samples of all ranks together."""
+    model = {**SPEC["model"], "batchSizePerDevice": 16 // world_size}
+    spec = {**SPEC, "model": model, "training": {**SPEC["training"], **training}}
+    job = write_job(folder, job_data(world_size=world_size, **spec))
+    plan = write_plan(folder, plan_of(cuts, world_size=world_size))
+    return [str(job), "--plan", str(plan), "--run-dir", str(folder / run_dir)]
+
+
+def lines_until(started: "subprocess.Popen[str]", pattern: str) -> Sequence[str]:
+    """Read lines up to one that matches."""
+    assert started.stdout is not None
+    seen = []
+    for line in started.stdout:
+        seen.append(line)
+        if re.search(pattern, line):
+            return seen
+    raise AssertionError("the processes ended before:\n" + "".join(seen))
+
+
+def run_alone(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]) -> None:
+    """Train in this process, as the only rank."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    world = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in world.items():
+        monkeypatch.setenv(name, str(value))
+    try:
+        assert main(arguments) == ExitCode.OK
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one rank to two under a cut plan, stopped, and back to one: the numbers of a run that was never stopped."""
+    run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir="run", maxSteps=7))
+    with monkeypatch.context() as clean:
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            clean.delenv(name)
+        arguments = options(tmp_path, cuts=TWO_PROCESSES["repeated-rank"], world_size=2, run_dir="run")
+        with processes(2, "-m", "neuroshard_trainer", *arguments) as started:
+            began = lines_until(started, "step 20 of")
+            started.send_signal(signal.SIGTERM)
+            printed, _ = started.communicate()
+
+    assert started.returncode == ExitCode.STOPPED, printed
+    assert any("going on from step 7" in line for line in began)
+    stopped = max(int(path.name[5:]) for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert f"step {stopped} is saved" in printed
+    report = StepReport.read(tmp_path / "run" / "step-report.json")
+    assert [times.rank for times in report.ranks] == [0, 1]
+    assert all(times.forward_communication_ms > 0 < times.backward_communication_ms for times in report.ranks)
+    for run_dir in ("run", "whole"):
+        run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir=run_dir, maxSteps=stopped + 10))
+    ended, whole = (TrainingProgress.read(tmp_path / name / "progress.json") for name in ("run", "whole"))
+    assert ended.step == whole.step == stopped + 10
+    assert ended.metrics["auc"] == pytest.approx(whole.metrics["auc"], abs=2e-3)
+    assert ended.metrics["normalized_entropy"] == pytest.approx(whole.metrics["normalized_entropy"], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_others_end_when_a_rank_is_killed(tmp_path: Path) -> None:
+    """With a sentence each, well within the timeout, and the launcher tells the cause."""
+    arguments = options(tmp_path, cuts={}, world_size=2, run_dir="run")
+    with processes(2, "-m", "neuroshard_trainer", *arguments) as started:
+        lines_until(started, "step 10 of")
+        ranks = psutil.Process(started.pid).children()
+        ranks[-1].kill()
+        printed, _ = started.communicate(timeout=30)  # a collective would wait for 60
+
+    assert started.returncode == 128 + signal.SIGKILL, printed
+    (sentence,) = [line for line in printed.splitlines() if line.startswith("error: rank 0")]
+    assert re.search(r"behind step \d+ another process was gone or did not answer", sentence)
