@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neuroshard_cli.failures import CommandError
-from neuroshard_cli.output import print_document, print_text, say, write_file
+from neuroshard_cli.output import print_document, print_text, progress_console, say, write_file
 
 if TYPE_CHECKING:
     from neuroshard_api.plan import Plan
@@ -57,7 +57,7 @@ def run(  # noqa: PLR0917 - typer passes by name
         if left_over:
             say(f"ended {left_over} processes that an earlier run had left in {directory.path}")
         try:
-            with RunView(STAGES) as view:
+            with RunView(STAGES, progress_console()) as view:
                 local = LocalRun(found, tables, directory, view)
                 planned = _planned(local, plan=plan, bundle=bundle)
                 waits = _waits(found.job, approved=approve)
