@@ -42,11 +42,12 @@ def run(  # noqa: PLR0917 - typer passes by name
     A run that was interrupted goes on where it was; finished stages are not repeated while their inputs are the same.
     """
     from neuroshard_cli.job_file import read_job_file
-    from neuroshard_cli.local_run import STAGES, LocalRun, StageFailedError
+    from neuroshard_cli.local_run import STAGES, LocalRun
     from neuroshard_cli.run_directory import RunDirectory
     from neuroshard_cli.run_result import result_json, result_of, result_table
     from neuroshard_cli.run_view import RunView
     from neuroshard_cli.stage_process import end_marked
+    from neuroshard_cli.stage_runner import StageFailedError
 
     found = read_job_file(file)
     require_local(found.job, where=str(file))
