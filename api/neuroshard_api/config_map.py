@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neuroshard_api.document import DocumentError
+from neuroshard_api.exit_codes import ExitCode
 
 LIMIT_BYTES = 1024 * 1024
 """Most bytes that the values of one ConfigMap may have; Kubernetes' MaxSecretSize, which holds for ConfigMaps too."""
@@ -32,6 +33,8 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 class ConfigMapTooLargeError(ValueError):
     """The files do not fit into one ConfigMap, even compressed."""
+
+    exit_code = ExitCode.TOO_LARGE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,11 +67,8 @@ def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
         return _missing_package(error)
     if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
         return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; choose another place"
-    from neuroshard_api.config_map import ConfigMapTooLargeError
     from neuroshard_api.document import DocumentError
 
-    if isinstance(error, ConfigMapTooLargeError):
-        return ExitCode.TOO_LARGE, str(error)
     return (ExitCode.INVALID_INPUT, str(error)) if isinstance(error, DocumentError) else None
 
 

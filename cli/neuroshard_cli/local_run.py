@@ -150,10 +150,11 @@ class LocalRun:
         self._view.end("plan", "reused", f"{where}: {_summary(plan)}")
         return plan
 
-    def train(self, *, port: int | None) -> None:
+    def train(self, *, data_dir: Path, port: int | None) -> None:
         """Train under the plan; a training that was interrupted goes on from its newest checkpoint.
 
         Args:
+            data_dir: where relative paths of spec.data begin.
             port: of the rendezvous; None: the job's if it is free, else any.
 
         Raises:
@@ -163,7 +164,6 @@ class LocalRun:
         from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
 
         directory, spec = self._directory, self.spec
-        data_dir = self._file.path.absolute().parent
         files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
         identity = digest([self._tables.to_json(), spec.model.model_dump_json(), spec.data.model_dump_json(), *files])
@@ -286,7 +286,7 @@ class LocalRun:
             plan_file=plan_file,
             run_dir=run_dir,
             data_dir=str(data_dir),
-            torchrun=(sys.executable, "-m", "torch.distributed.run"),
+            python=sys.executable,
         )
         own = {each.name: each.value or "" for each in self.spec.trainer.env if each.value_from is None}
         environment = {

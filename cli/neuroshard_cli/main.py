@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_profiler.commands import profile
+from neuroshard_profiler.commands import profile, stats
 from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
@@ -36,6 +36,7 @@ COMMANDS = (
     report,
     validate,
     export,
+    stats,
     profile,
     pretrain,
     calibrate,

@@ -22,6 +22,12 @@ def run(  # noqa: PLR0917 - typer passes by name
         Path | None, typer.Option(help="Cost models to plan with, instead of measuring this machine.")
     ] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan to train under, instead of profiling and planning.")] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Where relative paths of spec.data begin. Default: FILE's folder."
+        ),
+    ] = None,
     approve: Annotated[
         bool, typer.Option("--approve", help="Train where launchPolicy is Manual and the plan has been looked at.")
     ] = False,
@@ -56,7 +62,10 @@ def run(  # noqa: PLR0917 - typer passes by name
                 planned = _planned(local, plan=plan, bundle=bundle)
                 waits = _waits(found.job, approved=approve)
                 if not waits:
-                    local.train(port=port)
+                    local.train(data_dir=data_dir or file.absolute().parent, port=port)
+        except KeyboardInterrupt:
+            say(f"stopped; run it again to go on where it was: {directory.path}")
+            raise
         except StageFailedError as error:
             for line in error.tail:
                 say(f"  | {line}")

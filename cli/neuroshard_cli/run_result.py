@@ -39,7 +39,8 @@ def result_of(name: str, directory: RunDirectory, plan: "Plan") -> RunResult:
         report = None  # of an earlier plan
     predicted = predicted_cost(plan)
     measured = None if report is None else measured_cost(report)
-    comparable = measured is not None and measured.source == predicted.source
+    product = plan.request.topology.device.product
+    comparable = measured is not None and (measured.source or "").partition(":")[2] == product
     return RunResult(
         job=name,
         num_devices=plan.request.topology.num_devices,
@@ -82,8 +83,8 @@ def result_table(result: RunResult) -> "RenderableType":
     table.add_row("predicted", *_times(result.predicted), result.predicted.source or "")
     if result.measured is not None:
         table.add_row("measured", *_times(result.measured), result.measured.source or "")
-    if result.error_percent is not None:
-        table.add_row("error", "", "", "", f"{result.error_percent:+d} %", "")
+    if result.measured is not None and result.error_percent is not None:
+        table.add_row("error", *_errors(result.predicted, result.measured), "")
     if result.baseline is not None:
         total = _ms(result.baseline.total_microseconds)
         table.add_row(f"best baseline, {result.baseline.algorithm}", "", "", "", total, result.predicted.source or "")
@@ -101,11 +102,21 @@ def _notes(result: RunResult) -> list[str]:
 
 
 def _times(cost: "StepCost") -> list[str]:
+    return [_ms(microseconds) for microseconds in _microseconds(cost)]
+
+
+def _errors(predicted: "StepCost", measured: "StepCost") -> list[str]:
+    """Return how far each measured time is above the predicted one; empty where nothing was predicted."""
+    pairs = zip(_microseconds(predicted), _microseconds(measured), strict=True)
+    return [f"{100 * (after / before - 1):+.0f} %" if before and after is not None else "" for before, after in pairs]
+
+
+def _microseconds(cost: "StepCost") -> list[int | None]:
     return [
-        _ms(cost.compute_microseconds),
-        _ms(cost.forward_communication_microseconds),
-        _ms(cost.backward_communication_microseconds),
-        _ms(cost.total_microseconds),
+        cost.compute_microseconds,
+        cost.forward_communication_microseconds,
+        cost.backward_communication_microseconds,
+        cost.total_microseconds,
     ]
 
 

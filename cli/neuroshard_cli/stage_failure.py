@@ -10,7 +10,7 @@ from neuroshard_api.exit_codes import ExitCode
 TAIL_LINES = 15
 _OWN_SENTENCE = re.compile(r"(?:^|: )error: (?P<sentence>.+)")
 _WORKER = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
-"""How torchrun says which of its workers failed first."""
+"""How torchrun says which of its workers failed first; its own traceback follows, which helps no one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class Failure:
 def failure_of(status: int, log: str) -> Failure:
     """Return why a stage ended with a status other than 0; a negative one is a signal."""
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", log) if line.strip()]
-    worker = next((found for line in lines if (found := _WORKER.search(line))), None)
+    at, worker = next(((at, found) for at, line in enumerate(lines) if (found := _WORKER.search(line))), (None, None))
     code = status if worker is None else int(worker["code"])
     who = "" if worker is None else f"rank {worker['rank']} "
     own = next((found["sentence"] for line in lines if (found := _OWN_SENTENCE.search(line))), None)
@@ -41,7 +41,7 @@ def failure_of(status: int, log: str) -> Failure:
     return Failure(
         sentence=sentence,
         exit_code=ExitCode(code) if known else ExitCode.JOB_FAILED,
-        tail=lines[-TAIL_LINES:],
+        tail=(lines[:at] or lines)[-TAIL_LINES:],
     )
 
 

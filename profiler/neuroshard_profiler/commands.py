@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 BackendChoice = Literal["fbgemm", "torch_native", "simulated"]
+DataFormatChoice = Literal["criteo", "parquet", "npz"]
 DeviceChoice = Literal["cpu", "cuda"]
 DEFAULT_BATCH_SIZE = 8192
 OptimizerChoice = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
@@ -210,7 +211,46 @@ def fit(
     _print(render_manifest(report.manifest))
 
 
-COMMANDS = (profile, collect_compute, collect_comm, fit)
+def stats(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A sample of the training data.")],
+    *,
+    embedding_dim: Annotated[int, typer.Option(min=4, help="Columns of every table; data does not tell them.")],
+    data_format: Annotated[
+        DataFormatChoice | None, typer.Option("--format", help="Default: by the suffix (.tsv, .txt, .parquet, .npz).")
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Samples of a global batch, in which rows are reused.")
+    ] = 65536,
+    max_samples: Annotated[int | None, typer.Option(min=1, help="Samples that are read. Default: all.")] = None,
+    feature: Annotated[
+        list[str] | None, typer.Option(help="A feature that is looked up; may be repeated. Default: all that can be.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="Column that tells which samples are of one session.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the table set (JSON).")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the table set as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Make a table set from a sample of training data.
+
+    Rows are those that the sample shows, so raise them where the whole data has more.
+    """
+    from neuroshard_profiler.data_files import limited, open_data
+    from neuroshard_profiler.statistics import data_statistics
+    from neuroshard_profiler.statistics_text import render_statistics
+
+    file = open_data(data, data_format=data_format, features=feature or (), session=session)
+    statistics = data_statistics(
+        limited(file.batches(batch_size), max_samples), batch_size=batch_size, ids_are_rows=file.ids_are_rows
+    )
+    tables = statistics.table_set(embedding_dim=embedding_dim, name=data.stem, source=f"sample {data.name}")
+    if out is not None:
+        out.write_text(tables.to_json(), encoding="utf-8")
+    if json:
+        sys.stdout.write(tables.to_json())
+    else:
+        _print(render_statistics(statistics))
+
+
+COMMANDS = (profile, collect_compute, collect_comm, fit, stats)
 """In the order in which help lists them."""
 
 

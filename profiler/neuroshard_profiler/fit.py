@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from neuroshard_api.bundle import BundleManifest
@@ -38,6 +38,9 @@ from rich.progress import Progress
 
 from neuroshard_profiler.hardware import library_versions
 from neuroshard_profiler.record_samples import compute_samples, compute_validity, transfer_validity, transfers
+
+if TYPE_CHECKING:
+    from neuroshard_planner.pretrain.train import PretrainSettings
 
 Method = Literal["calibration", "regression", "training"]
 
@@ -110,6 +113,21 @@ def fit_bundle(
     return FitReport(manifest=manifest, method=method, reason=reason)
 
 
+def training_settings(num_records: int, *, seed: int) -> "PretrainSettings":
+    """Return how a compute network is trained on this many records: smaller and longer than on simulated samples."""
+    from neuroshard_planner.pretrain.train import PretrainSettings  # noqa: PLC0415 - torch, only where needed
+
+    return PretrainSettings(
+        seed=seed,
+        num_compute_samples=num_records,
+        compute_epochs=150,
+        batch_size=32,
+        patience=60,
+        compute_hidden=(32,),
+        num_demands=16,
+    )
+
+
 def _fitted_compute(
     records: Sequence[ProfileRecord], output: Path, *, trainable: bool, seed: int, progress: Progress | None
 ) -> tuple[FittedNetwork, Method, str]:
@@ -126,17 +144,9 @@ def _fitted_compute(
     said = f"regression has an error of {regressed.error.mape:.1%} over five folds of {len(samples)} records"
     if not trainable:
         return regressed, "regression", f"{said}; training takes {MIN_TRAINING_RECORDS} and torch"
-    from neuroshard_planner.pretrain.train import PretrainSettings, fit_compute  # noqa: PLC0415 - torch
+    from neuroshard_planner.pretrain.train import fit_compute  # noqa: PLC0415 - torch, only where needed
 
-    settings = PretrainSettings(
-        seed=seed,
-        num_compute_samples=len(samples),
-        compute_epochs=150,
-        batch_size=32,
-        patience=60,
-        compute_hidden=(32,),
-        num_demands=16,
-    )
+    settings = training_settings(len(samples), seed=seed)
     trained = fit_compute(arrays, output, settings, validity, progress)
     said = f"{said}, training {trained.error.mape:.1%} on {trained.error.num_samples} held-out records"
     if trained.error.mape < regressed.error.mape:

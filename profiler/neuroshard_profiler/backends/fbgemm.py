@@ -62,10 +62,10 @@ class FbgemmBackend:
 
     def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
         """Time one fused call per data type of the sample. Raises OutOfDeviceMemoryError."""
-        return self.device.measure(sample, lambda: _FusedCalls(sample, seed=seed, device=self.device.torch), repeats)
+        return self.device.measure(sample, lambda: FusedCalls(sample, seed=seed, device=self.device.torch), repeats)
 
 
-class _FusedCalls:
+class FusedCalls:
     """One kernel call per data type; a sample of one type is one call."""
 
     def __init__(self, sample: ComputeSample, *, seed: int, device: torch.device) -> None:
@@ -96,6 +96,10 @@ class _FusedCalls:
         self._inputs = [
             [_inputs([batch[index] for index in members], device) for members in by_type.values()] for batch in batches
         ]
+
+    def weights(self) -> list[Tensor]:
+        """Return the tables, type by type."""
+        return [weight for module in self._modules for weight in module.split_embedding_weights()]
 
     def forward(self, number: int) -> Tensor:
         """Return the pooled embeddings of all tables side by side."""

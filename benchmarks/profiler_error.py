@@ -1,0 +1,161 @@
+"""Measures fused embedding calls on this CPU and how well cost models predict them; writes the result.
+
+    export OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647
+    python -m benchmarks.profiler_error [--seconds 700] [--records FOLDER]
+
+FBGEMM, one pinned core, one thread. Every table set is measured in three rounds, one after the other over all sets, and
+the least of its three medians counts: other work on the machine makes a call slower, never faster. Times are processor
+time. Half of the sets are spread widely, half are made of a model's tables, as ``neuroshard profile`` draws them. A fifth
+of the sets is held out from everything that is fitted. A folder that holds the records already is evaluated anew.
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from neuroshard_api.records import ProfileRecord
+from neuroshard_api.tables import Optimizer
+from neuroshard_planner.costs.bundle_store import CostBundle, bundled_bundle, bundled_root, load_bundle
+from neuroshard_planner.costs.calibration import calibrate_to
+from neuroshard_planner.costs.features import compute_features
+from neuroshard_planner.costs.hold_out import kendall_tau
+from neuroshard_planner.costs.networks import ComputeNetwork
+from neuroshard_planner.costs.reuse import sample_shards
+from neuroshard_planner.costs.shards import FloatArray
+from neuroshard_planner.pretrain.train import fit_compute
+from neuroshard_planner.workload_store import read_workload
+from neuroshard_profiler.backends.base import Backend, Repeats
+from neuroshard_profiler.backends.select import make_backend
+from neuroshard_profiler.budget import Budget
+from neuroshard_profiler.compute_bench import collect_compute
+from neuroshard_profiler.fit import training_settings
+from neuroshard_profiler.record_samples import compute_samples, compute_validity
+from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.regression import regress_compute
+from neuroshard_profiler.sampling import CPU_SPACE
+
+from benchmarks.results_file import write_result
+
+ROUNDS = 3
+REPEATS = Repeats(warm_up=3, least=3, most=15, enough_ms=15.0)
+HELD_OUT_SHARE = 0.2
+GPU_BUNDLE = "h100-80gb"
+WORKLOAD = "criteo-kaggle"
+GLOBAL_BATCH = 4096
+AIM = 0.0521  # geometric mean of ml_perf_model's kernel predictor, on GPUs and on its own test set
+
+
+def main() -> None:
+    """Measure, fit, and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=700.0, help="time for the measurements")
+    parser.add_argument("--records", type=Path, help="keep the records in this folder")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.records or Path(scratch)
+        backend = make_backend("fbgemm", kind="cpu")
+        rounds = _rounds(backend, folder, options.seconds)
+        print(write_result("profiler-error", [*_head(rounds), *_errors(rounds, Path(scratch))]))
+
+
+def _rounds(backend: Backend, folder: Path, seconds: float) -> list[tuple[ProfileRecord, ...]]:
+    """Return the records of each round: the first takes a third of the time, the others measure the same sets again."""
+    space = replace(
+        CPU_SPACE,
+        optimizers=(Optimizer.ROWWISE_ADAGRAD,),
+        data_types=backend.data_types[:1],
+        job=read_workload(WORKLOAD),
+        job_batch_size=GLOBAL_BATCH,
+    )
+    rounds: list[tuple[ProfileRecord, ...]] = []
+    budget = Budget(seconds=seconds / ROUNDS, max_records=None)
+    for number in range(ROUNDS):
+        path = folder / f"round-{number}.jsonl"
+        with RecordsFile(path, source=backend.source) as file:
+            if number or not file.records:
+                collect_compute(backend, space, file, budget=budget, seed=1, repeats=REPEATS)
+            rounds.append(file.records)
+        budget = Budget(seconds=float("inf"), max_records=len(rounds[0]))
+    return rounds
+
+
+def _head(rounds: Sequence[Sequence[ProfileRecord]]) -> Iterator[str]:
+    yield "# Prediction error of compute on a CPU"
+    yield ""
+    yield f"FBGEMM's fused embedding calls with row-wise Adagrad in FP32, {len(rounds[0]):,} table sets: half spread"
+    yield f"widely, half of the tables of {WORKLOAD} at a global batch of {GLOBAL_BATCH:,}. One pinned core, one thread."
+    yield "The machine was shared with other work: times are processor time, and of three rounds the least median"
+    yield "counts."
+    kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"
+    yield f"glibc {'kept' if kept else 'gave back'} freed memory. Load average at the end: {os.getloadavg()[0]:.1f}."
+    yield ""
+
+
+def _errors(rounds: Sequence[Sequence[ProfileRecord]], scratch: Path) -> Iterator[str]:
+    times = np.array(
+        [[(record.forward_ms, record.backward_ms) for record in records] for records in rounds], dtype=float
+    )
+    records = [
+        record.model_copy(update={"forward_ms": float(forward), "backward_ms": float(backward)})
+        for record, (forward, backward) in zip(rounds[0], times.min(axis=0), strict=True)
+    ]
+    order = np.random.default_rng(0).permutation(len(records))
+    held_out, fitted_to = np.split(order, [round(HELD_OUT_SHARE * len(records))])
+    known = [records[index] for index in fitted_to]
+    arrays, validity = compute_samples(known), compute_validity([record.compute for record in known if record.compute])
+    calibrate_to(known, bundled_root() / GPU_BUNDLE, scratch / "calibrated")
+    trained = fit_compute(arrays, scratch / "trained", training_settings(len(known), seed=0), validity)
+    regressed = regress_compute(arrays, validity)
+    asked = [records[index] for index in held_out]
+    predictions = {
+        f"bundle of {GPU_BUNDLE} (simulated) as it is": _of_bundle(bundled_bundle(GPU_BUNDLE), asked),
+        "the same, calibrated": _of_bundle(load_bundle(scratch / "calibrated"), asked),
+        "regression": _of_network(ComputeNetwork.from_weights(regressed.weights), asked),
+        "trained network": _of_network(ComputeNetwork.from_weights(trained.weights), asked),
+    }
+    truth = times.min(axis=0)[held_out]
+    yield f"Errors on {len(held_out)} held-out sets, {len(fitted_to)} were fitted to: geometric mean / mean (MAPE) of"
+    yield f"the absolute relative errors. The aim is a geometric mean below {AIM:.2%}."
+    yield ""
+    yield "| cost model | forward | backward | both together | Kendall tau |"
+    yield "|---|---|---|---|---|"
+    for name, predicted in predictions.items():
+        yield _row(name, predicted, truth)
+    yield _row("noise: one round beside another", times[1][held_out], times[2][held_out])
+    yield ""
+    yield "| trained network | sets | forward | backward | both together |"
+    yield "|---|---|---|---|---|"
+    is_job = np.array([record.compute is not None and record.compute.batch_size == GLOBAL_BATCH for record in asked])
+    for name, chosen in ((f"tables of {WORKLOAD}", is_job), ("spread widely", ~is_job)):
+        cells = _cells(predictions["trained network"][chosen], truth[chosen])
+        yield f"| {name} | {chosen.sum()} | {' | '.join(cells)} |"
+
+
+def _row(name: str, predicted: FloatArray, truth: FloatArray) -> str:
+    tau = kendall_tau(predicted.sum(axis=1), truth.sum(axis=1))
+    return f"| {name} | {' | '.join(_cells(predicted, truth))} | {tau:.3f} |"
+
+
+def _cells(predicted: FloatArray, truth: FloatArray) -> list[str]:
+    pairs = [(predicted[:, 0], truth[:, 0]), (predicted[:, 1], truth[:, 1]), (predicted.sum(axis=1), truth.sum(axis=1))]
+    errors = [np.maximum(np.abs(guess / true - 1), 1e-6) for guess, true in pairs]
+    return [f"{np.exp(np.log(error).mean()):.1%} / {error.mean():.1%}" for error in errors]
+
+
+def _of_bundle(bundle: CostBundle, records: Sequence[ProfileRecord]) -> FloatArray:
+    shards = [sample_shards(record.compute) for record in records if record.compute is not None]
+    return np.array([bundle.compute_ms(bundle.represent(each).sum(axis=0)) for each in shards], dtype=np.float64)
+
+
+def _of_network(network: ComputeNetwork, records: Sequence[ProfileRecord]) -> FloatArray:
+    shards = [sample_shards(record.compute) for record in records if record.compute is not None]
+    sums = [network.represent(compute_features(each)).sum(axis=0) for each in shards]
+    return np.array([network.times_ms(each) for each in sums], dtype=np.float64)
+
+
+if __name__ == "__main__":
+    main()

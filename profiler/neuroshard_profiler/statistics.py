@@ -1,0 +1,154 @@
+"""From a sample of training data to a table set: rows, pooling factor, reuse and duplication. Reads no files itself.
+
+The reuse histogram is the share of the distinct rows of a batch by hits per row (docs/concepts/reuse.md), over all
+whole batches of the sample. The duplication factor is samples over distinct (session, list of ids) pairs of a batch: 1
+means that no list repeats within its session, 4 that three of four need not be stored, sent and looked up again (RecD:
+Zhao et al., MLSys 2023).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from neuroshard_api.tables import REUSE_BINS, Table, TableSet
+from neuroshard_planner.costs.hit_counts import BIN_EDGES
+from neuroshard_planner.costs.shards import FloatArray, IndexArray
+
+from neuroshard_profiler.data_files import DataBatch, Jagged
+from neuroshard_profiler.errors import DataError
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureStatistics:
+    """What a sample says of one feature."""
+
+    name: str
+    num_rows: int
+    """Largest id plus one, or the number of distinct ids where ids are hashes; a whole data set may have more."""
+    pooling_factor: float
+    reuse_histogram: tuple[float, ...]
+    duplication_factor: float | None
+    """None: sessions are not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataStatistics:
+    """What a sample says of all features."""
+
+    num_samples: int
+    reuse_batch_size: int
+    samples_per_session: float | None
+    """Within a batch. None: sessions are not known."""
+    features: tuple[FeatureStatistics, ...]
+
+    def table_set(self, *, embedding_dim: int, name: str, source: str) -> TableSet:
+        """Return one table per feature. Raises DataError for a feature that no sample has."""
+        for each in self.features:
+            if each.pooling_factor == 0:
+                raise DataError(
+                    f"{source}: feature {each.name!r} has no ids in {self.num_samples} samples; leave it out"
+                )
+        return TableSet(
+            name=name,
+            source=source,
+            reuse_batch_size=self.reuse_batch_size,
+            tables=tuple(
+                Table(
+                    name=re.sub(r"[^A-Za-z0-9_.:/-]", "_", each.name),
+                    num_embeddings=each.num_rows,
+                    embedding_dim=embedding_dim,
+                    pooling_factor=each.pooling_factor,
+                    feature_names=(each.name,),
+                    reuse_histogram=each.reuse_histogram,
+                )
+                for each in self.features
+            ),
+        )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is counted of one feature."""
+
+    num_lookups: int = 0
+    largest_id: int = -1
+    seen: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    rows_per_bin: FloatArray = field(default_factory=lambda: np.zeros(REUSE_BINS))
+    num_lists: int = 0
+
+
+def data_statistics(batches: Iterable[DataBatch], *, batch_size: int, ids_are_rows: bool) -> DataStatistics:
+    """Count what the batches hold.
+
+    Args:
+        batches: of ``batch_size`` samples, the last of fewer; it counts for reuse only if it is the only one.
+        batch_size: samples of a global batch.
+        ids_are_rows: whether an id is a row's number; otherwise rows are the distinct ids.
+
+    Raises:
+        DataError: there are no samples.
+    """
+    tallies: dict[str, _Tally] = {}
+    num_samples = reuse_batch_size = num_sessions = 0
+    has_sessions = False
+    for batch in batches:
+        is_first = num_samples == 0
+        num_samples += batch.num_samples
+        reuse_batch_size = reuse_batch_size or batch.num_samples
+        has_sessions = batch.sessions is not None
+        if batch.sessions is not None:
+            num_sessions += len(np.unique(batch.sessions))
+        for name, feature in batch.features.items():
+            tally = tallies.setdefault(name, _Tally())
+            rows, hits = np.unique(feature.ids, return_counts=True)
+            tally.num_lookups += len(feature.ids)
+            if is_first or batch.num_samples == batch_size:
+                tally.rows_per_bin += np.bincount(np.searchsorted(BIN_EDGES, hits), minlength=REUSE_BINS)
+            if ids_are_rows:
+                tally.largest_id = max(tally.largest_id, int(rows[-1]) if len(rows) else -1)
+            else:
+                tally.seen = np.union1d(tally.seen, rows)
+            if batch.sessions is not None:
+                tally.num_lists += _num_lists(batch.sessions, feature)
+    if num_samples == 0:
+        raise DataError("the data holds no samples; give a file with some")
+    return DataStatistics(
+        num_samples=num_samples,
+        reuse_batch_size=reuse_batch_size,
+        samples_per_session=num_samples / num_sessions if has_sessions else None,
+        features=_features(tallies, num_samples, ids_are_rows=ids_are_rows, has_sessions=has_sessions),
+    )
+
+
+def _features(
+    tallies: Mapping[str, _Tally], num_samples: int, *, ids_are_rows: bool, has_sessions: bool
+) -> tuple[FeatureStatistics, ...]:
+    return tuple(
+        FeatureStatistics(
+            name=name,
+            num_rows=max(1, tally.largest_id + 1 if ids_are_rows else len(tally.seen)),
+            pooling_factor=tally.num_lookups / num_samples,
+            reuse_histogram=tuple((tally.rows_per_bin / max(tally.rows_per_bin.sum(), 1.0)).tolist()),
+            duplication_factor=num_samples / tally.num_lists if has_sessions else None,
+        )
+        for name, tally in tallies.items()
+    )
+
+
+def _num_lists(sessions: IndexArray, feature: Jagged) -> int:
+    """Return the distinct pairs of a session and a list of ids; lists are told apart by a 64-bit hash of their ids."""
+    sample = np.repeat(np.arange(len(feature.lengths)), feature.lengths)
+    starts = np.cumsum(feature.lengths) - feature.lengths
+    place = np.arange(len(feature.ids)) - starts[sample]
+    with np.errstate(over="ignore"):
+        mixed = (feature.ids.astype(np.uint64) + _MIX) * _MIX
+        mixed ^= mixed >> np.uint64(29)
+        mixed = (mixed + place.astype(np.uint64)) * _MIX
+        mixed ^= mixed >> np.uint64(32)
+        hashes = np.zeros(len(feature.lengths), dtype=np.uint64)
+        np.add.at(hashes, sample, mixed)
+    pairs = np.stack((sessions.astype(np.uint64), hashes), axis=1)
+    return len(np.unique(pairs, axis=0))

@@ -1,0 +1,105 @@
+"""Job files with the ConfigMaps that they name."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+import yaml
+from neuroshard_api.document import DocumentError
+from neuroshard_cli.job_file import read_job_file
+
+CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"
+FROM_CONFIG_MAP = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}}
+
+
+def config_map(**fields: Any) -> dict[str, Any]:
+    """Return the ConfigMap of the tables."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "tables"}, **fields}
+
+
+def written(path: Path, *documents: object) -> Path:
+    """Return a file that holds these documents."""
+    path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    return path
+
+
+def test_a_job_brings_its_own_tables(tmp_path: Path) -> None:
+    """They are called as the job is."""
+    found = read_job_file(written(tmp_path / "job.yaml", builders.job_data("mine")))
+
+    assert found.job == builders.job("mine")
+    assert (found.tables().name, len(found.tables().tables)) == ("mine", 2)
+
+
+def test_a_job_in_json_is_read(tmp_path: Path) -> None:
+    """JSON is YAML too."""
+    path = tmp_path / "job.json"
+    path.write_text(builders.job().to_json(), encoding="utf-8")
+
+    assert read_job_file(path).job == builders.job()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"data": {"tables.csv": CSV}}, {"binaryData": {"tables.csv": base64.b64encode(CSV.encode()).decode()}}],
+    ids=["text", "binary"],
+)
+def test_tables_of_a_config_map_stand_in_the_same_file(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """What `kubectl apply` takes runs here as it is."""
+    path = written(tmp_path / "job.yaml", config_map(**fields), builders.job_data(model=FROM_CONFIG_MAP))
+
+    assert [table.name for table in read_job_file(path).tables().tables] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "problem"),
+    [
+        ((), "holds 0 documents that may be a DLRMTrainingJob; leave exactly one"),
+        ((builders.job_data(), builders.job_data()), "holds 2 documents that may be a DLRMTrainingJob"),
+        (({"kind": "Job"},), "apiVersion: is missing"),
+        ((builders.job_data(planer={}),), "spec.planer: is not a known key; check its spelling or remove it"),
+        (("just text",), "must hold a DLRMTrainingJob, found a str"),
+    ],
+    ids=["empty", "two-jobs", "no-job", "unknown-field", "text"],
+)
+def test_a_file_without_one_good_job_is_refused(tmp_path: Path, documents: tuple[object, ...], problem: str) -> None:
+    """The message names the file and the field."""
+    path = written(tmp_path / "job.yaml", *documents)
+
+    with pytest.raises(DocumentError) as caught:
+        read_job_file(path)
+
+    assert str(caught.value).startswith(f"{path}: {problem}")
+
+
+def test_broken_yaml_names_the_line(tmp_path: Path) -> None:
+    """Also behind the first document."""
+    path = tmp_path / "job.yaml"
+    path.write_text("kind: ConfigMap\n---\nkind: [", encoding="utf-8")
+
+    with pytest.raises(DocumentError, match="is not valid YAML at line 4, column 1"):
+        read_job_file(path)
+
+
+@pytest.mark.parametrize(
+    ("maps", "problem"),
+    [
+        ((), "names the ConfigMap 'tables', which is not in this file; add it behind a line `---`"),
+        ((config_map(),), "the ConfigMap 'tables' of this file has no text under the key 'tables.csv'"),
+        ((config_map(data={"tables.csv": 7}),), "has no text under the key 'tables.csv'"),
+        ((config_map(binaryData={"tables.csv": "!"}),), "is not base64"),
+        ((config_map(data={"tables.csv": "name\n"}),), "tables.csv: line 1, column num_embeddings: is missing"),
+    ],
+    ids=["no-map", "no-key", "number", "no-base64", "no-tables"],
+)
+def test_tables_that_cannot_be_found_are_named(tmp_path: Path, maps: tuple[object, ...], problem: str) -> None:
+    """A cluster is not asked: what the job needs must be in its file."""
+    path = written(tmp_path / "job.yaml", builders.job_data(model=FROM_CONFIG_MAP), *maps)
+
+    with pytest.raises(DocumentError) as caught:
+        read_job_file(path).tables()
+
+    assert str(caught.value).startswith(str(path))
+    assert problem in str(caught.value)

@@ -1,0 +1,452 @@
+"""``neuroshard run``: the stages of a job on this machine, with the commands that pods run.
+
+Most tests plan with the bundled (simulated) cost models and train with a small script; the last ones use everything.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import builders
+import psutil
+import pytest
+import yaml
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.plan import Plan
+from neuroshard_api.step_report import StepReport
+from neuroshard_planner.costs.bundle_store import bundled_root, load_bundle
+from neuroshard_planner.search import plan as search
+
+NEUROSHARD = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
+BUNDLED = {"policy": "Never", "deviceType": "h100-80gb"}
+TRAINER = """
+import hashlib, os, pathlib, sys
+run_dir = pathlib.Path(os.environ["NEUROSHARD_RUN_DIR"])
+plan = pathlib.Path(os.environ["NEUROSHARD_PLAN"]).read_bytes()
+(run_dir / "starts").open("a").write(os.environ["PET_NPROC_PER_NODE"] + " " + os.environ.get("GIVEN", "") + "\\n")
+report = (run_dir.parent.parent / "report.json").read_text()
+(run_dir / "step-report.json").write_text(report.replace("0" * 64, hashlib.sha256(plan).hexdigest()))
+"""
+"""Reports what ``report.json`` says, of the plan that it was given."""
+
+
+class Runs:
+    """Runs of one job in a folder, and what they leave."""
+
+    def __init__(self, folder: Path, neuroshard: Callable[..., Any]) -> None:
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.neuroshard = neuroshard
+        report = builders.step_report(source="measured:NVIDIA-H100-80GB-HBM3")
+        (folder / "report.json").write_text(report.to_json(), encoding="utf-8")
+
+    def write(self, *, script: str = TRAINER, trainer: dict[str, Any] | None = None, **spec: Any) -> Path:
+        """Write the job with this script as its trainer."""
+        (self.folder / "trainer.py").write_text(script, encoding="utf-8")
+        own = {"command": [sys.executable, "trainer.py"], "numProcPerNode": 2, **(trainer or {})}
+        path = self.folder / "job.yaml"
+        path.write_text(
+            yaml.safe_dump(builders.job_data(**({"profiler": BUNDLED, "trainer": own} | spec))), encoding="utf-8"
+        )
+        return path
+
+    def run(self, *options: object, **spec: Any) -> Any:
+        """Write the job and run it."""
+        return self.neuroshard("run", self.write(**spec), "--run-dir", self.run_dir, *options)
+
+    def train(self, *options: object, **spec: Any) -> Any:
+        """Write the job and train it under a plan that was made before, which saves the first two stages."""
+        return self.run("--plan", made_plan(self.folder), *options, **spec)
+
+    @property
+    def starts(self) -> list[str]:
+        """What each start of the trainer noted."""
+        return (self.run_dir / "train" / "starts").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neuroshard: Callable[..., Any]) -> Runs:
+    """Runs in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    return Runs(tmp_path, neuroshard)
+
+
+@cache
+def plan_text(num_devices: int) -> str:
+    """Return a plan for the tables of the tests' job."""
+    tables = builders.job().spec.model.inline_tables("job")
+    assert tables is not None
+    request = builders.request(*tables.tables, num_devices=num_devices)
+    return search(request, bundle=load_bundle(bundled_root() / "h100-80gb")).to_json()
+
+
+def made_plan(folder: Path, *, num_devices: int = 2) -> Path:
+    """Return the file of a plan for the tables of the tests' job."""
+    path = folder / "mine.json"
+    path.write_text(plan_text(num_devices), encoding="utf-8")
+    return path
+
+
+def test_a_run_ends_with_predicted_beside_measured(runs: Runs) -> None:
+    """The costs are in the words of a job's status, each with its source."""
+    result = runs.run("--json")
+
+    found = json.loads(result.out)
+    plan = Plan.read(runs.run_dir / "plan.json")
+    assert result.code == ExitCode.OK
+    assert found["predicted"]["totalMicroseconds"] == round(1000 * plan.predicted.total_ms)
+    assert found["predicted"]["source"] == "simulated:NVIDIA-H100-80GB-HBM3"
+    assert found["measured"]["totalMicroseconds"] == 4000
+    assert found["errorPercent"] == round(100 * (4 / plan.predicted.total_ms - 1), 0)
+    assert json.loads((runs.run_dir / "result.json").read_text(encoding="utf-8")) == found
+
+
+def test_the_table_at_the_end_is_for_people(runs: Runs) -> None:
+    """Predicted, measured, error and the best baseline."""
+    out = runs.train().out
+
+    for word in ("predicted", "measured", "best baseline", "simulated:NVIDIA-H100", "measured:NVIDIA-H100"):
+        assert word in out
+
+
+def test_measured_elsewhere_is_not_compared(runs: Runs) -> None:
+    """A CPU's time says nothing of a prediction for a GPU."""
+    (runs.folder / "report.json").write_text(builders.step_report(source="cpu:any").to_json(), encoding="utf-8")
+
+    result = runs.train()
+
+    assert "the two cannot be compared" in result.out
+    assert json.loads((runs.run_dir / "result.json").read_text(encoding="utf-8"))["errorPercent"] is None
+
+
+def test_finished_stages_are_not_repeated(runs: Runs) -> None:
+    """The second run takes a moment and says the same."""
+    first, second = runs.run(), runs.run()
+
+    assert second.out == first.out
+    assert len(runs.starts) == 1
+    for stage in ("profile", "plan", "train"):
+        assert f"{stage}: reused" in second.err
+
+
+@pytest.mark.parametrize(
+    ("change", "stages"),
+    [
+        ({"planner": {"maxShardsPerTable": 1}}, {"plan", "train"}),
+        ({"training": {"epochs": 2}}, {"train"}),
+        ({"runPolicy": {"ttlSecondsAfterFinished": 1}}, set()),
+    ],
+    ids=["planner", "training", "policy"],
+)
+def test_a_stage_is_repeated_when_its_inputs_change(runs: Runs, change: dict[str, Any], stages: set[str]) -> None:
+    """And those that depend on it, where its result is another one."""
+    runs.run()
+    err = runs.run(**change).err
+
+    assert {stage for stage in ("plan", "train") if f"{stage}: reused" not in err} <= stages
+    assert all(f"{stage}: reused" not in err for stage in stages - {"train"})
+
+
+def test_a_plan_that_was_edited_is_made_again(runs: Runs) -> None:
+    """Nobody trains under it unawares."""
+    runs.run()
+    before = (runs.run_dir / "plan.json").read_text(encoding="utf-8")
+    (runs.run_dir / "plan.json").write_text(before.replace("neuroshard", "random", 1), encoding="utf-8")
+    runs.run()
+
+    assert (runs.run_dir / "plan.json").read_text(encoding="utf-8") == before
+
+
+def test_a_training_of_another_model_starts_anew(runs: Runs) -> None:
+    """What the earlier one left is moved aside, not mixed in."""
+    runs.train()
+    runs.train(data={"numSamples": 7})
+
+    assert len(runs.starts) == 1
+    assert (runs.run_dir / "train.1" / "starts").exists()
+
+
+def test_workers_get_the_environment_of_the_job(runs: Runs) -> None:
+    """As in a pod; what only a cluster knows is left out."""
+    variables = [{"name": "GIVEN", "value": "yes"}, {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "a"}}}]
+
+    runs.train(trainer={"env": variables})
+
+    assert runs.starts == ["2 yes"]
+
+
+def test_plan_only_trains_nothing(runs: Runs) -> None:
+    """What would it cost?"""
+    result = runs.run(launchPolicy="PlanOnly")
+
+    assert result.code == ExitCode.OK
+    assert "predicted" in result.out
+    assert "measured" not in result.out
+    assert result.err.endswith("launchPolicy is PlanOnly: nothing is trained\n")
+    assert not (runs.run_dir / "train").exists()
+
+
+def test_a_manual_job_waits_for_approval(runs: Runs) -> None:
+    """The plan is looked at first; then the same command trains under it."""
+    first, second = runs.run(launchPolicy="Manual"), runs.run("--approve", launchPolicy="Manual")
+
+    assert first.err.endswith("look at the plan, then run this again with --approve\n")
+    assert "measured" not in first.out
+    assert "plan: reused" in second.err
+    assert "measured" in second.out
+
+
+def test_a_plan_may_be_given(runs: Runs) -> None:
+    """Then nothing is profiled or planned."""
+    plan = made_plan(runs.folder)
+
+    result = runs.run("--plan", plan)
+
+    assert result.code == ExitCode.OK
+    assert (runs.run_dir / "plan.json").read_text(encoding="utf-8") == plan.read_text(encoding="utf-8")
+    assert not (runs.run_dir / "logs" / "plan.log").exists()
+
+
+def test_a_plan_may_stand_in_the_jobs_file(runs: Runs) -> None:
+    """As the ConfigMap that planRef names."""
+    plan = made_plan(runs.folder).read_text(encoding="utf-8")
+    path = runs.write(planRef={"name": "mine"})
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"plan.json": plan}}
+    with path.open("a", encoding="utf-8") as file:
+        file.write("---\n" + yaml.safe_dump(config_map))
+
+    result = runs.neuroshard("run", path, "--run-dir", runs.run_dir)
+
+    assert result.code == ExitCode.OK
+    assert f"plan: reused: {path}: ConfigMap mine, plan.json" in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "spec", "problem"),
+    [
+        (["--plan", "nowhere.json"], {}, "nowhere.json: does not exist"),
+        (["--plan", "job.yaml"], {}, "job.yaml: schema_version: is missing"),
+        (["--plan", "four.json"], {}, "four.json: is for 4 devices, the job has 2 (spec.trainer); make a plan for 2"),
+        (
+            ["--plan", "mine.json"],
+            {"model": {"embeddingTables": [{"name": "user", "numEmbeddings": 10, "embeddingDim": 16}]}},
+            "mine.json: is for other tables than the job's: 'item', 'user' differ",
+        ),
+        ([], {"planRef": {"name": "mine"}}, "spec.planRef: names the ConfigMap 'mine', which is not in this file"),
+    ],
+    ids=["missing", "no-plan", "other-world-size", "other-model", "no-config-map"],
+)
+def test_a_plan_that_does_not_fit_is_refused(
+    runs: Runs, options: list[str], spec: dict[str, Any], problem: str
+) -> None:
+    """Before anything is started."""
+    made_plan(runs.folder, num_devices=4).rename(runs.folder / "four.json")
+    made_plan(runs.folder)
+
+    result = runs.run(*options, **spec)
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert problem in result.err.splitlines()[-1]
+    assert not (runs.run_dir / "train").exists()
+
+
+def test_a_plan_that_was_damaged_is_refused(runs: Runs) -> None:
+    """Shards that overlap are found before a rank holds them."""
+    data = json.loads(made_plan(runs.folder).read_text(encoding="utf-8"))
+    data["tables"][0]["shards"] *= 2
+    (runs.folder / "mine.json").write_text(json.dumps(data), encoding="utf-8")
+
+    result = runs.run("--plan", "mine.json")
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert "mine.json: tables[0].shards: shards 0 and 1 overlap" in result.err
+
+
+def test_cost_models_may_be_given(runs: Runs) -> None:
+    """Their folder replaces the profiler."""
+    result = runs.run("--bundle", bundled_root() / "a100-80gb", profiler={})
+
+    assert result.code == ExitCode.OK
+    assert Plan.read(runs.run_dir / "plan.json").bundle.source == "simulated:NVIDIA-A100-SXM4-80GB"
+
+
+def test_damaged_cost_models_are_refused(runs: Runs) -> None:
+    """Exit code 4, as of every command."""
+    damaged = runs.folder / "bundle"
+    damaged.mkdir()
+    for path in (bundled_root() / "h100-80gb").glob("*.*"):
+        (damaged / path.name).write_bytes(path.read_bytes()[:-1] + b"x")
+
+    assert runs.run("--bundle", damaged).code == ExitCode.UNUSABLE_BUNDLE
+
+
+def test_a_fallback_plans_what_the_search_could_not(runs: Runs) -> None:
+    """Here neither can: the last failure is told, with the planner's own sentence and exit code."""
+    huge = [{"name": name, "numEmbeddings": 10**11, "embeddingDim": 16} for name in ("user", "item")]
+    planner = {"fallbackAlgorithm": "SizeGreedy"}
+
+    result = runs.run(model={"embeddingTables": huge}, planner=planner)
+
+    assert result.code == ExitCode.INFEASIBLE
+    assert json.loads((runs.run_dir / "request.json").read_text(encoding="utf-8"))["algorithm"] == "size_greedy"
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "sentence"),
+    [
+        (
+            "import sys; print('line 1'); sys.exit('error: data/day_0 line 7: no label')",
+            ExitCode.JOB_FAILED,
+            "data/day_0 line 7: no label",
+        ),
+        ("import sys; sys.exit(2)", ExitCode.INVALID_INPUT, "ended with exit code 2 and printed nothing"),
+        ("import os; os.kill(os.getpid(), 9)", ExitCode.JOB_FAILED, "was killed by SIGKILL"),
+    ],
+    ids=["sentence", "silent", "killed"],
+)
+def test_a_failure_has_a_cause_and_the_logs_tail(runs: Runs, script: str, code: ExitCode, sentence: str) -> None:
+    """One sentence, the end of the log above it, and where the rest is."""
+    result = runs.train(script=script)
+
+    log = runs.run_dir / "logs" / "train.log"
+    shown = [f"  | {line}" for line in log.read_text(encoding="utf-8").splitlines()]
+    *tail, last = result.err.splitlines()
+    assert result.code == code
+    assert last.startswith(f"error: the stage train failed: {sentence}")
+    assert last.endswith(f"(log: {log})")
+    assert tail[len(tail) - len(shown) :] == shown
+
+
+def test_a_failed_stage_is_tried_again(runs: Runs) -> None:
+    """What went before it is kept."""
+    runs.run(script="import sys; sys.exit(1)")
+
+    result = runs.run()
+
+    assert result.code == ExitCode.OK
+    assert "plan: reused" in result.err
+    assert "train: reused" not in result.err
+
+
+def test_a_stage_beyond_its_deadline_is_ended(runs: Runs) -> None:
+    """The deadline of the job's file holds here too."""
+    result = runs.run(planner={"timeoutSeconds": 1, "workBudget": 10**9}, model={"embeddingTables": many_tables(400)})
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert "the stage plan did not end within 1 s, its timeoutSeconds" in result.err
+
+
+def many_tables(count: int) -> list[dict[str, Any]]:
+    """Return so many tables that the search takes long."""
+    return [{"name": f"t{index}", "numEmbeddings": 1000 + index, "embeddingDim": 64} for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"trainer": {"numNodes": 2}}, "spec.trainer.numNodes: is 2, this is one machine; set it to 1"),
+        ({"planer": {}}, "spec.planer: is not a known key; check its spelling or remove it"),
+        ({"trainer": {"command": ["no-such-trainer"]}}, "could not be started: there is no 'no-such-trainer'"),
+        (
+            {"profiler": {"policy": "Never", "costModelRef": {"configMapName": "models"}}},
+            "spec.profiler.costModelRef: names a place in a cluster; give the bundle's folder with --bundle",
+        ),
+        ({"profiler": BUNDLED | {"deviceType": "toaster"}}, "there is no bundled bundle for the device 'toaster'"),
+    ],
+    ids=["several-nodes", "unknown-field", "no-program", "models-in-a-cluster", "unknown-device"],
+)
+def test_a_job_that_cannot_run_here_is_refused(runs: Runs, spec: dict[str, Any], problem: str) -> None:
+    """The message names the field and what to do."""
+    result = runs.run(**spec)
+
+    assert result.code in {ExitCode.INVALID_INPUT, ExitCode.UNUSABLE_BUNDLE}
+    assert problem in result.err
+
+
+def test_an_unreadable_job_file_is_named(runs: Runs) -> None:
+    """A wrong path, or no YAML."""
+    result = runs.neuroshard("run", "nowhere.yaml")
+
+    assert (result.code, result.err) == (2, "error: nowhere.yaml: does not exist; check the path\n")
+
+
+def test_a_port_in_use_is_named(runs: Runs) -> None:
+    """The one that was asked for; else another is taken."""
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = runs.train("--port", port)
+        runs.train(rendezvous={"port": port})
+
+    assert refused.code == ExitCode.INVALID_INPUT
+    assert f"--port {port}: is in use by another program; choose another one" in refused.err
+    assert len(runs.starts) == 1
+
+
+def test_ctrl_c_ends_everything_and_the_next_run_goes_on(runs: Runs) -> None:
+    """No process is left, and the folder is as it should be."""
+    waits = "import os, signal, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'input()'], "
+    waits += "stdin=subprocess.PIPE, start_new_session=True); print(child.pid, flush=True); signal.pause()"
+    path = runs.write(script=waits)
+    log = runs.run_dir / "logs" / "train.log"
+    command = [*NEUROSHARD, "run", str(path), "--run-dir", str(runs.run_dir), "--plan", str(made_plan(runs.folder))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("train:"):
+                break
+        child = int(first_line(log, process))
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "stopped; run it again to go on where it was" in rest
+    assert rest.endswith("error: interrupted\n")
+    assert not psutil.pid_exists(child)
+    assert runs.train().code == ExitCode.OK
+
+
+def first_line(log: Path, process: "subprocess.Popen[str]") -> str:
+    """Return a log's first line once it is written. Fails when the process ends before."""
+    while process.poll() is None:
+        if log.exists() and (text := log.read_text(encoding="utf-8")).endswith("\n"):
+            return text.splitlines()[0]
+        os.sched_yield()
+    raise AssertionError("the run ended before its trainer began")
+
+
+@pytest.mark.torchrec
+@pytest.mark.slow
+def test_the_whole_path_runs_with_real_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neuroshard: Callable[..., Any]
+) -> None:
+    """Simulated profile, real search, real torchrun with TorchRec on two processes; the AUC rises above chance."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path = tmp_path / "job.yaml"
+    job = builders.job_data(
+        profiler={"backend": "Simulated", "deviceType": "h100-80gb", "budgetSeconds": 5},
+        trainer={"numProcPerNode": 2},
+        data={"numSamples": 40_000},
+        training={"reportEverySteps": 10, "embeddingLearningRate": "0.1"},
+    )
+    job["spec"]["model"] |= {"batchSizePerDevice": 256, "denseArchLayerSizes": [16], "overArchLayerSizes": [16]}
+    path.write_text(yaml.safe_dump(job), encoding="utf-8")
+
+    result = neuroshard("run", path, "--json")
+
+    assert result.code == ExitCode.OK, result.err
+    found = json.loads(result.out)
+    report = StepReport.read(tmp_path / "runs" / "job" / "train" / "step-report.json")
+    assert found["predicted"]["source"].startswith("simulated:")
+    assert found["measured"]["source"].startswith("cpu:")
+    assert {times.rank for times in report.ranks} == {0, 1}
+    assert found["metrics"]["auc"] > 0.55

@@ -1,0 +1,110 @@
+"""The folder of a run."""
+
+from pathlib import Path
+
+import pytest
+from neuroshard_cli.failures import CommandError
+from neuroshard_cli.run_directory import RunDirectory, data_files, digest
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    """A new one, with a plan in it."""
+    made = RunDirectory(tmp_path / "runs" / "job")
+    with made.locked():
+        made.plan_file.write_text("{}", encoding="utf-8")
+    return made
+
+
+def test_a_stage_is_finished_for_its_inputs_only(directory: RunDirectory) -> None:
+    """Changed inputs ask for it again."""
+    directory.finish("plan", "inputs", [directory.plan_file])
+
+    assert directory.is_finished("plan", "inputs")
+    assert not directory.is_finished("plan", "others")
+    assert not directory.is_finished("train", "inputs")
+
+
+def test_a_stage_whose_file_was_changed_is_not_finished(directory: RunDirectory) -> None:
+    """Nobody trains under a plan that was edited or damaged."""
+    directory.finish("plan", "inputs", [directory.plan_file])
+    directory.plan_file.write_text("{ }", encoding="utf-8")
+
+    assert not directory.is_finished("plan", "inputs")
+
+
+def test_a_stage_whose_file_is_gone_is_not_finished(directory: RunDirectory) -> None:
+    """It is made again."""
+    directory.finish("plan", "inputs", [directory.plan_file])
+    directory.plan_file.unlink()
+
+    assert not directory.is_finished("plan", "inputs")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"plan": 7}', '{"plan": {"inputs": "inputs", "outputs": 7}}'])
+def test_a_damaged_state_means_that_nothing_is_finished(directory: RunDirectory, text: str) -> None:
+    """At worst a stage is repeated."""
+    (directory.path / "state.json").write_text(text, encoding="utf-8")
+
+    assert not directory.is_finished("plan", "inputs")
+
+
+def test_one_run_at_a_time_works_in_a_folder(directory: RunDirectory) -> None:
+    """Two would write over each other."""
+    with (
+        directory.locked(),
+        pytest.raises(CommandError, match="another `neuroshard run` works here"),
+        RunDirectory(directory.path).locked(),
+    ):
+        pass
+
+
+def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
+    """The message says what to give instead."""
+    (tmp_path / "file").touch()
+
+    with (
+        pytest.raises(CommandError, match="file: is not a folder; give another --run-dir"),
+        RunDirectory(tmp_path / "file").locked(),
+    ):
+        pass
+
+
+def test_a_folder_of_another_purpose_is_moved_aside(directory: RunDirectory) -> None:
+    """Checkpoints of other data are neither mixed in nor lost."""
+    assert directory.keep_for(directory.train_dir, "first") is None
+    for number, purpose in ((1, "second"), (2, "third")):
+        directory.train_dir.mkdir()
+        (directory.train_dir / "checkpoint").write_text(purpose, encoding="utf-8")
+
+        assert directory.keep_for(directory.train_dir, purpose) == directory.path / f"train.{number}"
+        assert not directory.train_dir.exists()
+
+
+def test_a_folder_of_the_same_purpose_stays(directory: RunDirectory) -> None:
+    """What was interrupted goes on."""
+    directory.keep_for(directory.train_dir, "first")
+    directory.train_dir.mkdir()
+
+    assert directory.keep_for(directory.train_dir, "first") is None
+    assert directory.train_dir.exists()
+
+
+def test_digests_tell_sequences_apart() -> None:
+    """Moving a character from one part to the next is a change."""
+    assert len({digest(["ab", "c"]), digest(["a", "bc"]), digest(["abc"])}) == 3
+
+
+def test_data_files_are_named_with_size_and_time(tmp_path: Path) -> None:
+    """A folder by the files in it, a pattern by what matches; whatever changes a file changes its line."""
+    (tmp_path / "data").mkdir()
+    for name in ("day_0", "day_1", "other"):
+        (tmp_path / "data" / name).write_text(name, encoding="utf-8")
+
+    lines = data_files(tmp_path, "data")
+    (tmp_path / "data" / "day_1").write_text("longer than before", encoding="utf-8")
+
+    assert [Path(line.split()[0]).name for line in lines] == ["day_0", "day_1", "other"]
+    assert data_files(tmp_path, "data/day_*") == data_files(tmp_path, str(tmp_path / "data"))[:2]
+    assert data_files(tmp_path, "data")[1] != lines[1]
+    assert data_files(tmp_path, "nowhere*") == []

@@ -1,0 +1,87 @@
+"""The operator on a test cluster: installed from the chart with the images of this checkout."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neuroshard_cluster.addons import helm
+from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.commands import run
+from neuroshard_cluster.images import IMAGES, OPERATOR, ROOMS
+from neuroshard_cluster.kubectl import Kubectl, Object
+from neuroshard_cluster.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "neuroshard-operator"
+RELEASE = "neuroshard-operator"
+NAMESPACE = "neuroshard-system"
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+READY_WITHIN_S = 180
+VALUES: Mapping[str, Any] = {
+    "images": {"registry": OPERATOR.tag.rsplit("/", 1)[0], "tag": OPERATOR.tag.rsplit(":", 1)[1]},
+    # Two cores carry three nodes here; a search of four tables needs little.
+    "plannerResources": {"cpu": "100m", "memory": "512Mi"},
+    "resyncSeconds": 10,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """An installed operator."""
+
+    cluster: Cluster
+    kubectl: Kubectl
+
+    def helm(self, *words: str, values: Mapping[str, Any] | None = None) -> str:
+        """Run helm on the cluster, in the operator's namespace."""
+        chosen = ["--values=-"] if values is not None else []
+        argv = [helm(), *words, f"--namespace={NAMESPACE}", *chosen]
+        return run(
+            argv,
+            stdin=json.dumps(values) if values is not None else None,
+            env=self.kubectl.environment,
+            timeout_s=READY_WITHIN_S + 60,
+        )
+
+    def install(self, chart: Path = CHART, **values: Any) -> None:
+        """Install or upgrade, and wait until it is ready."""
+        words = ("upgrade", "--install", RELEASE, str(chart), "--create-namespace")
+        self.helm(*words, "--wait", f"--timeout={READY_WITHIN_S}s", values={**VALUES, **values})
+
+    def pods(self) -> Sequence[Object]:
+        """Return the operator's pods that are not going."""
+        found = self.kubectl.list("pods", selector=f"app.kubernetes.io/instance={RELEASE},pod-template-hash")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def kill(self) -> None:
+        """Kill the operator's process as if its node lost power: no farewell, no grace. It comes back by itself."""
+        for pod in self.pods():
+            self.kubectl.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
+
+    def scale(self, replicas: int) -> None:
+        """Have so many replicas, and wait until they are ready or gone."""
+        self.kubectl("scale", f"deployment/{RELEASE}", f"--replicas={replicas}")
+        if replicas:
+            self.kubectl("rollout", "status", f"deployment/{RELEASE}", f"--timeout={READY_WITHIN_S}s")
+        else:
+            eventually("the operator is gone", lambda: not self.pods(), within_s=60)
+
+    def calls(self, *users: str) -> Iterator[Mapping[str, Any]]:
+        """Yield what the audit log has of these users' calls."""
+        with self.cluster.audit_log.open() as lines:
+            for line in lines:
+                call = json.loads(line)
+                if call["user"].get("username", "") in users or not users:
+                    yield call
+
+
+def installed(cluster: Cluster) -> Release:
+    """Return the operator, installed anew with the images of this checkout."""
+    images = [cluster.build_image(IMAGES[room], say=print) for room in ROOMS]
+    cluster.load_images(images)
+    release = Release(cluster=cluster, kubectl=cluster.kubectl.in_namespace(NAMESPACE))
+    release.install(podAnnotations={"neuroshard.dev/tested-at": str(int(time.time()))})
+    return release

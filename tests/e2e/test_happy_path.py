@@ -1,0 +1,55 @@
+"""One job from `kubectl apply` to Succeeded, and what a user sees on the way."""
+
+import hashlib
+from datetime import datetime
+
+import pytest
+from e2e import jobs
+from neuroshard_api.plan import Plan
+from neuroshard_api.step_report import StepReport
+from neuroshard_cluster.plugin import Namespace
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+
+
+def test_an_applied_job_is_profiled_planned_and_trained_under_its_plan(namespace: Namespace) -> None:
+    """Simulated profile, real plan, real torchrun workers on two nodes, measured beside predicted cost."""
+    kubectl = namespace.kubectl
+    kubectl.apply(jobs.training_job("shop"))
+    jobs.wait_for_stage(kubectl, "shop", "Running", "Succeeded")
+    nodes = {pod["spec"]["nodeName"] for pod in jobs.children(kubectl, "shop", "pods", "worker")}
+    seen = jobs.wait_for_stage(kubectl, "shop", "Succeeded")
+
+    assert len(nodes) == 2
+    assert jobs.conditions(seen)["Profiled"][0] == "True"
+    assert jobs.conditions(seen)["Planned"] == ("True", "PlanWritten")
+    assert jobs.conditions(seen)["Succeeded"] == ("True", "TrainingCompleted")
+    assert {each["name"]: each["state"] for each in seen["stages"]} == dict.fromkeys(
+        ("Profiling", "Planning", "Launching", "Running"), "Succeeded"
+    )
+    assert datetime.fromisoformat(seen["startTime"]) < datetime.fromisoformat(seen["completionTime"])
+    assert seen["hardware"]["gpuProduct"] == "NVIDIA-H200"
+    assert seen["cost"]["predicted"]["source"].startswith("simulated:")
+    assert seen["cost"]["measured"]["source"].startswith("cpu:")
+    assert seen["cost"]["measured"]["totalMicroseconds"] > 0
+    assert "errorPercent" in seen["cost"]
+    assert seen.get("restarts", 0) == 0
+    assert {"Profiled", "Planned", "Running", "Succeeded"} <= set(jobs.events(kubectl, "shop"))
+
+    plan_map = kubectl.get("configmap", seen["plan"]["configMapRef"]["name"])
+    text = jobs.files_in(kubectl, plan_map["metadata"]["name"])["plan.json"]
+    plan = Plan.from_json(text)
+    [result] = [
+        files["step-report.json"]
+        for name in jobs.names(jobs.children(kubectl, "shop", "configmaps", "worker"))
+        if "step-report.json" in (files := jobs.files_in(kubectl, name))
+    ]
+    report = StepReport.from_json(result)
+
+    assert plan_map["immutable"] is True
+    assert plan.request.topology.num_devices == len(report.ranks) == 2
+    assert report.plan_sha256 == hashlib.sha256(text).hexdigest()
+    assert seen["trainerStatus"]["progressPercentage"] == 100
+    assert float(
+        json.loads(json.dumps({each["name"]: each["value"] for each in seen["trainerStatus"]["metrics"]}))["auc"]
+    )

@@ -1,0 +1,85 @@
+"""Specification of the FBGEMM backend, on the CPU with the real kernels."""
+
+import numpy as np
+import pytest
+import torch
+from builders import table
+from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_profiler.backends import torch_device
+from neuroshard_profiler.backends.fbgemm import FbgemmBackend, FusedCalls
+from neuroshard_profiler.backends.torch_device import TorchDevice
+from neuroshard_profiler.errors import OutOfDeviceMemoryError, SettingsError
+from neuroshard_profiler.lookups import draw_batches
+from profiler_builders import QUICK, compute_sample
+
+pytestmark = [pytest.mark.torch, pytest.mark.torchrec]
+
+
+@pytest.fixture(scope="module")
+def backend() -> FbgemmBackend:
+    """The CPU's backend."""
+    return FbgemmBackend(TorchDevice.of_kind("cpu"))
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD])
+def test_every_offered_optimizer_is_timed(backend: FbgemmBackend, optimizer: Optimizer) -> None:
+    """Forward and backward take time, and the label says whose."""
+    times = backend.measure(compute_sample(optimizer=optimizer), seed=0, repeats=QUICK)
+
+    assert optimizer in backend.optimizers
+    assert min(times.forward_ms, times.backward_ms) > 0
+    assert backend.source.startswith("cpu:")
+
+
+def test_what_has_no_kernel_on_a_cpu_is_not_offered(backend: FbgemmBackend) -> None:
+    """Adam and 8-bit tables are a GPU's."""
+    assert Optimizer.ADAM not in backend.optimizers
+    assert set(backend.data_types) == {DataType.FP32, DataType.FP16}
+
+
+def test_types_of_one_sample_are_timed_together(backend: FbgemmBackend) -> None:
+    """A device with tables of two types makes two calls in each step."""
+    sample = compute_sample(table("a", num_embeddings=9), table("b", num_embeddings=9, data_type=DataType.FP16))
+
+    assert backend.measure(sample, seed=0, repeats=QUICK).num_repeats == 3
+
+
+def test_the_timed_call_is_a_sum_over_the_drawn_rows() -> None:
+    """What is timed is pooling, not something beside it; and backward changes the tables."""
+    sample = compute_sample(table("a", num_embeddings=7, embedding_dim=4, pooling_factor=2.5), batch_size=5)
+    calls = FusedCalls(sample, seed=3, device=torch.device("cpu"))
+    weights = calls.weights()[0].detach().clone()
+    lookups = draw_batches(sample, seed=3)[1][0]
+    bags = np.split(lookups.rows, np.cumsum(lookups.lengths)[:-1])
+    expected = torch.stack([weights[torch.from_numpy(bag)].sum(dim=0) for bag in bags])
+
+    pooled = calls.forward(1)
+    calls.backward(pooled, torch.ones_like(pooled))
+
+    assert torch.allclose(pooled, expected, atol=1e-6)
+    assert not torch.equal(calls.weights()[0], weights)
+
+
+def test_a_sample_beyond_the_memory_is_refused_before_linux_kills(
+    backend: FbgemmBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux grants memory that it has not and kills later."""
+    monkeypatch.setattr(torch_device, "available_memory_bytes", lambda: 1000)
+
+    with pytest.raises(OutOfDeviceMemoryError, match="needs .* bytes"):
+        backend.measure(compute_sample(), seed=0, repeats=QUICK)
+
+
+def test_an_allocation_that_fails_is_out_of_memory(backend: FbgemmBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own message for it is a RuntimeError."""
+    monkeypatch.setattr(torch_device, "available_memory_bytes", lambda: 2**80)
+    sample = compute_sample(table(num_embeddings=10**11, embedding_dim=512), batch_size=2)
+
+    with pytest.raises(OutOfDeviceMemoryError):
+        backend.measure(sample, seed=0, repeats=QUICK)
+
+
+def test_a_gpu_that_is_not_there_is_named() -> None:
+    """Asked for by name it must not fall back to the CPU."""
+    with pytest.raises(SettingsError, match="there is no GPU that torch can use"):
+        TorchDevice.of_kind("cuda")

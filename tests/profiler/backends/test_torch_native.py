@@ -1,0 +1,20 @@
+"""Specification of torch's own EmbeddingBag as a backend."""
+
+import pytest
+from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_profiler.backends.torch_device import TorchDevice
+from neuroshard_profiler.backends.torch_native import TorchNativeBackend
+from profiler_builders import QUICK, compute_sample
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ADAGRAD, Optimizer.ADAM])
+def test_every_offered_optimizer_is_timed(optimizer: Optimizer) -> None:
+    """The backward time includes the optimizer's step on sparse gradients."""
+    backend = TorchNativeBackend(TorchDevice.of_kind("cpu"))
+    times = backend.measure(compute_sample(optimizer=optimizer), seed=0, repeats=QUICK)
+
+    assert set(backend.optimizers) == {Optimizer.SGD, Optimizer.ADAGRAD, Optimizer.ADAM}
+    assert backend.data_types == (DataType.FP32,)
+    assert min(times.forward_ms, times.backward_ms) > 0

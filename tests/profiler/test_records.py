@@ -1,0 +1,54 @@
+"""Specification of records files that grow."""
+
+from pathlib import Path
+
+import pytest
+from neuroshard_planner.costs.records_store import read_records
+from neuroshard_planner.errors import RecordsError
+from neuroshard_profiler.records import RecordsFile
+from record_builders import SOURCE, compute_record
+
+
+def test_a_record_is_on_disk_before_the_next_is_measured(tmp_path: Path) -> None:
+    """What reads the file while it grows sees whole records."""
+    path = tmp_path / "new" / "records.jsonl"
+    with RecordsFile(path, source=SOURCE) as file:
+        file.append(compute_record())
+
+        assert read_records(path) == (compute_record(),)
+        assert file.records == (compute_record(),)
+
+
+def test_an_earlier_file_is_gone_on_with(tmp_path: Path) -> None:
+    """A line that a killed process left half written goes, whole ones stay."""
+    path = tmp_path / "records.jsonl"
+    with RecordsFile(path, source=SOURCE) as file:
+        file.append(compute_record(forward_ms=1.0))
+    with path.open("a", encoding="utf-8") as text:
+        text.write('{"schema_version": "profile-rec')
+    with RecordsFile(path, source=SOURCE) as file:
+        file.append(compute_record(forward_ms=2.0))
+
+    assert [record.forward_ms for record in read_records(path)] == [1.0, 2.0]
+
+
+def test_a_broken_line_elsewhere_is_an_error(tmp_path: Path) -> None:
+    """Nothing of the profiler leaves one, so someone must look."""
+    path = tmp_path / "records.jsonl"
+    with RecordsFile(path, source=SOURCE) as file:
+        file.append(compute_record())
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole + "oops\n" + whole, encoding="utf-8")
+
+    with pytest.raises(RecordsError, match="line 2: is not complete JSON"):
+        RecordsFile(path, source=SOURCE)
+
+
+def test_records_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
+    """A folder that was copied from another machine is refused."""
+    path = tmp_path / "records.jsonl"
+    with RecordsFile(path, source=SOURCE) as file:
+        file.append(compute_record())
+
+    with pytest.raises(RecordsError, match=f"holds records of {SOURCE}, this machine's are cpu:Mine; give another"):
+        RecordsFile(path, source="cpu:Mine")

@@ -1,0 +1,75 @@
+"""Specification of the table sets that are measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import table, table_set
+from hypothesis import given
+from hypothesis import strategies as st
+from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
+from neuroshard_profiler.sampling import CPU_SPACE, SampleSpace, draw_compute_sample
+
+JOB = table_set(
+    table("huge", num_embeddings=10**9, embedding_dim=128),
+    table("small", num_embeddings=10, embedding_dim=4, data_type=DataType.INT8),
+    table("hot", num_embeddings=1000, embedding_dim=64, pooling_factor=40.0, zipf_exponent=None),
+    zipf_exponent=1.1,
+)
+
+
+def space_of_job(**fields: object) -> SampleSpace:
+    """Return the CPU's space with a job of three tables."""
+    return replace(CPU_SPACE, job=JOB, job_batch_size=512, **fields)  # type: ignore[arg-type]
+
+
+@given(seed=st.integers(0, 2**32), max_bytes=st.integers(2**14, 2**28), max_lookups=st.integers(2**14, 2**18))
+def test_a_sample_keeps_the_bounds_of_its_space(seed: int, max_bytes: int, max_lookups: int) -> None:
+    """Neither memory nor time of a sample is a surprise; every set has a table, and every table a row."""
+    space = space_of_job(max_bytes=max_bytes, max_lookups=max_lookups, data_types=(DataType.FP32, DataType.FP16))
+    sample = draw_compute_sample(space, np.random.default_rng(seed))
+    num_bytes = sum(
+        each.num_embeddings * each.embedding_dim * BYTES_PER_ELEMENT[each.data_type] for each in sample.tables
+    )
+    lookups = sample.batch_size * sum(each.pooling_factor for each in sample.tables)
+    one_row_each = sum(4 * each.embedding_dim for each in sample.tables)
+
+    assert num_bytes <= max(max_bytes, one_row_each)
+    assert lookups <= max_lookups * (1 + 1e-9) or len(sample.tables) == 1
+    assert 1 <= len(sample.tables) <= space.max_tables
+    assert {each.data_type for each in sample.tables} <= set(space.data_types)
+
+
+def test_equal_seeds_draw_equal_samples() -> None:
+    """A run that goes on after a stop measures what one without a stop would have."""
+    first, second = (draw_compute_sample(space_of_job(), np.random.default_rng(7)) for _ in range(2))
+
+    assert first == second
+
+
+def test_about_half_of_the_samples_are_made_of_the_jobs_tables() -> None:
+    """They have the job's batch, its tables' rows and pooling, and some have slices of columns."""
+    samples = [draw_compute_sample(space_of_job(), np.random.default_rng(seed)) for seed in range(200)]
+    of_job = [sample for sample in samples if sample.batch_size == 512 and sample.tables[0].name in {"huge", "small", "hot"}]
+    hot = [each for sample in of_job for each in sample.tables if each.name == "hot"]
+
+    assert 70 <= len(of_job) <= 130
+    assert {each.pooling_factor for each in hot} == {40.0}
+    assert {each.zipf_exponent for each in hot} == {1.1}
+    assert {each.embedding_dim for each in hot} >= {64, 32}
+
+
+def test_a_type_that_cannot_be_timed_is_replaced() -> None:
+    """FBGEMM has no 8-bit tables on a CPU; their lookups and rows still count."""
+    samples = [draw_compute_sample(space_of_job(), np.random.default_rng(seed)) for seed in range(50)]
+
+    assert {each.data_type for sample in samples for each in sample.tables} == {DataType.FP32}
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ADAGRAD])
+def test_only_the_optimizers_of_the_space_are_drawn(optimizer: Optimizer) -> None:
+    """A job has one optimizer, and time is short."""
+    space = space_of_job(optimizers=(optimizer,))
+
+    assert {draw_compute_sample(space, np.random.default_rng(seed)).optimizer for seed in range(20)} == {optimizer}

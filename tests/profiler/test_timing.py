@@ -1,0 +1,56 @@
+"""Specification of timers and repeats."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+from neuroshard_profiler.backends.base import Repeats
+from neuroshard_profiler.timing import ThreadTimer, median_times, pinned_core, relative_spread
+
+
+def test_the_median_of_the_repeats_counts() -> None:
+    """One disturbed call in five changes nothing; the warm-up counts nowhere."""
+    times = [(99.0, 99.0), (1.0, 2.0), (1.0, 2.0), (50.0, 2.0), (1.0, 3.0), (1.0, 2.0)]
+    result = median_times(lambda number: times[number], Repeats(warm_up=1, least=5, most=5))
+
+    assert (result.forward_ms, result.backward_ms, result.num_repeats) == (1.0, 2.0, 5)
+
+
+@pytest.mark.parametrize(("call_ms", "expected"), [(0.1, 21), (4.0, 10), (100.0, 5)], ids=["short", "middle", "long"])
+def test_short_calls_are_repeated_more(call_ms: float, expected: int) -> None:
+    """Their spread is larger and their repeats cost nothing."""
+    repeats = Repeats(warm_up=0, least=5, most=21, enough_ms=40.0)
+
+    assert median_times(lambda _: (call_ms / 2, call_ms / 2), repeats).num_repeats == expected
+
+
+def test_the_spread_is_the_interquartile_range_over_the_median() -> None:
+    """A share, so that long and short calls compare."""
+    assert relative_spread(np.array([8.0, 9.0, 10.0, 11.0, 12.0])) == pytest.approx(0.2)
+    assert relative_spread(np.zeros(3)) == 0.0
+
+
+def test_a_thread_timer_counts_work_and_not_waiting() -> None:
+    """What others take of the core must not count."""
+    timer = ThreadTimer()
+    timer.mark()
+    os.sched_yield()
+    until = time.thread_time() + 0.01
+    while time.thread_time() < until:
+        pass
+    timer.mark()
+    timer.mark()
+    worked_ms, nothing_ms = timer.elapsed_ms()
+
+    assert worked_ms >= 10.0
+    assert nothing_ms < 1.0
+
+
+def test_a_process_is_pinned_to_one_core_and_freed_again() -> None:
+    """The last core that it may use, since the first serves the system's interrupts."""
+    before = os.sched_getaffinity(0)
+    with pinned_core() as core:
+        assert os.sched_getaffinity(0) == {core} == {max(before)}
+
+    assert os.sched_getaffinity(0) == before

@@ -1,0 +1,48 @@
+"""Builders for tests of the profiler: samples, and a backend whose times are made up."""
+
+from typing import Any, Literal
+
+from builders import device_type, table
+from neuroshard_api.records import ComputeSample
+from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.topology import DeviceType
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.errors import OutOfDeviceMemoryError
+
+QUICK = Repeats(warm_up=1, least=3, most=3)
+
+
+def compute_sample(*members: Any, batch_size: int = 64, **fields: Any) -> ComputeSample:
+    """Return a call over these tables, or over two small ones, with row-wise Adagrad but for the given fields."""
+    tables = members or (
+        table("a", num_embeddings=100, embedding_dim=16),
+        table("b", num_embeddings=50, embedding_dim=8, pooling_factor=3.0),
+    )
+    return ComputeSample(
+        **{"tables": tables, "batch_size": batch_size, "optimizer": Optimizer.ROWWISE_ADAGRAD, **fields}
+    )
+
+
+class MadeUpBackend:
+    """Times that follow from the seed; samples of more tables than it has room for run out of memory."""
+
+    def __init__(self, *, most_tables: int = 1000, source: str = "cpu:Made Up") -> None:
+        self.most_tables = most_tables
+        self.source = source
+        self.kind: Literal["cpu"] = "cpu"
+        self.optimizers = (Optimizer.SGD,)
+        self.data_types = (DataType.FP32,)
+        self.environment = {"library": "1.0"}
+        self.total_memory_bytes = 2**30
+        self.measured: list[ComputeSample] = []
+
+    def describe(self, *, num_processes: int) -> DeviceType:
+        """Return some device."""
+        return device_type(memory_bytes=self.total_memory_bytes // num_processes)
+
+    def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
+        """Return a time per table."""
+        if len(sample.tables) > self.most_tables:
+            raise OutOfDeviceMemoryError
+        self.measured.append(sample)
+        return Times(forward_ms=1.0 + seed, backward_ms=2.0, spread=0.0, num_repeats=repeats.least)
