@@ -38,6 +38,7 @@ from neuroshard_planner.search import plan
 NAMESPACE = "operator-scale"
 ROLE = "training.neuroshard.dev/role"
 DEVICE = "h200-141gb"
+FLEET = "/api/v1/nodes?labelSelector=type%3Dkwok"
 BATCH = 10  # jobs that one kubectl creates
 PORT = 18080
 ROOT = Path(__file__).parents[1]
@@ -203,6 +204,7 @@ def measure(cluster: LocalCluster, *, nodes: int, jobs: int, per_second: float, 
     cluster.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     for node in cluster.nodes():
         cluster.kubectl("cordon", node)
+    cluster.kubectl("delete", "--raw", FLEET)
     create_all(cluster.kubectl, fleet(nodes))
     peak = [0.0]
     with operator(kubectl.kubeconfig, log) as process, ThreadPoolExecutor(1) as pool:
@@ -230,6 +232,8 @@ def measure(cluster: LocalCluster, *, nodes: int, jobs: int, per_second: float, 
             for each in kubectl.list("jobs", selector=ROLE)
         )
         end, busy_s = rss_mib(process.pid), cpu_s(process.pid)
+    cluster.kubectl("delete", "--raw", FLEET)
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
     workers = [count for (_, role), count in children.items() if role == "worker"]
     planners = [count for (_, role), count in children.items() if role == "planner"]
     profilers = sum(count for (_, role), count in children.items() if role == "profiler")
