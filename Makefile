@@ -18,6 +18,8 @@ BUNDLED_DEVICES := a100-80gb h100-80gb h200-141gb
 KEY := $(shell { pwd; echo $(PYTHON) $(INSTALLER); cat pyproject.toml constraints.txt .ci/make-venv; } | cksum | cut -d ' ' -f 1)
 DEV := .venv/.installed-$(KEY)
 DEMO := .venv-demo/.installed-$(KEY)
+RUN := .venv-run/.installed-$(KEY)
+MOVIELENS := .cache/recbole-1.2.1/recbole/dataset_example
 
 .PHONY: help
 help: ## List these commands
@@ -25,7 +27,11 @@ help: ## List these commands
 	@echo "Settings: PYTHON=python3.12 (the interpreter to use), INSTALLER=pip (instead of uv)"
 
 .PHONY: demo
-demo: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html (installs what it needs, no torch)
+demo: $(RUN) $(MOVIELENS) ## Measure this CPU, plan, and train on MovieLens-100K with two processes (installs torch)
+	.venv-run/bin/neuroshard run examples/02-movielens.yaml --run-dir demo/movielens --data-dir $(MOVIELENS)
+
+.PHONY: demo-plan
+demo-plan: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html (installs what it needs, no torch)
 	@mkdir -p demo
 	.venv-demo/bin/neuroshard plan mlperf-dlrm-dcnv2 --devices 8 --device-type h100-80gb \
 		--out demo/plan.json --report demo/report.html
@@ -84,7 +90,7 @@ include tests/cluster/cluster.mk
 
 .PHONY: clean
 clean: ## Remove environments, caches and what the demo wrote
-	rm -rf .venv .venv-demo .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
+	rm -rf .venv .venv-demo .venv-run .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
 
 $(DEV):
 	.ci/make-venv .venv dev
@@ -93,3 +99,10 @@ $(DEV):
 $(DEMO):
 	.ci/make-venv .venv-demo demo
 	@touch $@
+
+$(RUN):
+	.ci/make-venv .venv-run run
+	@touch $@
+
+$(MOVIELENS): | $(RUN)
+	.ci/fetch-wheel .venv-run recbole==1.2.1 .cache/recbole-1.2.1

@@ -287,6 +287,7 @@ def status(**fields: Any) -> Status:
         "completionTime": time,
         "restarts": 2,
         "restartsCountTowardsMax": 1,
+        "replans": 1,
         "conditions": [running],
         "stages": [stage],
         "workers": {"desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "selector": "job=a"},

@@ -3,7 +3,7 @@
 Every stage reads files and writes files; where they lie, the caller says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from neuroshard_api.training_job import DLRMTrainingJob
 
@@ -55,16 +55,18 @@ def trainer_command(
     plan_file: str,
     run_dir: str,
     data_dir: str,
-    torchrun: Sequence[str] = ("torchrun",),
+    python: str = "python",
 ) -> list[str]:
-    """Return the command of each node's worker: the job's own, or NeuroShard's trainer under torchrun.
+    """Return the command of each node's worker: the job's own, or NeuroShard's trainer under its torchrun.
 
+    That is torchrun with the same arguments and an exit code that failure rules can tell apart.
     It finds torchrun's settings in the variables of ``torchrun_environment`` and the files also in those of
     ``worker_environment``.
     """
     trainer = job.spec.trainer
-    own = [*torchrun, "-m", "neuroshard_trainer", job_file, "--plan", plan_file, "--run-dir", run_dir]
-    return [*(trainer.command or [*own, "--data-dir", data_dir]), *trainer.args]
+    launcher = [python, "-m", "neuroshard_trainer.launch", "-m", "neuroshard_trainer"]
+    own = [*launcher, job_file, "--plan", plan_file, "--run-dir", run_dir, "--data-dir", data_dir]
+    return [*(trainer.command or own), *trainer.args]
 
 
 def torchrun_environment(job: DLRMTrainingJob, *, host: str, run_id: str, port: int | None = None) -> Mapping[str, str]:

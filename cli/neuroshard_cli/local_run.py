@@ -286,7 +286,7 @@ class LocalRun:
             plan_file=plan_file,
             run_dir=run_dir,
             data_dir=str(data_dir),
-            torchrun=(sys.executable, "-m", "torch.distributed.run"),
+            python=sys.executable,
         )
         own = {each.name: each.value or "" for each in self.spec.trainer.env if each.value_from is None}
         environment = {

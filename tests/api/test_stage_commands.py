@@ -47,8 +47,9 @@ def test_the_built_in_trainer_runs_under_torchrun() -> None:
     """A job's args come last."""
     command = trainer_command(builders.job(trainer={"args": ["--verbose"]}), **TRAINER_FILES)
 
+    launcher = ["python", "-m", "neuroshard_trainer.launch", "-m", "neuroshard_trainer"]
     options = ["--plan", "plan.json", "--run-dir", "run", "--data-dir", "data", "--verbose"]
-    assert command == ["torchrun", "-m", "neuroshard_trainer", "job.json", *options]
+    assert command == [*launcher, "job.json", *options]
 
 
 def test_a_trainer_of_ones_own_is_run_as_it_is() -> None:
