@@ -65,10 +65,13 @@ class Cluster:
         more = wanted(seen, now=now, settings=self._settings)
         return await self._with(seen, more)
 
-    async def apply(self, observed: Observed, desired: Desired) -> None:
+    async def apply(self, observed: Observed, desired: Desired) -> bool:
         """Do what was decided: the status first, so that nothing is done on a view that is out of date.
 
         A write that the API server refuses ends the work of this look, and the next look is told of it.
+
+        Returns:
+            Whether the next look is due at once: a write was refused that was not refused before.
 
         Raises:
             StaleError: the job changed since it was looked at.
@@ -85,11 +88,8 @@ class Cluster:
             refusal = await self._do(key, observed.job, action)
             if refusal is not None:
                 self._refusals[key] = (refusal,)
-                return
-
-    def was_refused(self, key: JobKey) -> bool:
-        """Return whether the last look's writes were refused, so that the next one is due at once."""
-        return key in self._refusals
+                return refusal not in observed.refusals
+        return False
 
     def forget(self, key: JobKey) -> None:
         """Drop what is kept for a job that is gone."""

@@ -143,7 +143,7 @@ class Controller:
             self._forget(key)
             return "gone"
         desired = reconcile(observed, now=now, settings=self._settings)
-        await self._cluster.apply(observed, desired)
+        is_due = await self._cluster.apply(observed, desired)
         self.queue.succeeded(key)
         before = read_status(observed.job.status)
         after = desired.status or before
@@ -157,7 +157,7 @@ class Controller:
         for event in desired.events:
             self._metrics.event_told(event.reason)
         self._note_stage(key, after.stage.value if after.stage else "Pending")
-        if self._cluster.was_refused(key):
+        if is_due:
             self.queue.wake(key)
         elif desired.look_again_s is not None:
             self.queue.wake_after(key, desired.look_again_s)

@@ -31,7 +31,7 @@ async def health_server(
         site = web.TCPSite(runner, port=port)
         await site.start()
         # A free port is another one for IPv4 than for IPv6.
-        yield min(runner.addresses, key=lambda address: len(address))[1]
+        yield min(runner.addresses, key=len)[1]
     finally:
         await runner.cleanup()
 
