@@ -5,6 +5,7 @@ import json
 import pytest
 from e2e import jobs
 from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.images import OPERATOR
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
 
@@ -15,7 +16,7 @@ LIMITS = {"requests": {"cpu": "10m"}}
 @pytest.mark.parametrize(
     ("profiler", "reason", "words"),
     [
-        ({"resources": LIMITS, "backoffLimit": 0, "image": "PLANNER"}, "ProfilingFailed", "exit code"),
+        ({"resources": LIMITS, "backoffLimit": 0, "image": "OPERATOR"}, "ProfilingFailed", "exit code 5"),
         (
             {"resources": LIMITS, "timeoutSeconds": 6, "budgetSeconds": 5, "image": "MISSING"},
             "ProfilingTimedOut",
@@ -28,8 +29,8 @@ LIMITS = {"requests": {"cpu": "10m"}}
 def test_a_profiler_that_fails_ends_the_job_with_the_cause(
     namespace: Namespace, profiler: dict[str, object], reason: str, words: str
 ) -> None:
-    """It exits with an error, is past its deadline, or runs out of memory; nothing is launched."""
-    images = {"PLANNER": jobs.PLANNER.tag, "MISSING": "localhost/neuroshard/missing:test"}
+    """An image without numpy, a pod that never starts, too little memory; nothing is launched."""
+    images = {"OPERATOR": OPERATOR.tag, "MISSING": "localhost/neuroshard/missing:test"}
     image = {"image": images[str(profiler["image"])]} if "image" in profiler else {}
     namespace.kubectl.apply(jobs.training_job("shop", profiler={**jobs.SIMULATED, **profiler, **image}))
     seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Failed")
@@ -53,14 +54,15 @@ def test_a_model_that_fits_nowhere_names_the_table(namespace: Namespace) -> None
     assert seen["lastFailure"]["exitCode"] == 3
 
 
-def test_the_fallback_plans_where_the_search_runs_out_of_time(namespace: Namespace) -> None:
-    """The job runs under a baseline's plan, and says so."""
-    planner = {"fallbackAlgorithm": "SizeLookupGreedy", "timeoutSeconds": 60, "backoffLimit": 0}
-    broken = {**planner, "algorithm": "NeuroShard", "maxMemoryPerDevice": "1Gi", "reservedMemoryPercent": 0}
-    namespace.kubectl.apply(jobs.script_job("shop", "true", planner={**broken, "workBudget": 1}))
-    seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Succeeded")
+def test_the_fallback_is_tried_before_the_job_fails(namespace: Namespace) -> None:
+    """A planner of its own for the fallback algorithm, whose refusal is what the job ends with."""
+    spec = {"model": {"embeddingTables": TOO_LARGE, "batchSizePerDevice": 256}}
+    planner = {"fallbackAlgorithm": "SizeLookupGreedy"}
+    namespace.kubectl.apply(jobs.script_job("shop", "true", planner=planner, **spec))
+    seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Failed")
 
-    assert seen["plan"]["algorithm"] in ("NeuroShard", "SizeLookupGreedy")
+    assert seen["reason"] == "Infeasible"
+    assert len(jobs.children(namespace.kubectl, "shop", "jobs", "planner")) == 2
 
 
 def test_workers_that_refuse_their_input_are_not_started_again(namespace: Namespace) -> None:
@@ -75,7 +77,7 @@ def test_workers_that_refuse_their_input_are_not_started_again(namespace: Namesp
     assert "no such file" in failure["message"]
 
 
-ONCE = 'case "$PET_RDZV_ID" in *-0) kill -KILL $$ ;; esac'
+ONCE = 'case "$PET_RDZV_ID" in *-0) exit 137 ;; esac'
 """Fails in the first attempt: the operator numbers attempts in the rendezvous' name."""
 
 
