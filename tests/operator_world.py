@@ -420,7 +420,9 @@ def version_of(body: Mapping[str, Any] | None) -> str:
 
 def is_finished(job: Mapping[str, Any]) -> bool:
     """Return whether a Job has ended or is bound to: it makes no pods any more."""
-    return any(each["type"] in {"Complete", "Failed", "FailureTarget"} for each in job.get("status", {}).get("conditions", []))
+    return any(
+        each["type"] in {"Complete", "Failed", "FailureTarget"} for each in job.get("status", {}).get("conditions", [])
+    )
 
 
 def stamp(moment: datetime) -> str:
