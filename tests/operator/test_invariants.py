@@ -15,7 +15,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from neuroshard_api.config_map import contents_of
 from neuroshard_operator import names
 from neuroshard_operator.documents import content_hash
 from operator_world import NAMESPACE, CrashError, OperatorProcess, World, is_finished, owners

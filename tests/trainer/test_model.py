@@ -105,3 +105,14 @@ def test_int8_tables_are_refused() -> None:
             ),
             [table],
         )
+
+
+@pytest.mark.parametrize("name", ["items", "keys", "training", "user.id"])
+def test_a_table_name_that_torch_has_other_uses_for_is_refused(name: str) -> None:
+    """Named, before TorchRec stumbles over it."""
+    table = builders.table(name, num_embeddings=10, embedding_dim=4)
+    settings = validated(
+        Model, {"embeddingTables": [{"name": "t", "numEmbeddings": 10, "embeddingDim": 4}]}, where="spec.model"
+    )
+    with pytest.raises(InputError, match=f"table '{name}' cannot be trained under this name"):
+        RecommendationModel(settings, [table])

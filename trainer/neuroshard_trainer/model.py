@@ -85,6 +85,9 @@ class _CrossNetwork(nn.Module):
 
 
 def _config(table: Table) -> EmbeddingBagConfig:
+    if "." in table.name or hasattr(nn.ModuleDict(), table.name):
+        why = "TorchRec keeps tables in a ModuleDict, whose keys have no dot and are none of its attributes"
+        raise InputError(f"table {table.name!r} cannot be trained under this name: {why}; rename the table")
     if table.data_type is DataType.INT8:
         raise InputError(f"table {table.name!r} is of type INT8, which TorchRec does not train; store it as FP16")
     return EmbeddingBagConfig(

@@ -1,0 +1,112 @@
+"""A small model of many tables under a plan, on one of two processes; for the benchmarks of real training steps."""
+
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from neuroshard_api.job_model import Model
+from neuroshard_api.plan import Plan
+from neuroshard_api.tables import Optimizer, Table, TableSet
+from neuroshard_trainer.data.batches import Batch, BatchMaker
+from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.data.synthetic import SyntheticSource
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import embedding_sharder
+from neuroshard_trainer.plan_adapter import sharding_plan
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+
+WORLD_SIZE = 2
+BATCH_SIZE = 2048  # of each process
+NUM_DENSE = 4
+NUM_BATCHES = 8  # that the steps go through in turn
+CPU = torch.device("cpu")
+
+TABLES = TableSet(
+    name="benchmark",
+    tables=tuple(
+        Table(name=f"t{index}", num_embeddings=rows, embedding_dim=columns, pooling_factor=pooling)
+        for index, (rows, columns, pooling) in enumerate(
+            [
+                (400_000, 64, 12.0),
+                (200_000, 128, 4.0),
+                (150_000, 32, 10.0),
+                (100_000, 64, 1.0),
+                (50_000, 128, 2.0),
+                (50_000, 16, 20.0),
+                (20_000, 64, 3.0),
+                (20_000, 32, 1.0),
+                (10_000, 128, 1.0),
+                (5_000, 16, 8.0),
+                (1_000, 64, 6.0),
+                (1_000, 32, 1.0),
+                (300, 16, 1.0),
+                (50, 8, 1.0),
+            ]
+        )
+    ),
+)
+
+
+class ShardedTraining:
+    """One model under one plan, trained without a look at how well."""
+
+    def __init__(self, plan: Plan) -> None:
+        world = dist.group.WORLD
+        assert world is not None
+        torch.manual_seed(0)
+        sizes = {"dense_arch_layer_sizes": (32,), "over_arch_layer_sizes": (32,)}
+        self.model = DistributedModelParallel(
+            RecommendationModel(Model.model_construct(num_dense_features=NUM_DENSE, **sizes), TABLES.tables),
+            env=ShardingEnv.from_process_group(world),
+            device=CPU,
+            plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+            sharders=[embedding_sharder(Optimizer.ROWWISE_ADAGRAD, learning_rate=0.01, device=CPU)],
+        )
+        prove_sharding(self.model, plan)
+        dense = [weight for name, weight in self.model.named_parameters() if not name.startswith(f"{TABLES_PATH}.")]
+        self._optimizer = torch.optim.SGD(dense, lr=0.01)
+
+    def step(self, batch: Batch) -> None:
+        """Train on a batch."""
+        self._optimizer.zero_grad()
+        loss = binary_cross_entropy_with_logits(self.model(batch.dense, batch.lookups), batch.labels)
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+
+
+def start_process() -> None:
+    """Meet the other process, on a core and a thread of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+
+
+def batches() -> list[Batch]:
+    """Return this rank's batches."""
+    features = features_of(TABLES.tables)
+    count = NUM_BATCHES * WORLD_SIZE * BATCH_SIZE
+    source = SyntheticSource(TABLES, features, num_dense=NUM_DENSE, num_samples=count, seed=0)
+    order = SampleOrder(source.block_sizes, validation_percent=0, seed=0, shuffle=False)
+    maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=WORLD_SIZE, batch_size=BATCH_SIZE)
+    return [maker.training(index * maker.global_batch_size) for index in range(NUM_BATCHES)]
+
+
+def torchrun(script: Path, *arguments: str) -> list[str]:
+    """Return the command that runs a script on the two processes."""
+    module = f"benchmarks.{script.stem}"
+    return [
+        "-m",
+        "neuroshard_trainer.launch",
+        "--standalone",
+        "--nproc-per-node",
+        str(WORLD_SIZE),
+        "-m",
+        module,
+        *arguments,
+    ]
