@@ -5,18 +5,21 @@
 
 FBGEMM, one pinned core, one thread. Every table set is measured in four rounds, one after the other over all sets, and
 the least of its four medians counts: other work on the machine makes a call slower, never faster. Times are processor
-time. Half of the sets are spread widely, half are made of a model's tables, as ``neuroshard profile`` draws them. A fifth
-of the sets is held out from everything that is fitted. A folder that holds the records already is evaluated anew.
+time. Half of the sets are spread widely, half are made of a model's tables, as ``neuroshard profile`` draws them. A
+fifth of the sets is held out from everything that is fitted. A folder that holds the records already is evaluated anew.
 """
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from neuroshard_api.presets import preset
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.tables import Optimizer
 from neuroshard_planner.costs.bundle_store import CostBundle, bundled_bundle, bundled_root, load_bundle
@@ -24,6 +27,7 @@ from neuroshard_planner.costs.calibration import calibrate_to
 from neuroshard_planner.costs.features import compute_features
 from neuroshard_planner.costs.hold_out import kendall_tau
 from neuroshard_planner.costs.networks import ComputeNetwork
+from neuroshard_planner.costs.records_store import read_records
 from neuroshard_planner.costs.reuse import sample_shards
 from neuroshard_planner.costs.shards import FloatArray
 from neuroshard_planner.pretrain.train import fit_compute
@@ -46,6 +50,7 @@ HELD_OUT_SHARE = 0.2
 GPU_BUNDLE = "h100-80gb"
 WORKLOAD = "criteo-kaggle"
 GLOBAL_BATCH = 4096
+RATE_SECONDS = 20.0
 AIM = 0.0521  # geometric mean of ml_perf_model's kernel predictor, on GPUs and on its own test set
 
 
@@ -59,11 +64,11 @@ def main() -> None:
         folder = options.records or Path(scratch)
         backend = make_backend("fbgemm", kind="cpu")
         rounds = _rounds(backend, folder, options.seconds)
-        print(write_result("profiler-error", [*_head(rounds), *_errors(rounds, Path(scratch))]))
+        print(write_result("profiler-error", [*_head(rounds), *_errors(rounds, Path(scratch)), *_rates(Path(scratch))]))
 
 
 def _rounds(backend: Backend, folder: Path, seconds: float) -> list[tuple[ProfileRecord, ...]]:
-    """Return the records of each round: the first takes a fourth of the time, the others measure the same sets again."""
+    """Return the records of each round: the first takes its part of the time, the others measure the same sets."""
     space = replace(
         CPU_SPACE,
         optimizers=(Optimizer.ROWWISE_ADAGRAD,),
@@ -87,7 +92,7 @@ def _head(rounds: Sequence[Sequence[ProfileRecord]]) -> Iterator[str]:
     yield "# Prediction error of compute on a CPU"
     yield ""
     yield f"FBGEMM's fused embedding calls with row-wise Adagrad in FP32, {len(rounds[0]):,} table sets: half spread"
-    yield f"widely, half of the tables of {WORKLOAD} at a global batch of {GLOBAL_BATCH:,}. One pinned core, one thread."
+    yield f"widely, half of the tables of {WORKLOAD} at a global batch of {GLOBAL_BATCH:,}. One pinned core and thread."
     yield "The machine was shared with other work: times are processor time, and of four rounds the least median"
     yield "counts."
     kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"
@@ -135,6 +140,30 @@ def _errors(rounds: Sequence[Sequence[ProfileRecord]], scratch: Path) -> Iterato
     for name, chosen in ((f"tables of {WORKLOAD}", is_job), ("spread widely", ~is_job)):
         cells = _cells(predictions["trained network"][chosen], truth[chosen])
         yield f"| {name} | {chosen.sum()} | {' | '.join(cells)} |"
+
+
+def _rates(scratch: Path) -> Iterator[str]:
+    yield ""
+    yield f"## Records per second\n\nOver {RATE_SECONDS:.0f} s each, with the default repeats; the machine is shared."
+    yield "torch_native makes one call per table and has no row-wise Adagrad, so it is timed with SGD."
+    yield ""
+    yield "| what | records per second |"
+    yield "|---|---|"
+    backends: dict[str, tuple[Backend, Optimizer]] = {
+        "fbgemm, CPU": (make_backend("fbgemm", kind="cpu"), Optimizer.ROWWISE_ADAGRAD),
+        "torch_native, CPU": (make_backend("torch_native", kind="cpu"), Optimizer.SGD),
+        "simulated": (make_backend("simulated", simulated=preset(GPU_BUNDLE).device), Optimizer.ROWWISE_ADAGRAD),
+    }
+    for name, (backend, optimizer) in backends.items():
+        space = replace(CPU_SPACE, optimizers=(optimizer,), data_types=backend.data_types[:1])
+        with RecordsFile(scratch / f"{name}.jsonl", source=backend.source) as file:
+            collect_compute(backend, space, file, budget=Budget(seconds=RATE_SECONDS))
+        yield f"| {name} | {len(file.records) / RATE_SECONDS:.1f} |"
+    path = scratch / "all-to-all.jsonl"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "neuroshard_profiler", "collect-comm", "--device", "cpu", "--out", str(path)]
+    subprocess.run([*command, "--budget", f"{RATE_SECONDS}s"], check=True)  # noqa: S603 - our own command
+    yield f"| all-to-all, gloo, 2 processes | {len(read_records(path)) / RATE_SECONDS:.1f} |"
 
 
 def _row(name: str, predicted: FloatArray, truth: FloatArray) -> str:

@@ -21,6 +21,7 @@ from neuroshard_profiler.comm_sampling import CommunicationSpace
 from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.errors import MeasureError, SettingsError
+from neuroshard_profiler.files import write_whole
 from neuroshard_profiler.fit import FitReport, fit_bundle
 from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.records import RecordsFile
@@ -29,6 +30,7 @@ from neuroshard_profiler.settings import ProfileSettings
 
 COMPUTE_FILE = "compute.jsonl"
 COMMUNICATION_FILE = "communication.jsonl"
+TOPOLOGY_FILE = "topology.json"
 COMMUNICATION_LOG = "communication.log"
 
 _OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, and the fit
@@ -46,7 +48,8 @@ def profile(
 ) -> FitReport:
     """Measure, describe and fit. A run in a folder that holds records goes on with them and has its budget anew.
 
-    Writes ``records/*.jsonl``, ``hardware.json`` and ``bundle/`` below ``settings.out``.
+    Writes ``records/*.jsonl``, ``hardware.json``, ``topology.json`` (the job's devices) and ``bundle/`` below
+    ``settings.out``.
 
     Args:
         settings: what and how long.
@@ -75,7 +78,11 @@ def profile(
     device = backend.describe(num_processes=num_processes)
     _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
-    (settings.out / HARDWARE_FILE).write_text(hardware.to_json(), encoding="utf-8")
+    write_whole(settings.out / HARDWARE_FILE, hardware.to_json())
+    topology = hardware.topology(
+        num_nodes=settings.num_nodes, devices_per_node=settings.devices_per_node or num_processes
+    )
+    write_whole(settings.out / TOPOLOGY_FILE, topology.to_json())
     measured = [record for path in sorted(records.glob("*.jsonl")) for record in read_records(path)]
     say(f"{len(measured)} records of {backend.source}")
     report = fit_bundle(
