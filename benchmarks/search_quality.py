@@ -26,7 +26,6 @@ from benchmarks.tasks import DEVICE_TYPE, full_ledger_request, task_tables, weig
 
 DEVICE_COUNTS = (4, 8, 16, 64)
 DEVICES_PER_NODE = 8
-REPEATS = 3
 EXPECTED_GAIN = 0.15
 MOST_TORCHREC_TABLES = 60
 GREEDY = (Algorithm.DIM_GREEDY, Algorithm.SIZE_GREEDY, Algorithm.LOOKUP_GREEDY, Algorithm.SIZE_LOOKUP_GREEDY)
@@ -44,7 +43,7 @@ class Result:
     lower_bound_ms: float
     """Predicted; infinite where nothing fits."""
     seconds: float
-    """Median time of a whole `plan` call, its baselines included."""
+    """Of a whole `plan` call, its baselines included."""
     problem: str | None
     """Why the neural search found nothing."""
 
@@ -74,23 +73,22 @@ class Result:
 
 
 def measure(name: str, request: PlanRequest, bundle: CostBundle, *, with_torchrec: bool) -> Result:
-    """Run every algorithm on a request, the neural search several times for its time."""
+    """Run every algorithm on a request, and the neural search once more for its time."""
     algorithms = [each for each in Algorithm if each is not Algorithm.TORCHREC or with_torchrec]
     found = {each.algorithm: each for each in compare(request, bundle=bundle, algorithms=algorithms)}
-    seconds, bound_ms, problem = [], np.inf, None
-    for _ in range(REPEATS):
-        start = time.process_time()
-        try:
-            bound_ms = plan(request, bundle=bundle).lower_bound_ms
-        except InfeasibleError as error:
-            problem = str(error)
-        seconds.append(time.process_time() - start)
+    bound_ms, problem = np.inf, None
+    start = time.process_time()
+    try:
+        bound_ms = plan(request, bundle=bundle).lower_bound_ms
+    except InfeasibleError as error:
+        problem = str(error)
+    seconds = time.process_time() - start
     return Result(
         name=name,
         request=request,
         found=found,
         lower_bound_ms=bound_ms,
-        seconds=median(seconds),
+        seconds=seconds,
         problem=problem,
     )
 
@@ -112,8 +110,7 @@ def workload_lines(results: Sequence[Result]) -> list[str]:
         f"## Public workloads on {DEVICE_TYPE}",
         "",
         "Simulated milliseconds of the embedding part of a step; `-`: found no plan; `.`: not run. Gain: over the best",
-        "greedy. Gap: predicted cost over the lower bound under the networks. Seconds: a whole `plan` call, median of",
-        f"{REPEATS}.",
+        "greedy. Gap: predicted cost over the lower bound under the networks. Seconds: a whole `plan` call.",
         "",
         "| workload | tables | devices | neuroshard | best greedy | which | gain | torchrec | random | gap | seconds |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
@@ -147,7 +144,7 @@ def task_lines(title: str, rule: str, results: Sequence[Result]) -> list[str]:
         rule,
         "",
         f"Infeasible: {len(results) - len(fitting)} of {len(results)} tasks. Least, quartiles and most over the rest:",
-        f"search {_quantiles([each.seconds for each in fitting], '.3f')} s (median of {REPEATS} runs each),",
+        f"search {_quantiles([each.seconds for each in fitting], '.3f')} s,",
         f"gap to the lower bound {_quantiles([_gap(each) for each in fitting], '.1%')}.",
         "",
         "| gain of neuroshard over | tasks where it found a plan | least | quartile | median | quartile | most |",

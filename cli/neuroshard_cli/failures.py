@@ -13,7 +13,7 @@ OPTIONAL_PACKAGES = {
     "numpy": "planner",
     "safetensors": "planner",
     "jinja2": "planner",
-    "scipy": "profiler",
+    "scipy": "planner",
     "pyarrow": "profiler",
     "fbgemm_gpu": "profiler",
 }

@@ -1,7 +1,9 @@
 """The outer search: which units to split, and how often.
 
 Starts from proposals (split everything above a share of a device's load) and refines the best by a beam search that
-splits one unit further per level, as in NeuroShard (MLSys 2023), section 3.3.
+splits one unit further per level, as in NeuroShard (MLSys 2023), section 3.3. The beam goes by a smooth cost: where
+several devices bound the plan, one split more lowers the cost of none but brings the plan nearer to a lower one. The
+best states are then placed many times more, in shuffled orders (GRASP, Feo and Resende 1995).
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,8 +24,14 @@ MEMORY_SHARES = (1.0, 0.5)  # the same of a device's memory
 DIM_LIMITS = (1.0, 1.05, 1.1, 1.2, 1.35, np.inf)  # of the mean dimension sum; the reference's grid is 1.0 to 1.5
 MEMORY_PRICES = (0.0, 1.0)
 NUM_CANDIDATES = 10  # units split per level and criterion, as in the reference
-NUM_JUDGED = 24  # of the lanes placed together, the cheapest by additive loads are judged by the networks
-PATIENCE = 3  # levels without a better plan before the beam search ends
+NUM_JUDGED = 24  # of the states placed together, the cheapest by additive loads are judged by the networks
+PATIENCE = 3  # levels without a lower smooth cost before the beam search ends
+SMOOTHNESS_POWER = 12  # of the mean over devices; lower ones prefer plans of low mean and high maximum
+NUM_SHUFFLED_STATES = 12
+NUM_SHUFFLES = 64  # of each state
+NUM_JUDGED_SHUFFLES = 16
+MOST_SHUFFLE = 0.2  # standard deviation of the logarithm of the factors that shuffle the order
+SHUFFLED_DIM_LIMITS = (1.0, 1.02, 1.05, 1.08, 1.1, 1.15, 1.2, 1.35, np.inf)
 LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor's cache
 
 
@@ -36,16 +44,20 @@ class Candidate:
     lane: Lane
     placement: Placement
     total_ms: float
+    smooth_ms: float
+    """The cost with a power mean over devices in place of the most expensive one."""
 
 
 class SplitSearch:
-    """Beam search over the options of all units."""
+    """Beam search over the options of all units; equal problems and seeds give equal candidates."""
 
     def __init__(self, problem: Problem, options: OptionTable, *, loads: FloatArray, work_budget: int) -> None:
         self._problem = problem
         self._options = options
         self._loads = loads
         self._work_budget = work_budget
+        self._generator = np.random.default_rng(problem.request.search.seed)
+        self._judged: list[Candidate] = []
         self._mean_dim_sum = sum(unit.num_columns for unit in problem.units) / problem.num_devices
         self.placements = 0
         """Complete placements tried."""
@@ -53,11 +65,14 @@ class SplitSearch:
         """Levels of the beam search."""
 
     def run(self) -> list[Candidate]:
-        """Return the best candidates, cheapest first; empty if no greedy pass found room for every shard."""
+        """Return up to twice the beam's width of candidates of distinct states, cheapest first.
+
+        They are worth refining by local search: the cheapest, and those that could be once they are evened out.
+        Empty if no greedy pass found room for every shard.
+        """
         settings = self._problem.request.search
         grid = [(limit, price) for limit in DIM_LIMITS for price in MEMORY_PRICES]
-        proposed = self._best(((state, grid) for state in self._proposals()), 2 * settings.beam_width)
-        beam = proposed[: settings.beam_width]
+        beam = self._best(((state, grid) for state in self._proposals()), settings.beam_width)
         waited = 0
         while beam and waited < PATIENCE and self.levels < settings.max_levels:
             if self._problem.work >= self._work_budget:
@@ -69,12 +84,14 @@ class SplitSearch:
                 for child in self._children(candidate.state)
             ]
             found = self._best(children, settings.beam_width)
-            improved = bool(found) and found[0].total_ms < beam[0].total_ms
+            improved = bool(found) and found[0].smooth_ms < beam[0].smooth_ms
             waited = 0 if improved else waited + 1
-            beam = _distinct_best([*beam, *found], settings.beam_width)
+            beam = _smoothest([*beam, *found], settings.beam_width)
             if not found:
                 break
-        return _distinct_best([*beam, *proposed], 2 * settings.beam_width)
+        promising = self._promising(self._judged, NUM_SHUFFLED_STATES)
+        shuffled = [self._shuffled(candidate) for candidate in promising if self._problem.work < self._work_budget]
+        return self._promising([*shuffled, *promising], 2 * settings.beam_width)
 
     def _proposals(self) -> list[IndexArray]:
         """Return states in which no shard exceeds a share of a device's load, columns and memory."""
@@ -134,14 +151,72 @@ class SplitSearch:
                 for (state, lane), placement in zip(batch, placements, strict=True)
                 if placement is not None
             ]
-            estimates = self._estimates_ms([placement for _, _, placement in fitting])
-            likely = [fitting[row] for row in np.argsort(estimates, kind="stable")[:NUM_JUDGED]]
-            totals = self._problem.total_ms([placement for _, _, placement in likely])
-            found += [
-                Candidate(state=state, lane=lane, placement=placement, total_ms=float(total))
-                for (state, lane, placement), total in zip(likely, totals, strict=True)
-            ]
-        return _distinct_best(found, count)
+            # The lane that looks best stands for its state.
+            by_state: dict[bytes, int] = {}
+            for row in np.argsort(self._estimates_ms([placement for _, _, placement in fitting]), kind="stable"):
+                by_state.setdefault(fitting[row][0].tobytes(), int(row))
+            found += self._judge([fitting[row] for row in list(by_state.values())[:NUM_JUDGED]])
+        self._judged += found
+        return _smoothest(found, count)
+
+    def _shuffled(self, candidate: Candidate) -> Candidate:
+        """Return the cheapest placement of a candidate's shards over many orders, or the candidate itself."""
+        lane = candidate.lane
+        lanes = [
+            Lane(
+                kinds=lane.kinds,
+                dim_limit=float(self._generator.choice(SHUFFLED_DIM_LIMITS)) * self._mean_dim_sum,
+                memory_price=lane.memory_price,
+                shuffle=self._generator.lognormal(
+                    sigma=self._generator.uniform(0.0, MOST_SHUFFLE), size=len(lane.kinds)
+                ),
+            )
+            for _ in range(NUM_SHUFFLES)
+        ]
+        self.placements += len(lanes)
+        placements = place(self._problem, lanes, self._loads)
+        fitting = [
+            (candidate.state, lane, placement)
+            for lane, placement in zip(lanes, placements, strict=True)
+            if placement is not None
+        ]
+        estimates = self._estimates_ms([placement for _, _, placement in fitting])
+        likely = [fitting[row] for row in np.argsort(estimates, kind="stable")[:NUM_JUDGED_SHUFFLES]]
+        return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
+
+    def _judge(self, placed: Sequence[tuple[IndexArray, Lane, Placement]]) -> list[Candidate]:
+        """Return the placements with their costs by the networks."""
+        times, columns = self._problem.device_levels([placement for _, _, placement in placed])
+        transfer = self._problem.transfer.total_ms(columns.max(axis=1, initial=0.0))
+        both = times.sum(axis=2)
+        most = both.max(axis=1, keepdims=True, initial=1e-30)
+        smooth = most[:, 0] * ((both / most) ** SMOOTHNESS_POWER).mean(axis=1) ** (1 / SMOOTHNESS_POWER) + transfer
+        total = times.max(axis=1, initial=0.0).sum(axis=1) + transfer
+        return [
+            Candidate(state=state, lane=lane, placement=placement, total_ms=total_ms, smooth_ms=smooth_ms)
+            for (state, lane, placement), total_ms, smooth_ms in zip(
+                placed, total.tolist(), smooth.tolist(), strict=True
+            )
+        ]
+
+    def _promising(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+        """Return the cheapest candidates of distinct states, and those that could be cheapest once evened out.
+
+        Few large shards cost less in sum but are harder to even out: greedy placement is bad at it, local
+        search better.
+        """
+        cheapest: dict[bytes, Candidate] = {}
+        for candidate in sorted(candidates, key=lambda each: each.total_ms):
+            cheapest.setdefault(candidate.state.tobytes(), candidate)
+        distinct = list(cheapest.values())
+        if not distinct:
+            return []
+        representation = self._problem.kinds.representation
+        sums = np.array([representation[each.placement.kinds].sum(axis=0) for each in distinct], dtype=np.float32)
+        even = self._problem.compute_ms(sums / np.float32(self._problem.num_devices)).sum(axis=1)
+        hopeful = np.argsort([each.total_ms for each in distinct] + even, kind="stable").tolist()
+        chosen = list(dict.fromkeys([*range(min(count // 2, len(distinct))), *hopeful]))[:count]
+        return [distinct[position] for position in sorted(chosen)]
 
     def _estimates_ms(self, placements: Sequence[Placement]) -> FloatArray:
         """Return the cost of each placement by additive loads."""
@@ -164,10 +239,10 @@ def _distinct_states(states: Sequence[IndexArray]) -> list[IndexArray]:
     return list({state.tobytes(): state for state in reversed(states)}.values())[::-1]
 
 
-def _distinct_best(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-    """Return the cheapest candidates of distinct states, cheapest first; ties keep their order."""
+def _smoothest(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+    """Return the candidates of least smooth cost and distinct states; ties keep their order."""
     best: dict[bytes, Candidate] = {}
-    for candidate in sorted(candidates, key=lambda each: each.total_ms):
+    for candidate in sorted(candidates, key=lambda each: each.smooth_ms):
         best.setdefault(candidate.state.tobytes(), candidate)
         if len(best) == count:
             break

@@ -27,6 +27,8 @@ class Lane:
     """A device above this dimension sum is taken only if no other has memory."""
     memory_price: float
     """Weight of a device's share of used memory beside its share of load; 0 places by load alone."""
+    shuffle: FloatArray | None = None
+    """[n] factors on the sizes that decide the order of placing; none changes nothing."""
 
 
 def tangent(problem: Problem, sums: Float32Array) -> FloatArray:
@@ -61,6 +63,9 @@ def place(problem: Problem, lanes: Sequence[Lane], loads: FloatArray) -> list[Pl
     price = np.array([lane.memory_price for lane in lanes])[:, None]
 
     size = np.where(real, np.maximum(load, price * memory), -1.0)
+    for row, lane in enumerate(lanes):
+        if lane.shuffle is not None:
+            size[row, : len(lane.kinds)] *= lane.shuffle
     order = np.argsort(-size, axis=1, kind="stable")
     kinds, load, memory, columns = (np.take_along_axis(each, order, axis=1) for each in (kinds, load, memory, columns))
     dim_limit = np.array([lane.dim_limit for lane in lanes])

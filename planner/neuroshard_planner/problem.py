@@ -269,16 +269,22 @@ class Problem:
 
     def total_ms(self, placements: Sequence[Placement]) -> FloatArray:
         """Return [p] the cost of each placement: the largest compute of either direction plus the all-to-alls."""
+        times, columns = self.device_levels(placements)
+        total: FloatArray = times.max(axis=1).sum(axis=1) + self.transfer.total_ms(columns.max(axis=1))
+        return total
+
+    def device_levels(self, placements: Sequence[Placement]) -> tuple[FloatArray, FloatArray]:
+        """Return [p, devices, 2] forward and backward times, and [p, devices] columns, of each placement's devices."""
+        shape = (len(placements), self.num_devices)
         if not placements:
-            return np.empty(0)
+            return np.empty((*shape, 2)), np.empty(shape)
         kinds = np.concatenate([each.kinds for each in placements])
         slots = np.concatenate([each.devices + row * self.num_devices for row, each in enumerate(placements)])
         num_slots = len(placements) * self.num_devices
-        times = self.compute_ms(self._sums(kinds, slots, num_slots)).reshape(len(placements), -1, 2)
-        columns = np.bincount(slots, weights=self.kinds.num_columns[kinds], minlength=num_slots)
-        widest = columns.reshape(len(placements), -1).max(axis=1)
-        total: FloatArray = times.max(axis=1).sum(axis=1, dtype=np.float64) + self.transfer.total_ms(widest)
-        return total
+        times: FloatArray = self.compute_ms(self._sums(kinds, slots, num_slots)).astype(np.float64)
+        weights = self.kinds.num_columns[kinds].astype(np.float64)
+        columns: FloatArray = np.bincount(slots, weights=weights, minlength=num_slots).astype(np.float64, copy=False)
+        return times.reshape(*shape, 2), columns.reshape(shape)
 
     def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> Float32Array:
         """Return [slots, r] sums of the representations of the shards in each slot."""

@@ -26,7 +26,7 @@ from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
 MOST_WORK_PER_UNIT = 200
-LEAST_WORK = 40_000  # some tenths of a second: small sets are cheap to search well
+LEAST_WORK = 20_000  # about a quarter of a second: small sets are cheap to search well
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 
@@ -139,10 +139,10 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     options = OptionTable(problem)
     loads = (problem.kinds.representation @ slopes).sum(axis=1)
     splits = SplitSearch(problem, options, loads=loads, work_budget=(problem.work + 2 * work_budget) // 3)
-    # Merged before they are ranked: two shards of a table on one device can seem cheaper than the one they become.
-    starts = [merged(problem, candidate.placement) for candidate in splits.run()] + list(_placed(baselines).values())
-    order = np.argsort(problem.total_ms(starts), kind="stable")[: 2 * request.search.beam_width]
-    chosen = [starts[start] for start in order]
+    chosen = [candidate.placement for candidate in splits.run()]
+    placed = list(_placed(baselines).values())
+    if placed:
+        chosen.append(placed[int(problem.total_ms(placed).argmin())])
     packing = _packing(problem)
     if not chosen or sum(packing.whole_bytes) > TIGHT * packing.num_usable_devices * packing.capacity_bytes:
         # Greedy placement looks at loads first; where memory binds, a packing often leads to a better plan.

@@ -2,7 +2,7 @@
 
 import numpy as np
 from builders import GIB, request, table, tables, topology
-from neuroshard_api.request import PlanRequest, SearchSettings
+from neuroshard_api.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_planner.column_split import PATIENCE, SplitSearch
 from neuroshard_planner.options import OptionTable
 from neuroshard_planner.problem import Problem
@@ -91,3 +91,35 @@ def test_an_exhausted_budget_still_tries_one_placement() -> None:
 
     assert len(found) == 1
     assert search.placements == 1
+
+
+def test_equal_seeds_shuffle_alike() -> None:
+    """Two searches of one request give the same placements."""
+    asked = request(*tables(7, pooling_factor=20.0), num_devices=2, search=SearchSettings(seed=5))
+
+    first, second = (search_of(asked)[2].run() for _ in range(2))
+
+    assert [each.placement.devices.tolist() for each in first] == [each.placement.devices.tolist() for each in second]
+
+
+def test_shuffled_orders_find_what_the_descending_order_misses() -> None:
+    """Loads 3, 3, 2, 2, 2 on two devices: descending gives 7, the optimum is 6."""
+    pooling = (30.0, 30.0, 20.0, 20.0, 20.0)
+    members = [table(f"t{index}", pooling_factor=each) for index, each in enumerate(pooling)]
+    whole = Constraints(max_shards_per_table=1)
+    problem, _, search = search_of(request(*members, num_devices=2, constraints=whole))
+
+    best = search.run()[0]
+
+    on_first = sum(pooling[problem.kinds.unit[kind]] for kind in best.placement.kinds[best.placement.devices == 0])
+    assert on_first == 60.0
+
+
+def test_several_bounding_devices_are_relieved_split_by_split() -> None:
+    """Two hot tables bound two devices: splitting one alone lowers no maximum, splitting both does."""
+    hot = [table(name, embedding_dim=128, pooling_factor=60.0) for name in ("a", "b")]
+    _, options, search = search_of(request(*hot, *tables(6), num_devices=8))
+
+    best = search.run()[0]
+
+    assert all(options.count[best.state[:2]] > 1)

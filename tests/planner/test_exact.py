@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import pytest
 from builders import request, table
-from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, TableConstraints
+from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.tables import DIM_MULTIPLE, Optimizer, Table
 from neuroshard_api.topology import Topology
 from neuroshard_planner.bounds import lower_bound_ms
@@ -29,12 +29,12 @@ ROUNDING = 1e-5
 SOLVER_WORK = 0.5
 """Deterministic seconds: the same work on every machine."""
 CASES_PER_TEST = 15
-ONCE_MISSED = (49, 78, 981, 1049, 1110, 1273, 1333, 1351, 1352, 1361)
+ONCE_MISSED = (49, 78, 981, 1017, 1049, 1110, 1273, 1333, 1351, 1352, 1361)
 """Seeds on which an earlier packing found nothing, or did not end."""
-STILL_MISSED = {1017}
-"""Of 1,500 random tight cases the one whose plan packing does not find: eight units fill 98 % of four devices."""
-MOST_GAP = {"tight": 0.2, "ample": 0.11}
+MOST_GAP = {"tight": 0.25, "ample": 0.11}
 """Relative, of any plan to its optimum; most plans are at it. Tight memory leaves local search few steps that fit."""
+LEAST_WORK = SearchSettings(work_budget=1)
+"""Whether there is a plan must not hang on how long the search goes on."""
 
 
 class LinearCosts:
@@ -231,12 +231,13 @@ def search(problem: Problem) -> Found | None:
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(first, first + CASES_PER_TEST) for first in range(0, 120, CASES_PER_TEST)] + [ONCE_MISSED],
+    [range(first, first + CASES_PER_TEST) for first in range(0, 300, CASES_PER_TEST)] + [ONCE_MISSED],
     ids=lambda seeds: f"seeds-{seeds[0]}-to-{seeds[-1]}",
 )
 def test_a_plan_is_found_exactly_where_one_exists(seeds: Sequence[int]) -> None:
     """Under tight memory and constraints, the search and the exact solver agree on whether there is a plan."""
-    problems = {seed: Problem(random_request(seed), LinearCosts()) for seed in seeds}
+    hasty = {seed: random_request(seed).model_copy(update={"search": LEAST_WORK}) for seed in seeds}
+    problems = {seed: Problem(asked, LinearCosts()) for seed, asked in hasty.items()}
 
     exists = {seed: solve(problem, with_cost=False).feasible for seed, problem in problems.items()}
     found = {seed: search(problem) is not None for seed, problem in problems.items()}
@@ -262,8 +263,6 @@ def test_cost_is_between_the_lower_bound_and_the_optimum(seeds: Sequence[int], m
         if not optimum.feasible:
             continue
         found = search(problem)
-        if found is None and seed in STILL_MISSED:
-            continue
         assert found is not None, f"seed {seed}: there is a plan"
         cost_ms = float(problem.total_ms([found.placement])[0])
         assert lower_bound_ms(problem) <= optimum.total_ms
