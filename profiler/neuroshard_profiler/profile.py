@@ -74,8 +74,10 @@ def profile(
     records = settings.out / RECORDS_FOLDER
     total = settings.budget_seconds
     seconds = max(total - _OVERHEAD_SECONDS, _LEAST_MEASURED_SHARE * total)
+    say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
     measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
     device = backend.describe(num_processes=num_processes)
+    say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
     _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
     write_whole(settings.out / HARDWARE_FILE, hardware.to_json())
@@ -154,7 +156,7 @@ def _measure_communication(
                 simulate_communication(settings.preset.device, space, file, budget=budget, seed=settings.seed)
     elif num_processes > 1:
         bar = BudgetBar(progress, "all-to-all", budget)
-        _run_ranks(_ranks_command(settings, backend, path, budget), path, budget, bar)
+        run_ranks(_ranks_command(settings, backend, path, budget), path, budget, bar)
 
 
 def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budget: Budget) -> list[str]:
@@ -167,7 +169,7 @@ def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budg
     return command
 
 
-def _run_ranks(command: list[str], path: Path, budget: Budget, bar: BudgetBar) -> None:
+def run_ranks(command: list[str], path: Path, budget: Budget, bar: BudgetBar) -> None:
     """Run torchrun and wait for its end. Raises MeasureError with the end of the log."""
     log = path.with_name(COMMUNICATION_LOG)
     with log.open("wb") as output:
@@ -180,9 +182,11 @@ def _run_ranks(command: list[str], path: Path, budget: Budget, bar: BudgetBar) -
             process.terminate()
             process.wait()
     if code != 0:
+        ended = f"ended with {code}" if code is not None else "did not end in time"
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         raise MeasureError(
-            f"the processes that measure the all-to-all ended with {code}; the end of {log}:\n" + "\n".join(tail)
+            f"the processes that measure the all-to-all {ended}; try again, or mend what {log} ends with:\n"
+            + "\n".join(tail)
         )
 
 
