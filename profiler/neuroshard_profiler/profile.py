@@ -76,7 +76,8 @@ def profile(
     seconds = max(total - _OVERHEAD_SECONDS, _LEAST_MEASURED_SHARE * total)
     say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
     measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
-    device = backend.describe(num_processes=num_processes)
+    named = settings.preset if backend.kind == "cuda" else None
+    device = named.device if named else backend.describe(num_processes=num_processes)
     say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
     _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
