@@ -1,5 +1,7 @@
 """Specification of the all-to-alls that are measured."""
 
+from typing import Any
+
 import numpy as np
 from builders import table_set, tables
 from hypothesis import given
@@ -10,9 +12,9 @@ from neuroshard_profiler.comm_sampling import CommunicationSpace, draw_communica
 LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 
 
-def space(*, num_nodes: int = 1, devices_per_node: int = 2, **fields: object) -> CommunicationSpace:
+def space(*, num_nodes: int = 1, devices_per_node: int = 2, **fields: Any) -> CommunicationSpace:
     """Return a space of so many devices."""
-    return CommunicationSpace(  # type: ignore[arg-type]
+    return CommunicationSpace(
         num_nodes=num_nodes, devices_per_node=devices_per_node, intra_node=LINK, inter_node=LINK, **fields
     )
 
