@@ -27,6 +27,8 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "neuroshard_api/presets/devices.yaml",
         "neuroshard_api/py.typed",
         "neuroshard_cli/py.typed",
+        "neuroshard_operator/main.py",
+        "neuroshard_operator/py.typed",
         "neuroshard_planner/py.typed",
         "neuroshard_planner/workload_store.py",
         "neuroshard_planner/workloads/mlperf-dlrm-dcnv2.yaml",
@@ -41,7 +43,7 @@ def test_the_wheel_has_every_file_of_its_packages(wheel_names: set[str]) -> None
     """Code and data of the packages are in the wheel, and nothing else is but the metadata."""
     files = {
         path.relative_to(room)
-        for room in (ROOT / "api", ROOT / "planner", ROOT / "cli")
+        for room in (ROOT / "api", ROOT / "planner", ROOT / "cli", ROOT / "operator")
         for path in room.glob("neuroshard_*/**/*")
         if path.is_file() and "__pycache__" not in path.parts
     }
