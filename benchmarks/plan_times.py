@@ -54,7 +54,7 @@ each on a core of its own with one thread. Cost models: `{bundle}`, {source}, ho
 Measured: the slowest process's sum of lookups, backward kernels and both all-to-alls (waiting included), median of
 {rounds} rounds of the median of {steps} steps; the plans take turns. Load average at the end: {load:.1f}."""
 
-FOOT = """Rank correlation (Kendall's tau) of predicted and measured: {whole:.2f} for the whole, {alone:.2f} for compute.
+FOOT = """Rank correlation (Kendall's tau) of predicted and measured: {whole:.2f} in all, {alone:.2f} for compute.
 Of the measurements' even and odd rounds with each other, which is about the most that a prediction could reach in this
 noise: {noise:.2f}.
 

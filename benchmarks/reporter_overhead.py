@@ -31,7 +31,7 @@ from benchmarks.sharded_training import (
     torchrun,
 )
 
-BLOCKS = 40
+BLOCKS = 16
 STEPS = 20  # of a block
 REPORT_EVERY = 20
 

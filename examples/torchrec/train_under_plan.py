@@ -61,9 +61,9 @@ def main(plan_file: Path) -> None:
     dense = [weight for name, weight in model.named_parameters() if "tables" not in name]
     dense_optimizer = torch.optim.SGD(dense, lr=0.1)  # the tables' optimizer is fused into their backward pass
     torch.manual_seed(dist.get_rank())
-    lookups, labels = random_batch(configs), torch.randint(2, (SAMPLES,)).float()
+    batches = [(random_batch(configs), torch.randint(2, (SAMPLES,)).float())] * STEPS
     reporter = StepReporter(model, plan_file, write=plan_file.with_name("step-report.json"))
-    for step, (lookups, labels) in enumerate(reporter.steps([(lookups, labels)] * STEPS)):
+    for step, (lookups, labels) in enumerate(reporter.steps(batches)):
         dense_optimizer.zero_grad()
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(lookups), labels)
         loss.backward()

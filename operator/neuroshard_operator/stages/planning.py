@@ -207,7 +207,9 @@ def _attempt(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algori
     if job.outcome is None:
         stuck = trouble(view.pods_of(job))
         reason = Reason.PODS_PENDING if stuck else Reason.PLANNER_RUNNING
-        return _active(reason, f"the planner's pod does not start: {stuck}" if stuck else _plans(view, name), name)
+        message = f"the planner's pod does not start: {stuck}" if stuck else _plans(view, name)
+        repairs, events = ensured(view, access(view, names.PLANNER, names.result(name)))
+        return _active(reason, message, name, actions=repairs, events=events)
     if not job.outcome.succeeded:
         return _failed_job(view, job, cause_of(job, view.observed.pods))
     late = (job.outcome.time or view.now) + RESULT_LATE

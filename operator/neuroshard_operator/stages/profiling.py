@@ -145,7 +145,8 @@ def _start(view: View, hardware: Hardware, key: str, facts: dict[str, Hardware])
 def _watch(view: View, job: ChildJob, result: ChildConfigMap | None, facts: dict[str, Hardware]) -> Step:
     outcome = job.outcome
     if outcome is None:
-        return _running(view, job, facts)
+        repairs, events = ensured(view, access(view, names.PROFILER, names.result(job.meta.name)))
+        return replace(_running(view, job, facts), actions=repairs, events=events)
     if not outcome.succeeded:
         cause = cause_of(job, view.observed.pods)
         timed_out = outcome.reason == "DeadlineExceeded"

@@ -1,0 +1,71 @@
+"""Row-wise optimizer state under another cut of its table."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from neuroshard_api.document import validated
+from neuroshard_api.job_model import Model
+from neuroshard_api.job_training import Training
+from neuroshard_api.tables import Optimizer
+from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
+from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.training_state import TrainingState, widths_of
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from trainer_builders import TABLES, Cuts, job_data, plan_of
+
+CPU = torch.device("cpu")
+
+
+def state_under(cuts: Cuts, group: Any) -> TrainingState:
+    """Return the state of a fresh model under a plan with these cuts, all on one rank."""
+    plan = plan_of(cuts)
+    model = DistributedModelParallel(
+        RecommendationModel(validated(Model, job_data()["spec"]["model"], where="spec.model"), TABLES),
+        env=ShardingEnv.from_process_group(group),
+        device=CPU,
+        plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+        sharders=[embedding_sharder(Optimizer.ROWWISE_ADAGRAD, learning_rate=0.1, device=CPU)],
+    )
+    optimizer = dense_optimizer(model, Training(), tables_path=TABLES_PATH)
+    return TrainingState(model=model, dense_optimizer=optimizer, widths=widths_of(prove_sharding(model, plan, group)))
+
+
+def shards(state: TrainingState, part: str, table: str = "user") -> list[torch.Tensor]:
+    """Return the table's weights, or its row-wise state, shard by shard."""
+    key = f"{TABLES_PATH}.embedding_bags.{table}.weight"
+    tensors: Any = state.tensors()
+    tensor = tensors["model"][key] if part == "weight" else tensors["tables_optimizer"][key][f"{table}.{part}"]
+    return [shard.tensor for shard in tensor.local_shards()]
+
+
+def test_a_new_shard_begins_with_the_weighted_mean_of_the_old(tmp_path: Path, group: Any) -> None:
+    """Columns 0 to 20, 20 to 32 become 0 to 8, 8 to 24, 24 to 32; weights move exactly, other tables not at all."""
+    old = state_under({"user": ((0, 20), (0, 12))}, group)
+    old.dense_optimizer.init_state()  # as after a step
+    for value, shard in zip((1.0, 5.0), shards(old, "momentum1"), strict=True):
+        shard.copy_(value + torch.arange(60.0))
+    for column, shard in zip((0, 20), shards(old, "weight"), strict=True):
+        shard.copy_(torch.arange(column, column + shard.shape[1]).float().expand_as(shard))
+    shards(old, "momentum1", "item")[0].fill_(9.0)
+    checkpoints = CheckpointFolder(tmp_path, keep=1, group=group)
+    manifest = CheckpointManifest(
+        step=1, position=16, world_size=1, plan_sha256="0" * 64, table_widths=dict(old.widths), signature={}
+    )
+    folder = checkpoints.save(old.tensors(), manifest)
+
+    new = state_under({"user": ((0, 8), (0, 16), (0, 8))}, group)
+    new.load(checkpoints, folder, manifest.table_widths)
+
+    means = [shard - torch.arange(60.0) for shard in shards(new, "momentum1")]
+    assert [set(mean.tolist()) for mean in means] == [{1.0}, {2.0}, {5.0}]  # 12 columns of 1 and 4 of 5 are 2
+    assert [shard[7].tolist() for shard in shards(new, "weight")] == [
+        list(range(8)),
+        list(range(8, 24)),
+        list(range(24, 32)),
+    ]
+    assert set(shards(new, "momentum1", "item")[0].tolist()) == {9.0}
