@@ -39,8 +39,8 @@ from benchmarks.sharded_training import (
 )
 
 RANDOM_SEEDS = range(5)
-ROUNDS = 9
-STEPS = 16  # of each plan and round
+ROUNDS = 8
+STEPS = 12  # of each plan and round
 WARM_UP_STEPS = 4
 PARTS = ("forward_compute_ms", "backward_compute_ms", "forward_communication_ms", "backward_communication_ms")
 Times = dict[str, list[list[dict[str, float]]]]
