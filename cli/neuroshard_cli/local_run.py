@@ -1,10 +1,8 @@
 """A job's stages on one machine: each takes files, runs the command that a pod would run, and leaves files."""
 
 import os
-import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,29 +10,21 @@ from typing import TYPE_CHECKING
 from neuroshard_cli.failures import CommandError
 from neuroshard_cli.job_file import JobFile
 from neuroshard_cli.output import write_file
-from neuroshard_cli.run_directory import RunDirectory, data_files, digest
+from neuroshard_cli.plan_file import misfits
+from neuroshard_cli.run_directory import RunDirectory, file_digest
+from neuroshard_cli.run_inputs import data_files, digest, machine, versions
 from neuroshard_cli.run_view import RunView
-from neuroshard_cli.stage_failure import failure_of
-from neuroshard_cli.stage_process import StageTimeoutError, run_stage
+from neuroshard_cli.stage_runner import StageFailedError, StageRunner
 
 if TYPE_CHECKING:
     from neuroshard_api.hardware import Hardware
     from neuroshard_api.plan import Plan
-    from neuroshard_api.progress import TrainingProgress
     from neuroshard_api.request import Algorithm
     from neuroshard_api.tables import TableSet
     from neuroshard_api.topology import Topology
 
 STAGES = ("profile", "plan", "train")
-MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
-"""Packages whose versions a profile and a training depend on."""
 ANY_PORT = 0
-
-
-class StageFailedError(CommandError):
-    """A stage failed; the message says why and where its log is, ``tail`` is the log's end."""
-
-    tail: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +52,7 @@ class LocalRun:
         self._tables = tables
         self._directory = directory
         self._view = view
+        self._runner = StageRunner(directory, view)
 
     def write_inputs(self) -> None:
         """Write the job and its tables, as the stages' commands read them."""
@@ -99,8 +90,8 @@ class LocalRun:
 
         fallback = self.spec.planner.fallback_algorithm.algorithm
         request = plan_request(self._job, tables=self._tables, topology=profiled.topology)
-        weights = [path.read_bytes().hex() for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]
-        inputs = digest([request.to_json(), str(fallback), *weights, *_versions()])
+        weights = [str(file_digest(path)) for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]
+        inputs = digest([request.to_json(), str(fallback), *weights, *versions()])
         if self._directory.is_finished("plan", inputs):
             plan = Plan.read(self._directory.plan_file)
             self._view.end("plan", "reused", _summary(plan))
@@ -141,7 +132,7 @@ class LocalRun:
             )
         else:
             where, plan = str(path), Plan.read(path)
-        problems = self._misfits(plan)
+        problems = misfits(plan, self._tables, world_size=self.spec.trainer.world_size)
         if problems:
             raise DocumentError(where, problems)
         write_file(self._directory.plan_file, plan.to_json())
@@ -168,7 +159,7 @@ class LocalRun:
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
         identity = digest([self._tables.to_json(), spec.model.model_dump_json(), spec.data.model_dump_json(), *files])
         plan_text = directory.plan_file.read_text(encoding="utf-8")
-        inputs = digest([identity, plan_text, training, checkpoint, spec.trainer.model_dump_json(), *_versions()])
+        inputs = digest([identity, plan_text, training, checkpoint, spec.trainer.model_dump_json(), *versions()])
         if directory.is_finished("train", inputs):
             self._view.end("train", "reused")
             return
@@ -211,13 +202,14 @@ class LocalRun:
         out = directory.profile_dir
         settings = profiler.model_dump_json(exclude={"policy", "timeout_seconds", "backoff_limit"})
         batch_size, procs = self.spec.model.batch_size_per_device, self.spec.num_profiler_procs
-        inputs = digest([settings, str(batch_size), str(procs), self._tables.to_json(), *_machine(), *_versions()])
+        inputs = digest([settings, str(batch_size), str(procs), self._tables.to_json(), *machine(), *versions()])
         hardware_file = out / HARDWARE_FILE
-        if is_kept and directory.is_finished("profile", inputs):
+        is_finished = directory.is_finished("profile", inputs)
+        if is_finished and is_kept:
             self._view.end("profile", "reused", Hardware.read(hardware_file).source)
         else:
-            if directory.is_finished("profile", inputs):
-                directory.clear(out)  # policy Always; an unfinished profile goes on
+            if is_finished:
+                directory.clear(out)  # an unfinished profile goes on
             directory.keep_for(out, inputs)
             self._view.begin("profile", f"measuring for {profiler.budget_seconds} s")
             command = profiler_command(
@@ -227,7 +219,7 @@ class LocalRun:
                 out_dir=str(out),
                 python=sys.executable,
             )
-            self._run("profile", command, {}, within_s=profiler.timeout_seconds)
+            self._runner.run("profile", command, {}, within_s=profiler.timeout_seconds)
             bundle = sorted((out / BUNDLE_FOLDER).iterdir())
             directory.finish("profile", inputs, [hardware_file, *bundle])
             self._view.end("profile", "done", Hardware.read(hardware_file).source)
@@ -249,31 +241,12 @@ class LocalRun:
             plan_file=str(self._directory.plan_file),
             python=sys.executable,
         )
-        self._run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
+        self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
 
     def _report(self, plan: "Plan") -> None:
         from neuroshard_planner.report.html import render_html
 
         write_file(self._directory.plan_report, render_html(plan))
-
-    def _misfits(self, plan: "Plan") -> list[str]:
-        """Return why a plan cannot be used for this job."""
-        from neuroshard_planner.checks import plan_problems
-
-        planned, wanted = plan.request.topology.num_devices, self.spec.trainer.world_size
-        if planned != wanted:
-            return [f"is for {planned} devices, the job has {wanted} (spec.trainer); make a plan for {wanted}"]
-
-        def shape(tables: "TableSet") -> list[tuple[str, int, int, str]]:
-            return sorted(
-                (each.name, each.num_embeddings, each.embedding_dim, each.data_type) for each in tables.tables
-            )
-
-        if shape(plan.request.tables) != shape(self._tables):
-            differing = {name for name, *_ in set(shape(plan.request.tables)) ^ set(shape(self._tables))}
-            shown = ", ".join(repr(name) for name in sorted(differing)[:5])
-            return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; plan anew"]
-        return plan_problems(plan)
 
     def _run_trainer(self, data_dir: Path, port: int) -> None:
         from neuroshard_api.stage_commands import torchrun_environment, trainer_command, worker_environment
@@ -295,47 +268,7 @@ class LocalRun:
             **torchrun_environment(self._job, host="localhost", port=port, run_id=self._job.metadata.name),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         }
-        self._run("train", command, environment)
-
-    def _run(
-        self, stage: str, command: Sequence[str], environment: Mapping[str, str], *, within_s: float | None = None
-    ) -> None:
-        """Run a stage's command. Raises StageFailedError."""
-        log = self._directory.log(stage)
-        try:
-            status = run_stage(
-                command,
-                environment=environment,
-                log=log,
-                mark=str(self._directory.path),
-                look=lambda: self._view.note(stage, self._newest(stage)),
-                within_s=within_s,
-            )
-        except StageTimeoutError as error:
-            raise StageFailedError(
-                f"the stage {stage} did not end within {within_s:.0f} s, its timeoutSeconds; its log is {log}"
-            ) from error
-        except FileNotFoundError as error:
-            raise StageFailedError(f"the stage {stage} could not be started: there is no {command[0]!r}") from error
-        if status:
-            failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))
-            failed = StageFailedError(f"the stage {stage} failed: {failure.sentence} (log: {log})", failure.exit_code)
-            failed.tail = failure.tail
-            raise failed
-
-    def _newest(self, stage: str) -> str:
-        """Return what a stage says of its progress: the trainer's document, or the last line of the log."""
-        from neuroshard_api.document import DocumentError
-        from neuroshard_api.progress import TrainingProgress
-        from neuroshard_api.stage_commands import PROGRESS_FILE
-
-        progress = self._directory.train_dir / PROGRESS_FILE
-        if stage == "train" and progress.exists():
-            try:
-                return _progress_line(TrainingProgress.read(progress))
-            except DocumentError:
-                return ""  # a trainer of the user's own may write what it likes
-        return last_line(self._directory.log(stage))
+        self._runner.run("train", command, environment)
 
     def _rendezvous_port(self, asked: int | None) -> int:
         wanted = self.spec.rendezvous.port if asked is None else asked
@@ -349,18 +282,6 @@ class LocalRun:
             ) from error
 
 
-def last_line(log: Path) -> str:
-    """Return the newest line of a log that is still written; empty where there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - 4096, 0))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
-    return lines[-1] if lines else ""
-
-
 def _bound_port(port: int) -> int:
     """Return a port that was free a moment ago. Raises OSError where it is in use."""
     with socket.socket() as probe:
@@ -369,30 +290,6 @@ def _bound_port(port: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _progress_line(progress: "TrainingProgress") -> str:
-    total = "" if progress.num_steps is None else f" of {progress.num_steps:,}"
-    metrics = "".join(f", {name} {value:.4f}" for name, value in progress.metrics.items())
-    return f"step {progress.step:,}{total}{metrics}"
-
-
 def _summary(plan: "Plan") -> str:
-    tables = len(plan.tables)
-    return f"{tables} tables on {plan.request.topology.num_devices} devices, predicted {plan.predicted.total_ms:.3f} ms"
-
-
-def _machine() -> list[str]:
-    """Return what tells this machine from others, as far as it can be seen without a device's libraries."""
-    system = os.uname()
-    return [system.nodename, system.release, system.machine, str(os.cpu_count())]
-
-
-def _versions() -> list[str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = []
-    for package in MEASURED_WITH:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return found
+    what = f"{len(plan.tables)} tables on {plan.request.topology.num_devices} devices by {plan.algorithm}"
+    return f"{what}, predicted {plan.predicted.total_ms:.3f} ms"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neuroshard_api.plan import Plan
+    from neuroshard_api.tables import TableSet
 
 
 def read_plan(path: Path) -> "Plan":
@@ -18,3 +19,21 @@ def read_plan(path: Path) -> "Plan":
     if problems:
         raise DocumentError(str(path), problems)
     return plan
+
+
+def misfits(plan: "Plan", tables: "TableSet", *, world_size: int) -> list[str]:
+    """Return why a plan cannot be used for these tables on so many devices. An empty list: it can."""
+    from neuroshard_planner.checks import plan_problems
+
+    planned = plan.request.topology.num_devices
+    if planned != world_size:
+        return [f"is for {planned} devices, the job has {world_size} (spec.trainer); make a plan for {world_size}"]
+    differing = {name for name, *_ in _shapes(plan.request.tables) ^ _shapes(tables)}
+    if differing:
+        shown = ", ".join(repr(name) for name in sorted(differing)[:5])
+        return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; plan anew"]
+    return plan_problems(plan)
+
+
+def _shapes(tables: "TableSet") -> set[tuple[str, int, int, str]]:
+    return {(each.name, each.num_embeddings, each.embedding_dim, each.data_type) for each in tables.tables}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neuroshard_cli.failures import CommandError
-from neuroshard_cli.output import print_document, print_text, say, write_file
+from neuroshard_cli.output import print_document, print_text, progress_console, say, write_file
 
 if TYPE_CHECKING:
     from neuroshard_api.plan import Plan
@@ -42,11 +42,12 @@ def run(  # noqa: PLR0917 - typer passes by name
     A run that was interrupted goes on where it was; finished stages are not repeated while their inputs are the same.
     """
     from neuroshard_cli.job_file import read_job_file
-    from neuroshard_cli.local_run import STAGES, LocalRun, StageFailedError
+    from neuroshard_cli.local_run import STAGES, LocalRun
     from neuroshard_cli.run_directory import RunDirectory
     from neuroshard_cli.run_result import result_json, result_of, result_table
     from neuroshard_cli.run_view import RunView
     from neuroshard_cli.stage_process import end_marked
+    from neuroshard_cli.stage_runner import StageFailedError
 
     found = read_job_file(file)
     require_local(found.job, where=str(file))
@@ -57,7 +58,7 @@ def run(  # noqa: PLR0917 - typer passes by name
         if left_over:
             say(f"ended {left_over} processes that an earlier run had left in {directory.path}")
         try:
-            with RunView(STAGES) as view:
+            with RunView(STAGES, progress_console()) as view:
                 local = LocalRun(found, tables, directory, view)
                 planned = _planned(local, plan=plan, bundle=bundle)
                 waits = _waits(found.job, approved=approve)

@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,11 +13,6 @@ from neuroshard_cli.output import write_file
 
 STATE_FILE = "state.json"
 LOCK_FILE = ".lock"
-
-
-def digest(parts: Sequence[str]) -> str:
-    """Return a SHA-256 of texts; different sequences have different ones."""
-    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
 
 
 class RunDirectory:
@@ -123,11 +117,3 @@ def file_digest(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
-
-
-def data_files(root: Path, pattern: str) -> list[str]:
-    """Return a line for every file of a path or glob pattern: its name, size and time of change."""
-    path = root / pattern
-    found = [path] if path.exists() else sorted(root.glob(pattern)) if not os.path.isabs(pattern) else []  # noqa: PTH117 - a pattern, no path
-    files = [each for top in found for each in ([top] if top.is_file() else sorted(top.rglob("*"))) if each.is_file()]
-    return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from neuroshard_cli.output import progress_console
-
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 State = Literal["waiting", "active", "done", "reused", "failed", "stopped"]
 MARKS: Mapping[State, str] = {
@@ -35,16 +33,17 @@ class StageLine:
 
 
 class RunView:
-    """Shows the stages on stderr: in place on a terminal, else one line whenever a stage begins or ends.
+    """Shows the stages: in place on a terminal, else one line whenever a stage begins or ends.
 
     Args:
         stages: names in order.
+        console: where it is shown.
     """
 
-    def __init__(self, stages: tuple[str, ...]) -> None:
+    def __init__(self, stages: tuple[str, ...], console: "Console") -> None:
         from rich.live import Live
 
-        self._console = progress_console()
+        self._console = console
         self._lines = {name: StageLine(name=name) for name in stages}
         self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=4, transient=False)
 
@@ -80,15 +79,16 @@ class RunView:
         """Show how a stage ended."""
         line = self._lines[stage]
         seconds = time.monotonic() - line.started_s if line.state == "active" else 0.0
+        took = f" after {seconds:.0f} s" if line.state == "active" else ""
         self._set(stage, state=state, seconds=seconds, note=line.note if note is None else note)
-        self._say(f"{stage}: {state} after {seconds:.0f} s" if seconds else f"{stage}: {state}", note)
+        self._say(f"{stage}: {state}{took}{f': {note}' if note else ''}")
 
     def _set(self, stage: str, **changes: object) -> None:
         self._lines[stage] = replace(self._lines[stage], **changes)  # type: ignore[arg-type] # fields of StageLine
 
-    def _say(self, sentence: str, note: str | None = None) -> None:
+    def _say(self, sentence: str) -> None:
         if not self._console.is_terminal:
-            self._console.print(f"{sentence}: {note}" if note else sentence, soft_wrap=True)
+            self._console.print(sentence, soft_wrap=True)
 
     def _table(self) -> "RenderableType":
         from rich.table import Table

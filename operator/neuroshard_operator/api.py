@@ -125,7 +125,7 @@ class KubernetesApi:
         query = [("limit", "500")]
         while True:
             page = await self._call("GET", path, query=query, accept=ONLY_METADATA)
-            found += page["items"]
+            found += page["items"] or []  # metadata alone: an empty list comes as null
             following = page["metadata"].get("continue")
             if not following:
                 return found

@@ -45,6 +45,7 @@ class Caches:
         self._clock = clock
         self._written: dict[JobKey, dict[tuple[str, str], tuple[float, Child]]] = {}
         self._status: dict[JobKey, tuple[str, TrainingJobObject]] = {}
+        self._claims: dict[tuple[str, str], tuple[float, str]] = {}
 
     def known(self) -> list[JobKey]:
         """Return all jobs that the watch knows."""
@@ -81,12 +82,22 @@ class Caches:
 
     def other_profilers(self, key: JobKey) -> dict[str, str]:
         """Return the profiler Jobs at work for other jobs of the namespace: the job's name by profile key."""
-        found = {}
+        now_s = self._clock()
+        self._claims = {place: each for place, each in self._claims.items() if now_s - each[0] <= EXPECTED_WITHIN_S}
+        found = {
+            profile_key: owner
+            for (namespace, profile_key), (_, owner) in self._claims.items()
+            if namespace == key[0] and owner != key[1]
+        }
         for (namespace, profile_key), owners in self._indices.profilers.items():
             others = sorted(owner for owner in owners if owner != key[1])
             if namespace == key[0] and others:
                 found[profile_key] = others[0]
         return found
+
+    def claim_profile(self, key: JobKey, profile_key: str) -> None:
+        """Let the other jobs know that this one is about to profile, until the watch brings its Job."""
+        self._claims.setdefault((key[0], profile_key), (self._clock(), key[1]))
 
     def wrote(self, key: JobKey, kind: str, child: Child) -> None:
         """Show a child that was just written, until the watch brings it."""

@@ -1,11 +1,12 @@
 """Looks at the cluster, and does to it what was decided. Decides nothing itself."""
 
+import asyncio
 import base64
 import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -59,37 +60,38 @@ class Cluster:
             pods=self._caches.pods(key),
             config_maps=self._caches.config_maps(key),
             objects=self._caches.objects(key),
-            other_profilers=self._caches.other_profilers(key),
             refusals=self._refusals.pop(key, ()),
         )
         more = wanted(seen, now=now, settings=self._settings)
         return await self._with(seen, more)
 
-    async def apply(self, observed: Observed, desired: Desired) -> None:
+    async def apply(self, observed: Observed, desired: Desired) -> bool:
         """Do what was decided: the status first, so that nothing is done on a view that is out of date.
 
         A write that the API server refuses ends the work of this look, and the next look is told of it.
+
+        Returns:
+            Whether the next look is due at once: a write was refused that was not refused before.
 
         Raises:
             StaleError: the job changed since it was looked at.
             ApiError: the API server is out of reach or overloaded.
         """
         key = (observed.job.namespace, observed.job.meta.name)
+        self._claim_profiles(key, desired.actions)
         if desired.status is not None:
             await self._write_status(key, observed.job, as_json(desired.status))
         elif desired.actions:
             await self._check_is_fresh(observed.job)
+        for actions in _together(desired.actions):
+            done = await asyncio.gather(*(self._do(key, observed.job, action) for action in actions))
+            refused = tuple(refusal for refusal in done if refusal is not None)
+            if refused:
+                self._refusals[key] = refused
+                return refused != tuple(observed.refusals)
         for event in desired.events:
             await self._tell(observed.job, event)
-        for action in desired.actions:
-            refusal = await self._do(key, observed.job, action)
-            if refusal is not None:
-                self._refusals[key] = (refusal,)
-                return
-
-    def was_refused(self, key: JobKey) -> bool:
-        """Return whether the last look's writes were refused, so that the next one is due at once."""
-        return key in self._refusals
+        return False
 
     def forget(self, key: JobKey) -> None:
         """Drop what is kept for a job that is gone."""
@@ -98,10 +100,19 @@ class Cluster:
 
     # Looking
 
+    def _claim_profiles(self, key: JobKey, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Create) and action.manifest["kind"] == "Job":
+                profile_key = action.manifest["metadata"]["labels"].get(names.PROFILE_KEY_LABEL)
+                if profile_key:
+                    self._caches.claim_profile(key, profile_key)
+
     async def _with(self, seen: Observed, more: Wanted) -> Observed:
         files = [await self._fetch(seen.job.namespace, name, file_key) for name, file_key in more.files]
         nodes = await self._list_nodes() if more.nodes else ()
-        return replace(seen, nodes=nodes, fetched=tuple(files))
+        # Last, for the decision follows without a pause: of several jobs that look at once only one profiles.
+        others = self._caches.other_profilers((seen.job.namespace, seen.job.meta.name))
+        return replace(seen, nodes=nodes, fetched=tuple(files), other_profilers=others)
 
     async def _fetch(self, namespace: str, name: str, key: str) -> Fetched:
         try:
@@ -261,3 +272,19 @@ class Cluster:
             await self._api.create(body)
         except ApiError as error:
             logger.warning("event %s was not written: %s", event.reason, error, extra={"job": job.meta.name})
+
+
+def _together(actions: Sequence[Action]) -> Iterator[list[Action]]:
+    """Return actions in groups that may be done side by side: whatever a Job's pods need is there before the Job."""
+    group: list[Action] = []
+    for action in actions:
+        alone = not isinstance(action, Create) or action.manifest["kind"] == "Job"
+        if alone and group:
+            yield group
+            group = []
+        group.append(action)
+        if alone:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -96,6 +96,8 @@ class Controller:
                 await self._resync()
             except ApiError as error:
                 logger.warning("jobs could not be listed: %s", error)
+            except Exception:
+                logger.exception("jobs could not be listed")
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _resync(self) -> None:
@@ -141,7 +143,7 @@ class Controller:
             self._forget(key)
             return "gone"
         desired = reconcile(observed, now=now, settings=self._settings)
-        await self._cluster.apply(observed, desired)
+        is_due = await self._cluster.apply(observed, desired)
         self.queue.succeeded(key)
         before = read_status(observed.job.status)
         after = desired.status or before
@@ -155,7 +157,7 @@ class Controller:
         for event in desired.events:
             self._metrics.event_told(event.reason)
         self._note_stage(key, after.stage.value if after.stage else "Pending")
-        if self._cluster.was_refused(key):
+        if is_due:
             self.queue.wake(key)
         elif desired.look_again_s is not None:
             self.queue.wake_after(key, desired.look_again_s)

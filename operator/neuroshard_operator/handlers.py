@@ -5,13 +5,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import kopf
+from neuroshard_api.training_job import GROUP, PLURAL, VERSION
 
 from neuroshard_operator import names, trimming
 from neuroshard_operator.caches import Indices, JobKey
-from neuroshard_operator.observed import ChildConfigMap, ChildJob, ChildObject, ChildPod, TrainingJobObject
 
-JOBS = ("training.neuroshard.dev", "v1alpha1", "dlrmtrainingjobs")
-OTHER_KINDS: Mapping[tuple[str, str, str], str] = {
+Resource = tuple[str, str, str]
+Trim = Callable[[Mapping[str, Any]], Mapping[Any, Any]]
+
+JOBS: Resource = (GROUP, VERSION, PLURAL)
+OURS = {names.MANAGED_BY_LABEL: names.MANAGED_BY}
+OTHER_KINDS: Mapping[Resource, str] = {
     ("", "v1", "services"): "Service",
     ("", "v1", "serviceaccounts"): "ServiceAccount",
     ("rbac.authorization.k8s.io", "v1", "roles"): "Role",
@@ -29,57 +33,60 @@ def register(registry: kopf.OperatorRegistry, *, wake: Wake, wake_for_profile: C
 
     Only `index` and `event` handlers: they need no finalizer, keep no annotation and never write.
     """
-    ours = {names.MANAGED_BY_LABEL: names.MANAGED_BY}
-
-    @kopf.index(*JOBS, id="training_jobs", registry=registry)
-    async def training_jobs(body: kopf.Body, **_: Any) -> dict[JobKey, TrainingJobObject]:  # noqa: ANN401 - Kopf's
-        return {_key(body): trimming.training_job(body)}
-
-    @kopf.index("batch", "v1", "jobs", id="jobs", labels=ours, registry=registry)
-    async def jobs(body: kopf.Body, **_: Any) -> dict[JobKey, ChildJob]:  # noqa: ANN401 - Kopf's
-        return {_owner(body): trimming.job(body)}
-
-    @kopf.index("batch", "v1", "jobs", id="profilers", labels=ours, registry=registry)
-    async def profilers(body: kopf.Body, **_: Any) -> dict[tuple[str, str], str]:  # noqa: ANN401 - Kopf's
-        job = trimming.job(body)
-        profile_key = job.meta.labels.get(names.PROFILE_KEY_LABEL)
-        if job.role != names.PROFILER or not profile_key or job.outcome is not None or job.meta.deleted is not None:
-            return {}
-        namespace, owner = _owner(body)
-        return {(namespace, profile_key): owner}
-
-    @kopf.index("", "v1", "pods", id="pods", labels=ours, registry=registry)
-    async def pods(body: kopf.Body, **_: Any) -> dict[JobKey, ChildPod]:  # noqa: ANN401 - Kopf's
-        return {_owner(body): trimming.pod(body)}
-
-    @kopf.index("", "v1", "configmaps", id="config_maps", labels=ours, registry=registry)
-    async def config_maps(body: kopf.Body, **_: Any) -> dict[JobKey, ChildConfigMap]:  # noqa: ANN401 - Kopf's
-        return {_owner(body): trimming.config_map(body)}
+    for resource, kept in _indices().items():
+        _keep(registry, resource, **kept)
 
     @kopf.on.event(*JOBS, registry=registry)
     async def job_event(body: kopf.Body, **_: Any) -> None:  # noqa: ANN401 - Kopf's
         wake(_key(body))
 
+    async def child_event(body: kopf.Body, **_: Any) -> None:  # noqa: ANN401 - Kopf's
+        namespace, owner = _owner(body)
+        if owner:
+            wake((namespace, owner))
+        else:
+            wake_for_profile(namespace)
+
     for resource in CHILD_KINDS:
-
-        @kopf.on.event(*resource, id=f"wake_by_{resource[2]}", labels=ours, registry=registry)
-        async def child_event(body: kopf.Body, **_: Any) -> None:  # noqa: ANN401 - Kopf's
-            namespace, owner = _owner(body)
-            if owner:
-                wake((namespace, owner))
-            else:
-                wake_for_profile(namespace)
-
-    for resource, kind in OTHER_KINDS.items():
-        _index_other(registry, resource, kind, ours)
+        kopf.on.event(*resource, id=f"wake_by_{resource[2]}", labels=dict(OURS), registry=registry)(child_event)
 
 
-def _index_other(
-    registry: kopf.OperatorRegistry, resource: tuple[str, str, str], kind: str, ours: Mapping[str, str]
-) -> None:
-    @kopf.index(*resource, id=resource[2], labels=dict(ours), registry=registry)
-    async def others(body: kopf.Body, **_: Any) -> dict[JobKey, ChildObject]:  # noqa: ANN401 - Kopf's
-        return {_owner(body): trimming.other(kind, body)}
+def _indices() -> Mapping[Resource, Mapping[str, Trim]]:
+    """Return what is kept of each resource, by the name of the index."""
+    return {
+        JOBS: {"training_jobs": lambda body: {_key(body): trimming.training_job(body)}},
+        ("batch", "v1", "jobs"): {
+            "jobs": lambda body: {_owner(body): trimming.job(body)},
+            "profilers": _profiler_at_work,
+        },
+        ("", "v1", "pods"): {"pods": lambda body: {_owner(body): trimming.pod(body)}},
+        ("", "v1", "configmaps"): {"config_maps": lambda body: {_owner(body): trimming.config_map(body)}},
+        **{resource: {resource[2]: _other(kind)} for resource, kind in OTHER_KINDS.items()},
+    }
+
+
+def _keep(registry: kopf.OperatorRegistry, resource: Resource, **kept: Trim) -> None:
+    """Make one of Kopf's indices for each way to cut a resource down."""
+    labels = None if resource == JOBS else dict(OURS)
+    for name, trim in kept.items():
+
+        async def index(body: kopf.Body, *, trim: Trim = trim, **_: Any) -> Mapping[Any, Any]:  # noqa: ANN401 - Kopf's
+            return trim(body)
+
+        kopf.index(*resource, id=name, labels=labels, registry=registry)(index)
+
+
+def _other(kind: str) -> Trim:
+    return lambda body: {_owner(body): trimming.other(kind, body)}
+
+
+def _profiler_at_work(body: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    job = trimming.job(body)
+    profile_key = job.meta.labels.get(names.PROFILE_KEY_LABEL)
+    if job.role != names.PROFILER or not profile_key or job.outcome is not None or job.meta.deleted is not None:
+        return {}
+    namespace, owner = _owner(body)
+    return {(namespace, profile_key): owner}
 
 
 def indices_of(by_id: Mapping[str, Any]) -> Indices:

@@ -30,7 +30,8 @@ async def health_server(
     try:
         site = web.TCPSite(runner, port=port)
         await site.start()
-        yield runner.addresses[0][1]
+        # A free port is another one for IPv4 than for IPv6.
+        yield min(runner.addresses, key=len)[1]
     finally:
         await runner.cleanup()
 

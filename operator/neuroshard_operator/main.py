@@ -5,7 +5,6 @@ import logging
 import os
 import sys
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any
 
 import kopf
@@ -106,17 +105,19 @@ class Operator:
 
     async def _until_first_ends(self, watch: Coroutine[Any, Any, None], started: "asyncio.Future[Controller]") -> None:
         """Run the watches and the controller until Kopf is told to stop, or one of them breaks."""
-        watching = asyncio.create_task(watch)
+        watching: asyncio.Future[Any] = asyncio.create_task(watch)
         await asyncio.wait([watching, started], return_when=asyncio.FIRST_COMPLETED)
+        tasks = [watching]
         if started.done():
             self._controller = started.result()
-            working = asyncio.create_task(self._controller.run())
-            await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=not working.done())
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+            tasks.append(asyncio.create_task(self._controller.run()))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        # Kopf, when it ends, cancels every task that began after it, ours among them.
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
+                raise ended
 
 
 async def connect() -> ApiClient:

@@ -14,7 +14,7 @@ from neuroshard_api.document import DocumentError
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.request import PlanRequest
 
-from neuroshard_planner.costs.bundle_store import load_bundle
+from neuroshard_planner.costs.bundle_store import CostBundle, bundled_bundle, bundled_names, load_bundle
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.search import plan
 
@@ -23,11 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     """Write the plan that a request file asks for. The plan's file is there whole or not at all."""
     parser = argparse.ArgumentParser(prog="python -m neuroshard_planner", description="Search a sharding plan.")
     parser.add_argument("--request", type=Path, required=True, help="a plan request (JSON or YAML)")
-    parser.add_argument("--bundle", type=Path, required=True, help="directory of the cost models")
+    parser.add_argument("--bundle", type=Path, required=True, help="directory of the cost models, or a bundled device")
     parser.add_argument("--out", type=Path, required=True, help="where the plan is written")
     options = parser.parse_args(arguments)
     try:
-        found = plan(PlanRequest.read(options.request), bundle=load_bundle(options.bundle))
+        found = plan(PlanRequest.read(options.request), bundle=_bundle(options.bundle))
         scratch = options.out.with_name(f".{options.out.name}.{os.getpid()}")
         scratch.write_text(found.to_json(), encoding="utf-8")
         scratch.replace(options.out)
@@ -39,6 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
         return _failed(f"{options.out}: {error.strerror}; choose another place", ExitCode.INVALID_INPUT)
     sys.stdout.write(f"{found.algorithm}: predicted {found.predicted.total_ms:.3f} ms ({found.predicted.source})\n")
     return ExitCode.OK
+
+
+def _bundle(path: Path) -> CostBundle:
+    """Return the bundle of a directory, or the one that comes with the planner for a device of that name."""
+    is_device = not path.exists() and str(path) in bundled_names()
+    return bundled_bundle(str(path)) if is_device else load_bundle(path)
 
 
 def _failed(sentence: str, code: ExitCode) -> ExitCode:

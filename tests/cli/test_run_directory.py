@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_cli.failures import CommandError
-from neuroshard_cli.run_directory import RunDirectory, data_files, digest
+from neuroshard_cli.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -88,23 +88,3 @@ def test_a_folder_of_the_same_purpose_stays(directory: RunDirectory) -> None:
 
     assert directory.keep_for(directory.train_dir, "first") is None
     assert directory.train_dir.exists()
-
-
-def test_digests_tell_sequences_apart() -> None:
-    """Moving a character from one part to the next is a change."""
-    assert len({digest(["ab", "c"]), digest(["a", "bc"]), digest(["abc"])}) == 3
-
-
-def test_data_files_are_named_with_size_and_time(tmp_path: Path) -> None:
-    """A folder by the files in it, a pattern by what matches; whatever changes a file changes its line."""
-    (tmp_path / "data").mkdir()
-    for name in ("day_0", "day_1", "other"):
-        (tmp_path / "data" / name).write_text(name, encoding="utf-8")
-
-    lines = data_files(tmp_path, "data")
-    (tmp_path / "data" / "day_1").write_text("longer than before", encoding="utf-8")
-
-    assert [Path(line.split()[0]).name for line in lines] == ["day_0", "day_1", "other"]
-    assert data_files(tmp_path, "data/day_*") == data_files(tmp_path, str(tmp_path / "data"))[:2]
-    assert data_files(tmp_path, "data")[1] != lines[1]
-    assert data_files(tmp_path, "nowhere*") == []

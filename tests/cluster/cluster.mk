@@ -27,3 +27,25 @@ cluster-check: $(DEV) ## What holds on it, as a table
 .PHONY: cluster-scale
 cluster-scale: $(DEV) ## Measure 1,000 simulated nodes and 1,000 plain Jobs on it
 	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.scale --name $(CLUSTER_NAME)
+
+# The images of the rooms; those with PyTorch take some minutes to build, and 5 GB each.
+ROOM_IMAGES = operator planner profiler trainer
+
+.PHONY: e2e
+e2e: $(DEV) ## The end-to-end tests on a cluster of their own, which stays up
+	$(MAKE) cluster-up CLUSTER_NAME=e2e IMAGES="$(ROOM_IMAGES)"
+	$(BIN)/python -m pytest tests/e2e --cluster e2e --cluster-provider $(CLUSTER) --table
+
+.PHONY: demo-cluster
+demo-cluster: $(DEV) ## A job from kubectl apply to Succeeded on a cluster with mocked GPUs, which stays up
+	$(MAKE) cluster-up CLUSTER_NAME=demo IMAGES="$(ROOM_IMAGES)"
+	PYTHONPATH=tests:tests/cluster $(BIN)/python -m e2e.demo --name demo --provider $(CLUSTER)
+
+REGISTRY ?= localhost/neuroshard
+TAG ?= test
+
+.PHONY: images
+images: ## The four images with docker: REGISTRY=registry.example/team TAG=0.1.0 DEVICE=cuda
+	for room in $(ROOM_IMAGES); do \
+		docker build --build-arg DEVICE=$(or $(DEVICE),cuda) --file $$room/Dockerfile --tag $(REGISTRY)/$$room:$(TAG) .; \
+	done

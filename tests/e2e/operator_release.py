@@ -10,7 +10,7 @@ from typing import Any
 from neuroshard_cluster.addons import helm
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.commands import run
-from neuroshard_cluster.images import IMAGES, OPERATOR, ROOMS
+from neuroshard_cluster.images import OPERATOR, PLANNER
 from neuroshard_cluster.kubectl import Kubectl, Object
 from neuroshard_cluster.waiting import eventually
 
@@ -79,9 +79,11 @@ class Release:
 
 
 def installed(cluster: Cluster) -> Release:
-    """Return the operator, installed anew with the images of this checkout."""
-    images = [cluster.build_image(IMAGES[room], say=print) for room in ROOMS]
-    cluster.load_images(images)
+    """Return the operator, installed anew with the images of this checkout.
+
+    Those with PyTorch are large, and are taken as they were when the cluster came up.
+    """
+    cluster.load_images([cluster.build_image(image, say=print) for image in (OPERATOR, PLANNER)])
     release = Release(cluster=cluster, kubectl=cluster.kubectl.in_namespace(NAMESPACE))
     release.install(podAnnotations={"neuroshard.dev/tested-at": str(int(time.time()))})
     return release

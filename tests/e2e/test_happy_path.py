@@ -50,6 +50,4 @@ def test_an_applied_job_is_profiled_planned_and_trained_under_its_plan(namespace
     assert plan.request.topology.num_devices == len(report.ranks) == 2
     assert report.plan_sha256 == hashlib.sha256(text).hexdigest()
     assert seen["trainerStatus"]["progressPercentage"] == 100
-    assert float(
-        json.loads(json.dumps({each["name"]: each["value"] for each in seen["trainerStatus"]["metrics"]}))["auc"]
-    )
+    assert float({each["name"]: each["value"] for each in seen["trainerStatus"]["metrics"]}["auc"]) > 0.5

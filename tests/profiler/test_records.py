@@ -9,7 +9,7 @@ from neuroshard_profiler.records import RecordsFile
 from record_builders import SOURCE, compute_record
 
 
-def test_a_record_is_on_disk_before_the_next_is_measured(tmp_path: Path) -> None:
+def test_a_record_is_written_before_the_next_is_measured(tmp_path: Path) -> None:
     """What reads the file while it grows sees whole records."""
     path = tmp_path / "new" / "records.jsonl"
     with RecordsFile(path, source=SOURCE) as file:

@@ -51,7 +51,9 @@ def test_equal_seeds_draw_equal_samples() -> None:
 def test_about_half_of_the_samples_are_made_of_the_jobs_tables() -> None:
     """They have the job's batch, its tables' rows and pooling, and some have slices of columns."""
     samples = [draw_compute_sample(space_of_job(), np.random.default_rng(seed)) for seed in range(200)]
-    of_job = [sample for sample in samples if sample.batch_size == 512 and sample.tables[0].name in {"huge", "small", "hot"}]
+    of_job = [
+        sample for sample in samples if sample.batch_size == 512 and sample.tables[0].name in {"huge", "small", "hot"}
+    ]
     hot = [each for sample in of_job for each in sample.tables if each.name == "hot"]
 
     assert 70 <= len(of_job) <= 130

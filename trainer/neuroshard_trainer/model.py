@@ -85,13 +85,11 @@ class _CrossNetwork(nn.Module):
 
 
 def _config(table: Table) -> EmbeddingBagConfig:
+    if "." in table.name or hasattr(nn.ModuleDict(), table.name):
+        why = "TorchRec keeps tables in a ModuleDict, whose keys have no dot and are none of its attributes"
+        raise InputError(f"table {table.name!r} cannot be trained under this name: {why}; rename the table")
     if table.data_type is DataType.INT8:
         raise InputError(f"table {table.name!r} is of type INT8, which TorchRec does not train; store it as FP16")
-    if "." in table.name or hasattr(nn.ModuleDict(), table.name):
-        raise InputError(
-            f"table {table.name!r} has a name that a torch module cannot keep a table under: it has a dot, or is an "
-            "attribute of every module; rename the table"
-        )
     return EmbeddingBagConfig(
         name=table.name,
         num_embeddings=table.num_embeddings,

@@ -12,6 +12,9 @@ from neuroshard_operator.view import View
 def approve(view: View, planned: Planned) -> Step:
     """Return whether the workers may start under this plan, or that the job ends with it."""
     policy = view.spec.launch_policy
+    if policy is LaunchPolicy.PLAN_ONLY and not planned.is_kept:
+        message = f"the plan is being kept in ConfigMap {planned.name}"
+        return Step(shown=Stage.PLANNING, reason=Reason.PLAN_WRITTEN, message=message)
     if policy is LaunchPolicy.PLAN_ONLY:
         message = f"the plan is in ConfigMap {planned.name}; nothing is launched with launchPolicy PlanOnly"
         return Step(

@@ -84,9 +84,8 @@ def _start(view: View, planned: Planned, inputs: str) -> Step:
     actions, events = ensured(view, [*_surroundings(view), files, job])
     # The attempt before is kept for its logs.
     old = [each for each in view.owned_jobs(names.WORKER) if each.attempt < view.attempt - 1]
-    reason = Reason.RESTARTING if view.attempt else Reason.WORKERS_STARTING
-    message = f"Job {job['metadata']['name']} starts {view.spec.trainer.num_nodes} workers under plan {planned.name}"
-    return _active(view, reason, message, actions=(*actions, *_stopped(old)), events=events)
+    message = f"0 of {view.spec.trainer.num_nodes} workers are ready"
+    return _active(view, Reason.WORKERS_STARTING, message, actions=(*actions, *_stopped(old)), events=events)
 
 
 def _surroundings(view: View) -> list[Manifest]:

@@ -39,7 +39,8 @@ class Planned:
     summary: PlanSummary
     name: str
     """The plan's ConfigMap."""
-    inputs_hash: str
+    is_kept: bool
+    """Whether the ConfigMap is there, and not only on its way."""
 
 
 def planned_already(view: View, inputs_hash: str) -> tuple[Step, Planned] | None:
@@ -105,7 +106,9 @@ def _find(view: View, inputs_hash: str) -> tuple[Step, Planned] | None:
     if good:
         document = good[0].document
         assert isinstance(document, PlanSummary), "they were chosen so"
-        return _have(view, document, good[0].meta.name, inputs_hash, tuple(actions), tuple(events))
+        return _have(
+            view, document, good[0].meta.name, inputs_hash, is_kept=True, actions=tuple(actions), events=tuple(events)
+        )
     result = view.config_map(names.result(names.planner_job(view.name, inputs_hash)))
     if result is None or not isinstance(result.document, PlanSummary):
         return None
@@ -116,7 +119,15 @@ def _find(view: View, inputs_hash: str) -> tuple[Step, Planned] | None:
     manifest = plan_config_map(view, document.hash, inputs_hash)
     copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
     actions.append(copy)
-    return _have(view, document, manifest["metadata"]["name"], inputs_hash, tuple(actions), tuple(events))
+    return _have(
+        view,
+        document,
+        manifest["metadata"]["name"],
+        inputs_hash,
+        is_kept=False,
+        actions=tuple(actions),
+        events=tuple(events),
+    )
 
 
 def _is_whole(view: View, plan: ChildConfigMap) -> bool:
@@ -142,6 +153,8 @@ def _have(
     plan: PlanSummary,
     name: str,
     inputs_hash: str,
+    *,
+    is_kept: bool,
     actions: tuple[Action, ...],
     events: tuple[Event, ...],
 ) -> tuple[Step, Planned]:
@@ -149,7 +162,8 @@ def _have(
     reason = Reason.PLAN_GIVEN if given else Reason.PLAN_WRITTEN
     message = f"{plan.num_tables} tables on {plan.world_size} devices by {plan.algorithm} in ConfigMap {name}"
     before = view.status.cost or Cost()
-    is_other = view.status.plan is None or view.status.plan.hash != plan.hash
+    digest = f"sha256:{plan.hash}"
+    is_other = view.status.plan is None or view.status.plan.hash != digest
     measured = None if is_other else before.measured
     step = Step(
         shown=Stage.LAUNCHING,
@@ -162,7 +176,7 @@ def _have(
         facts={
             "plan": PlanStatus(
                 config_map_ref=ConfigMapReference(name=name, key=plan.key),
-                hash=f"sha256:{plan.hash}",
+                hash=digest,
                 inputs_hash=inputs_hash,
                 algorithm=plan.algorithm,
                 world_size=plan.world_size,
@@ -182,7 +196,7 @@ def _have(
             ),
         ),
     )
-    return step, Planned(summary=plan, name=name, inputs_hash=inputs_hash)
+    return step, Planned(summary=plan, name=name, is_kept=is_kept)
 
 
 def _attempt(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> Step:
@@ -190,26 +204,35 @@ def _attempt(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algori
     job = view.job_named(name)
     if job is None:
         return _start(view, inputs_hash, profiled, algorithm)
-    result = view.config_map(names.result(name))
-    outcome = job.outcome
-    if outcome is None:
+    if job.outcome is None:
         stuck = trouble(view.pods_of(job))
-        if stuck:
-            return _active(Reason.PODS_PENDING, f"the planner's pod does not start: {stuck}", name)
-        return _active(Reason.PLANNER_RUNNING, f"Job {name} plans", name)
-    if not outcome.succeeded:
+        reason = Reason.PODS_PENDING if stuck else Reason.PLANNER_RUNNING
+        message = f"the planner's pod does not start: {stuck}" if stuck else _plans(view, name)
+        repairs, events = ensured(view, access(view, names.PLANNER, names.result(name)))
+        return _active(reason, message, name, actions=repairs, events=events)
+    if not job.outcome.succeeded:
         return _failed_job(view, job, cause_of(job, view.observed.pods))
-    if result is not None and isinstance(result.document, Unreadable):
-        return _unusable(f"the planner's result cannot be used: {result.document.problem}")
-    if result is not None and isinstance(result.document, PlanSummary):
-        problem = mismatch(view, result.document)
-        assert problem is not None, "a plan that fits was found before"
-        return _unusable(problem[1])
-    late = (outcome.time or view.now) + RESULT_LATE
-    if view.now < late:
+    late = (job.outcome.time or view.now) + RESULT_LATE
+    problem = _problem_with(view, view.config_map(names.result(name)))
+    if problem is None and view.now < late:
         message = "the planner is done; its plan is on the way"
         return _active(Reason.PLANNER_RUNNING, message, name, look_again_s=seconds_until(late, view.now))
-    return _unusable("the planner ended well and published no plan")
+    return _unusable(problem or "the planner ended well and published no plan")
+
+
+def _problem_with(view: View, result: ChildConfigMap | None) -> str | None:
+    """Return what is wrong with a published plan; None where there is none yet. One that fits was found before."""
+    document = result.document if result else None
+    if isinstance(document, Unreadable):
+        return f"the planner's result cannot be used: {document.problem}"
+    if isinstance(document, PlanSummary):
+        found = mismatch(view, document)
+        return found[1] if found else None
+    return None
+
+
+def _plans(view: View, name: str) -> str:
+    return f"Job {name} plans for {view.spec.trainer.world_size} devices"
 
 
 def _start(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> Step:
@@ -231,8 +254,7 @@ def _start(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorith
     result = names.result(name)
     job = planner_job(view, inputs_hash=inputs_hash, request=manifest, bundle=profiled.bundle, result=result)
     actions, events = ensured(view, [*access(view, names.PLANNER, result), manifest, job])
-    message = f"Job {name} plans {len(tables.tables)} tables for {view.spec.trainer.world_size} devices"
-    return _active(Reason.PLANNER_RUNNING, message, name, actions=actions, events=events)
+    return _active(Reason.PLANNER_RUNNING, _plans(view, name), name, actions=actions, events=events)
 
 
 def _failed_job(view: View, job: ChildJob, cause: Cause) -> Step:

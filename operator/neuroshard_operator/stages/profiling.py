@@ -56,7 +56,7 @@ def profile_hardware(view: View) -> tuple[Step, Profiled | None]:
     if result is not None and isinstance(result.document, ProfileSummary):
         manifest = profile(view, names.profile(key), key, shared=shared)
         copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
-        message = "the profiler's result is being kept"
+        message = _measures(names.profiler_job(view.name, key))
         return _active(Reason.PROFILER_RUNNING, message, own, facts, actions=(copy,)), None
     if own is None:
         return _start(view, hardware, key, facts), None
@@ -138,14 +138,15 @@ def _start(view: View, hardware: Hardware, key: str, facts: dict[str, Hardware])
     job = profiler_job(view, hardware=hardware, profile_key=key, files=files, result=names.result(name))
     children = [*access(view, names.PROFILER, names.result(name)), files, job]
     actions, events = ensured(view, children)
-    message = f"{hardware.gpu_product or 'this hardware'} has no profile yet; Job {name} measures it"
+    message = _measures(name)
     return _active(Reason.PROFILER_RUNNING, message, None, facts, actions=actions, events=events, job_name=name)
 
 
 def _watch(view: View, job: ChildJob, result: ChildConfigMap | None, facts: dict[str, Hardware]) -> Step:
     outcome = job.outcome
     if outcome is None:
-        return _running(view, job, facts)
+        repairs, events = ensured(view, access(view, names.PROFILER, names.result(job.meta.name)))
+        return replace(_running(view, job, facts), actions=repairs, events=events)
     if not outcome.succeeded:
         cause = cause_of(job, view.observed.pods)
         timed_out = outcome.reason == "DeadlineExceeded"
@@ -179,7 +180,11 @@ def _running(view: View, job: ChildJob, facts: dict[str, Hardware]) -> Step:
     stuck = trouble(view.pods_of(job))
     if stuck:
         return _active(Reason.PODS_PENDING, f"the profiler's pod does not start: {stuck}", job, facts)
-    return _active(Reason.PROFILER_RUNNING, f"Job {job.meta.name} measures the hardware", job, facts)
+    return _active(Reason.PROFILER_RUNNING, _measures(job.meta.name), job, facts)
+
+
+def _measures(name: str) -> str:
+    return f"the hardware has no profile yet; Job {name} measures it"
 
 
 def queued(step: Step, message: str) -> Step:

@@ -155,7 +155,16 @@ class KindCluster:
         """Build an image with Docker, on the base that its Dockerfile names, and return its archive."""
         say(f"building {image.tag}")
         archive = self._folder / f"{image.name}.tar"
-        run(["docker", "build", f"--tag={image.tag}", f"--file={image.dockerfile}", image.context])
+        run(
+            [
+                "docker",
+                "build",
+                "--build-arg=DEVICE=cpu",
+                f"--tag={image.tag}",
+                f"--file={image.dockerfile}",
+                image.context,
+            ]
+        )
         run(["docker", "save", f"--output={archive}", image.tag])
         return archive
 

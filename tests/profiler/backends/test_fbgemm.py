@@ -6,23 +6,29 @@ import torch
 from builders import table
 from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_profiler.backends import torch_device
-from neuroshard_profiler.backends.fbgemm import FbgemmBackend, FusedCalls
+from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.torch_device import TorchDevice
 from neuroshard_profiler.errors import OutOfDeviceMemoryError, SettingsError
 from neuroshard_profiler.lookups import draw_batches
 from profiler_builders import QUICK, compute_sample
 
-pytestmark = [pytest.mark.torch, pytest.mark.torchrec]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.torchrec,
+    pytest.mark.filterwarnings("ignore"),  # FBGEMM's own warnings are not ours to mend; it is imported in the tests
+]
 
 
-@pytest.fixture(scope="module")
-def backend() -> FbgemmBackend:
+@pytest.fixture
+def backend() -> Backend:
     """The CPU's backend."""
+    from neuroshard_profiler.backends.fbgemm import FbgemmBackend
+
     return FbgemmBackend(TorchDevice.of_kind("cpu"))
 
 
 @pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD])
-def test_every_offered_optimizer_is_timed(backend: FbgemmBackend, optimizer: Optimizer) -> None:
+def test_every_offered_optimizer_is_timed(backend: Backend, optimizer: Optimizer) -> None:
     """Forward and backward take time, and the label says whose."""
     times = backend.measure(compute_sample(optimizer=optimizer), seed=0, repeats=QUICK)
 
@@ -31,13 +37,13 @@ def test_every_offered_optimizer_is_timed(backend: FbgemmBackend, optimizer: Opt
     assert backend.source.startswith("cpu:")
 
 
-def test_what_has_no_kernel_on_a_cpu_is_not_offered(backend: FbgemmBackend) -> None:
+def test_what_has_no_kernel_on_a_cpu_is_not_offered(backend: Backend) -> None:
     """Adam and 8-bit tables are a GPU's."""
     assert Optimizer.ADAM not in backend.optimizers
     assert set(backend.data_types) == {DataType.FP32, DataType.FP16}
 
 
-def test_types_of_one_sample_are_timed_together(backend: FbgemmBackend) -> None:
+def test_types_of_one_sample_are_timed_together(backend: Backend) -> None:
     """A device with tables of two types makes two calls in each step."""
     sample = compute_sample(table("a", num_embeddings=9), table("b", num_embeddings=9, data_type=DataType.FP16))
 
@@ -46,6 +52,8 @@ def test_types_of_one_sample_are_timed_together(backend: FbgemmBackend) -> None:
 
 def test_the_timed_call_is_a_sum_over_the_drawn_rows() -> None:
     """What is timed is pooling, not something beside it; and backward changes the tables."""
+    from neuroshard_profiler.backends.fbgemm import FusedCalls
+
     sample = compute_sample(table("a", num_embeddings=7, embedding_dim=4, pooling_factor=2.5), batch_size=5)
     calls = FusedCalls(sample, seed=3, device=torch.device("cpu"))
     weights = calls.weights()[0].detach().clone()
@@ -61,7 +69,7 @@ def test_the_timed_call_is_a_sum_over_the_drawn_rows() -> None:
 
 
 def test_a_sample_beyond_the_memory_is_refused_before_linux_kills(
-    backend: FbgemmBackend, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux grants memory that it has not and kills later."""
     monkeypatch.setattr(torch_device, "available_memory_bytes", lambda: 1000)
@@ -70,7 +78,7 @@ def test_a_sample_beyond_the_memory_is_refused_before_linux_kills(
         backend.measure(compute_sample(), seed=0, repeats=QUICK)
 
 
-def test_an_allocation_that_fails_is_out_of_memory(backend: FbgemmBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocation_that_fails_is_out_of_memory(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own message for it is a RuntimeError."""
     monkeypatch.setattr(torch_device, "available_memory_bytes", lambda: 2**80)
     sample = compute_sample(table(num_embeddings=10**11, embedding_dim=512), batch_size=2)

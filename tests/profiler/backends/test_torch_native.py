@@ -6,7 +6,10 @@ from neuroshard_profiler.backends.torch_device import TorchDevice
 from neuroshard_profiler.backends.torch_native import TorchNativeBackend
 from profiler_builders import QUICK, compute_sample
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks"),  # torch warns of its own optimizers
+]
 
 
 @pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ADAGRAD, Optimizer.ADAM])

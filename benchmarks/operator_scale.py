@@ -1,0 +1,298 @@
+"""The operator with 1,000 jobs on a simulated fleet: reconcile lag, API calls, memory, lost or doubled children.
+
+`python -m benchmarks.operator_scale --name CLUSTER` needs a running local cluster (`make cluster-up`). Nodes and pods
+are kwok's; API server, scheduler, controllers and the operator are real. The script stands in for the pods' one effect:
+it publishes the profile and, for each job, a plan.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from kubernetes.aio import client, config, watch
+from neuroshard_api.config_map import contents_of, pack_files, unpack_files
+from neuroshard_api.hardware import Hardware
+from neuroshard_api.presets import preset
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.training_job import API_VERSION, KIND
+from neuroshard_cluster import addons, gpus
+from neuroshard_cluster.folders import default_home
+from neuroshard_cluster.kubectl import Kubectl
+from neuroshard_cluster.local import LocalCluster
+from neuroshard_cluster.scale import create_all
+from neuroshard_planner.costs.bundle_store import bundled_bundle, bundled_root
+from neuroshard_planner.search import plan
+
+NAMESPACE = "operator-scale"
+ROLE = "training.neuroshard.dev/role"
+DEVICE = "h200-141gb"
+FLEET = "/api/v1/nodes?labelSelector=type%3Dkwok"
+BATCH = 10  # jobs that one kubectl creates
+PORT = 18080
+ROOT = Path(__file__).parents[1]
+BUCKET = re.compile(r'^(\w+)_bucket\{(?:.*,)?le="([^"]+)"(?:,.*)?\} (\S+)$', re.MULTILINE)
+
+
+def training_job(name: str) -> Mapping[str, Any]:
+    """Return a job of two nodes with eight mocked GPUs each."""
+    tables = [{"name": f"table-{index}", "numEmbeddings": 100_000, "embeddingDim": 64} for index in range(8)]
+    spec = {
+        "model": {"embeddingTables": tables},
+        "trainer": {"numNodes": 2, "resourcesPerNode": {"limits": {gpus.RESOURCE: 8}}},
+    }
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
+
+
+def fleet(count: int) -> Iterator[Mapping[str, Any]]:
+    """Return kwok nodes that take every pod."""
+    for number in range(count):
+        node = dict(addons.fake_node(f"fleet-{number}", gpus.POOLS["h200"]))
+        yield {**node, "spec": {}}
+
+
+@contextmanager
+def operator(kubeconfig: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the operator as a process on this machine."""
+    images = {f"NEUROSHARD_{role}_IMAGE": f"{role.lower()}:test" for role in ("PROFILER", "PLANNER", "TRAINER")}
+    settings = {"NEUROSHARD_NAMESPACES": NAMESPACE, "NEUROSHARD_HTTP_PORT": str(PORT), "KUBECONFIG": str(kubeconfig)}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "neuroshard_operator"],
+            env={**os.environ, **images, **settings},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def publish_results(kubeconfig: Path) -> None:
+    """Fill result ConfigMaps as soon as they are made, as profiler and planner pods would."""
+    settings = client.Configuration()
+    await config.load_kube_config(config_file=str(kubeconfig), client_configuration=settings)  # type: ignore[no-untyped-call]
+    async with client.ApiClient(settings) as api:
+        core: Any = client.CoreV1Api(api)
+        stream: Any = watch.Watch()
+        plans: dict[str, bytes] = {}
+        selector = f"{ROLE} in (profiler, planner)"
+        async for event in stream.stream(core.list_namespaced_config_map, NAMESPACE, label_selector=selector):
+            found = event["raw_object"]
+            name, role = found["metadata"]["name"], found["metadata"]["labels"][ROLE]
+            if event["type"] != "ADDED" or found.get("data") or not name.endswith("-result"):
+                continue
+            files = profile() if role == "profiler" else await plan_for(core, name, plans)
+            packed = pack_files(files)
+            body = {"data": dict(packed.data), "binaryData": dict(packed.binary_data)}
+            await core.patch_namespaced_config_map(name, NAMESPACE, body)
+
+
+def profile() -> dict[str, bytes]:
+    """Return the bundled cost models as a profiler's result."""
+    folder = bundled_root() / DEVICE
+    bundle = bundled_bundle(DEVICE)
+    topology = gpu_topology()
+    hardware = Hardware(
+        fingerprint=hashlib.sha256(DEVICE.encode()).hexdigest(),
+        source=f"simulated:{DEVICE}",
+        device=bundle.manifest.device,
+        intra_node=topology.intra_node,
+        inter_node=topology.inter_node,
+        devices_per_node=8,
+    )
+    files = {name: (folder / name).read_bytes() for name in ("manifest.json", "weights.safetensors")}
+    return {**files, "hardware.json": hardware.to_json().encode()}
+
+
+def gpu_topology() -> Any:  # noqa: ANN401 - a Topology
+    """Return the usual node of the device."""
+    return preset(DEVICE).topology()
+
+
+async def plan_for(core: Any, result: str, plans: dict[str, bytes]) -> dict[str, bytes]:  # noqa: ANN401 - an API of the client
+    """Return the plan that a request asks for; equal requests but for the job's name are planned once."""
+    name = result.replace("-planner-", "-request-").removesuffix("-result")
+    while True:
+        try:
+            found = (await core.read_namespaced_config_map(name, NAMESPACE)).to_dict()
+            break
+        except client.ApiException:
+            await asyncio.sleep(0.05)
+    contents = {"data": found.get("data"), "binaryData": found.get("binary_data")}
+    request = PlanRequest.from_json(unpack_files(contents_of(contents))["request.json"])
+    if not plans:
+        plans["plan"] = plan(request, bundle=bundled_bundle(DEVICE)).to_json().encode()
+    return {"plan.json": plans["plan"]}
+
+
+def metrics() -> str:
+    """Return the operator's metrics."""
+    with urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def quantile_s(text: str, name: str, share: float) -> float:
+    """Return the bucket bound in seconds that a share of a histogram stays below, over all its labels."""
+    counts: Counter[float] = Counter()
+    for found, bound, count in BUCKET.findall(text):
+        if found == name:
+            counts[float(bound)] += float(count)
+    return next(bound for bound in sorted(counts) if counts[bound] >= share * counts[float("inf")])
+
+
+def total(text: str, name: str) -> float:
+    """Return the sum of a counter over its labels."""
+    return sum(float(value) for value in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
+
+
+def rss_mib(pid: int) -> float:
+    """Return the resident memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def create_steadily(kubectl: Kubectl, *, jobs: int, per_second: float) -> None:
+    """Create jobs at a steady rate, a few at a time."""
+    began = time.monotonic()
+    for first in range(0, jobs, BATCH):
+        kubectl.create(*(training_job(f"job-{number}") for number in range(first, min(first + BATCH, jobs))))
+        time.sleep(max(0.0, began + (first + BATCH) / per_second - time.monotonic()))
+
+
+def stages(kubectl: Kubectl) -> Counter[str]:
+    """Return how many jobs show each stage."""
+    return Counter(kubectl("get", "dlrmjob", "--output=jsonpath={.items[*].status.stage}", timeout_s=300).split())
+
+
+def wait(what: str, done: Callable[[], bool], *, within_s: float, each: Callable[[], None] = lambda: None) -> float:
+    """Wait until something is done; return the seconds it took."""
+    began = time.monotonic()
+    while not done():
+        each()
+        if time.monotonic() - began > within_s:
+            raise TimeoutError(f"{what}: not within {within_s:.0f} s")
+        time.sleep(2)
+    return time.monotonic() - began
+
+
+def measure(cluster: LocalCluster, *, nodes: int, jobs: int, per_second: float, log: Path) -> list[str]:
+    """Return the report's lines."""
+    kubectl = cluster.kubectl.in_namespace(NAMESPACE)
+    addons.install_kwok(cluster, default_home(), say=lambda _: None)
+    cluster.kubectl.apply((ROOT / "crds" / "dlrmtrainingjobs.yaml").read_text(encoding="utf-8"))
+    cluster.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    for node in cluster.nodes():
+        cluster.kubectl("cordon", node)
+    cluster.kubectl("delete", "--raw", FLEET)
+    create_all(cluster.kubectl, fleet(nodes))
+    peak = [0.0]
+    with operator(kubectl.kubeconfig, log) as process, ThreadPoolExecutor(1) as pool:
+        wait("the operator is up", _answers, within_s=60)
+        idle = rss_mib(process.pid)
+        publisher = subprocess.Popen(  # noqa: S603 - this script again, as the pods' effect
+            [sys.executable, "-m", "benchmarks.operator_scale", "--publish", str(kubectl.kubeconfig)], cwd=ROOT
+        )
+        try:
+            began = time.monotonic()
+            creating = pool.submit(create_steadily, kubectl, jobs=jobs, per_second=per_second)
+
+            def look() -> None:
+                peak[0] = max(peak[0], rss_mib(process.pid))
+
+            wait("all jobs succeed", lambda: stages(kubectl)["Succeeded"] == jobs, within_s=1800, each=look)
+            creating.result()
+            took_s = time.monotonic() - began
+        finally:
+            publisher.kill()
+            publisher.wait()
+        text = metrics()
+        children = Counter(
+            (each["metadata"]["labels"]["training.neuroshard.dev/job-name"], each["metadata"]["labels"][ROLE])
+            for each in kubectl.list("jobs", selector=ROLE)
+        )
+        end, busy_s = rss_mib(process.pid), cpu_s(process.pid)
+    cluster.kubectl("delete", "--raw", FLEET)
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    workers = [count for (_, role), count in children.items() if role == "worker"]
+    planners = [count for (_, role), count in children.items() if role == "planner"]
+    profilers = sum(count for (_, role), count in children.items() if role == "profiler")
+    wait_name, pass_name = "neuroshard_queue_wait_seconds", "neuroshard_reconcile_seconds"
+    rows = {
+        "reconcile lag, from wake-up to look: median, 99th percentile (bucket bounds)": " s, ".join(
+            str(quantile_s(text, wait_name, share)) for share in (0.5, 0.99)
+        )
+        + " s",
+        "one look with its API calls: median, 99th percentile (bucket bounds)": " s, ".join(
+            str(quantile_s(text, pass_name, share)) for share in (0.5, 0.99)
+        )
+        + " s",
+        "looks per job": f"{total(text, pass_name + '_count') / jobs:.1f}",
+        "API calls per job, events included": f"{total(text, 'neuroshard_api_calls_total') / jobs:.1f}",
+        "API calls that failed, conflicts included": f"{total(text, 'neuroshard_api_errors_total'):.0f}",
+        "operator's processor time per job": f"{1000 * busy_s / jobs:.0f} ms",
+        "operator's resident memory: before, peak, after": f"{idle:.0f}, {peak[0]:.0f}, {end:.0f} MiB",
+        "jobs without a worker Job, jobs with several": f"{jobs - len(workers)}, {sum(n > 1 for n in workers)}",
+        "jobs without a planner Job, jobs with several": f"{jobs - len(planners)}, {sum(n > 1 for n in planners)}",
+        "profiler Jobs, for one kind of hardware": str(profilers),
+    }
+    return [
+        f"{jobs} jobs of two nodes with 8 mocked GPUs each on {nodes} simulated nodes, {per_second:g} made a second.",
+        f"All succeeded {took_s:.0f} s after the first was created.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {what} | {value} |" for what, value in rows.items()),
+    ]
+
+
+def _answers() -> bool:
+    try:
+        return bool(metrics())
+    except OSError:
+        return False
+
+
+def main() -> None:
+    """Print the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--name", default="dev")
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--per-second", type=float, default=5.0, help="jobs created a second")
+    parser.add_argument("--log", type=Path, default=Path("build/operator-scale.log"))
+    parser.add_argument("--publish", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.publish:
+        asyncio.run(publish_results(arguments.publish))
+        return
+    arguments.log.parent.mkdir(parents=True, exist_ok=True)
+    cluster = LocalCluster(arguments.name, default_home())
+    lines = measure(
+        cluster, nodes=arguments.nodes, jobs=arguments.jobs, per_second=arguments.per_second, log=arguments.log
+    )
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

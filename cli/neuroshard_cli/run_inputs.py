@@ -1,0 +1,42 @@
+"""What a stage of a run depends on, as text: whatever changes it asks for the stage again."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
+"""Packages whose versions a profile and a training depend on."""
+
+
+def digest(parts: Sequence[str]) -> str:
+    """Return a SHA-256 of texts; different sequences have different ones."""
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
+
+
+def data_files(root: Path, pattern: str) -> list[str]:
+    """Return a line for every file of a path or glob pattern: its name, size and time of change."""
+    path = root / pattern
+    found = [path] if path.exists() else sorted(root.glob(pattern)) if not os.path.isabs(pattern) else []  # noqa: PTH117 - a pattern, no path
+    files = [each for top in found for each in ([top] if top.is_file() else sorted(top.rglob("*"))) if each.is_file()]
+    return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+
+
+def machine() -> list[str]:
+    """Return what tells this machine from others, as far as it can be seen without a device's libraries."""
+    system = os.uname()
+    return [system.nodename, system.release, system.machine, str(os.cpu_count())]
+
+
+def versions() -> list[str]:
+    """Return the installed versions of what measures, plans and trains."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = []
+    for package in MEASURED_WITH:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return found

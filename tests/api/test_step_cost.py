@@ -1,0 +1,74 @@
+"""The cost of a step in the words of a job's status."""
+
+import builders
+from neuroshard_api.plan import BaselineCost
+from neuroshard_api.request import Algorithm
+from neuroshard_api.step_cost import baseline_cost, error_percent, measured_cost, predicted_cost
+
+
+def test_predicted_is_the_slowest_device_in_microseconds() -> None:
+    """Its parts add up to the total; waiting for others is part of the forward all-to-all."""
+    slow = builders.device_cost(
+        forward_compute_ms=1.0,
+        backward_compute_ms=2.0,
+        wait_ms=0.25,
+        forward_communication_ms=0.5,
+        backward_communication_ms=0.75,
+    )
+    fast = builders.device_cost(forward_compute_ms=0.1, backward_compute_ms=0.1)
+    plan = builders.plan()
+    plan = plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"devices": (fast, slow)})})
+
+    cost = predicted_cost(plan)
+
+    assert cost.compute_microseconds == 3000
+    assert cost.forward_communication_microseconds == 750
+    assert cost.backward_communication_microseconds == 750
+    assert cost.total_microseconds == round(1000 * plan.predicted.total_ms)
+    assert cost.source == plan.predicted.source
+
+
+def test_memory_is_that_of_the_fullest_device() -> None:
+    """All that its ledger names, in MiB."""
+    full = builders.device_memory(reserve_bytes=2**30)
+    plan = builders.plan(memory=(builders.device_memory(reserve_bytes=0), full))
+
+    ledger = full.model_dump()
+    needed = sum(ledger.values()) - ledger["capacity_bytes"]
+    assert predicted_cost(plan).max_device_memory_mib == needed // 2**20
+
+
+def test_the_cheapest_baseline_is_told() -> None:
+    """Those that found no plan do not count."""
+    baselines = (
+        BaselineCost(algorithm=Algorithm.RANDOM, problem="nothing fits"),
+        BaselineCost(algorithm=Algorithm.SIZE_GREEDY, total_ms=3.0),
+        BaselineCost(algorithm=Algorithm.DIM_GREEDY, total_ms=2.0),
+    )
+    best = baseline_cost(builders.plan(baselines=baselines))
+
+    assert best is not None
+    assert (best.algorithm, best.total_microseconds) == ("dim_greedy", 2000)
+    assert baseline_cost(builders.plan(baselines=baselines[:1])) is None
+
+
+def test_measured_is_the_slowest_rank_in_what_a_plan_predicts() -> None:
+    """A rank that waits for data is not slow in that sense; the step as a whole is told beside."""
+    slow = builders.rank_times(0, forward_compute_ms=5.0, step_ms=9.0)
+    waits = builders.rank_times(1, data_wait_ms=50.0, step_ms=60.0)
+
+    cost = measured_cost(builders.step_report(ranks=(slow, waits), first_step=100, num_steps=50))
+
+    assert (cost.total_microseconds, cost.compute_microseconds) == (8000, 6000)
+    assert (cost.step_microseconds, cost.steps) == (60_000, 150)
+
+
+def test_the_error_is_measured_above_predicted_in_percent() -> None:
+    """Below 0: it was faster than predicted."""
+    measured = measured_cost(builders.step_report())
+    predicted = predicted_cost(builders.plan())
+
+    def error_of(total: int | None) -> int | None:
+        return error_percent(predicted.model_copy(update={"total_microseconds": total}), measured)
+
+    assert (error_of(2000), error_of(5000), error_of(0), error_of(None)) == (100, -20, None, None)

@@ -1,0 +1,32 @@
+"""What a stage of a run depends on."""
+
+from pathlib import Path
+
+from neuroshard_cli.run_inputs import data_files, digest, machine, versions
+
+
+def test_digests_tell_sequences_apart() -> None:
+    """Moving a character from one part to the next is a change."""
+    assert len({digest(["ab", "c"]), digest(["a", "bc"]), digest(["abc"])}) == 3
+
+
+def test_data_files_are_named_with_size_and_time(tmp_path: Path) -> None:
+    """A folder by the files in it, a pattern by what matches; whatever changes a file changes its line."""
+    (tmp_path / "data").mkdir()
+    for name in ("day_0", "day_1", "other"):
+        (tmp_path / "data" / name).write_text(name, encoding="utf-8")
+
+    lines = data_files(tmp_path, "data")
+    (tmp_path / "data" / "day_1").write_text("longer than before", encoding="utf-8")
+
+    assert [Path(line.split()[0]).name for line in lines] == ["day_0", "day_1", "other"]
+    assert data_files(tmp_path, "data/day_*") == data_files(tmp_path, str(tmp_path / "data"))[:2]
+    assert data_files(tmp_path, "data")[1] != lines[1]
+    assert data_files(tmp_path, "nowhere*") == []
+
+
+def test_machine_and_versions_are_the_same_in_the_next_moment() -> None:
+    """Nothing in them changes by itself, or every stage would be repeated."""
+    assert machine() == machine()
+    assert versions() == versions()
+    assert any(line.startswith("neuroshard-operator ") for line in versions())

@@ -1,0 +1,50 @@
+"""What people see of a run while it goes on."""
+
+import io
+
+import pytest
+from neuroshard_cli.run_view import RunView
+from rich.console import Console
+
+STAGES = ("profile", "plan", "train")
+
+
+def test_in_a_pipe_each_change_is_a_line() -> None:
+    """Nothing moves, and nothing is said twice."""
+    shown = io.StringIO()
+    with RunView(STAGES, Console(file=shown)) as view:
+        view.begin("profile", "measuring for 60 s")
+        view.note("profile", "12 %")
+        view.end("profile", "done", "cpu:any")
+        view.end("plan", "reused")
+
+    assert shown.getvalue() == ("profile: measuring for 60 s\nprofile: done after 0 s: cpu:any\nplan: reused\n")
+
+
+def test_on_a_terminal_all_stages_stand_in_place() -> None:
+    """Each with its mark, its time and its newest words; those to come are there too."""
+    shown = io.StringIO()
+    with RunView(STAGES, Console(file=shown, force_terminal=True, width=80)) as view:
+        view.end("profile", "reused", "cpu:any")
+        view.begin("plan")
+        view.note("plan", "searching")
+
+    last = shown.getvalue().split("profile")[-1].splitlines()
+    assert "= profile" in shown.getvalue()
+    assert "cpu:any" in last[0]
+    assert "> plan" in last[1]
+    assert "searching" in last[1]
+    assert "train" in last[2]
+
+
+@pytest.mark.parametrize(
+    ("error", "word"), [(ValueError(), "failed"), (KeyboardInterrupt(), "stopped")], ids=["failure", "ctrl-c"]
+)
+def test_a_stage_under_way_ends_with_the_run(error: BaseException, word: str) -> None:
+    """With its newest words on a terminal, with the word alone in a pipe."""
+    shown = io.StringIO()
+    view = RunView(STAGES, Console(file=shown))
+    view.begin("train")
+    view.__exit__(type(error), error, None)
+
+    assert shown.getvalue() == f"train: begun\ntrain: {word} after 0 s\n"

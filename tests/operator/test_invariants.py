@@ -1,0 +1,295 @@
+"""What holds in every history of a job, whatever happens in between: docs/concepts/operator.md lists it."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from neuroshard_operator import names
+from neuroshard_operator.documents import content_hash
+from operator_world import NAMESPACE, CrashError, OperatorProcess, World, is_finished, owners
+
+JOB = "job"
+KEY = (NAMESPACE, JOB)
+MAX_RESTARTS = 2
+KINDS = ("DLRMTrainingJob", "Job", "Pod", "ConfigMap", "Role")
+EDGES = {"DELETABLE": ("Job", "ConfigMap", "Role", "RoleBinding", "ServiceAccount", "Service")}
+
+
+class Histories(RuleBasedStateMachine):
+    """Every order of looks, watches that lag, failures, kills of the operator, and hands that meddle."""
+
+    def __init__(self) -> None:
+        """Start with one job and an operator that has seen nothing."""
+        super().__init__()
+        self.world = World()
+        self.loop = asyncio.new_event_loop()
+        self.operator = OperatorProcess(self.world)
+        self.restarts = 0
+        self.end: tuple[str, str] | None = None
+        self.made_before_end = 0
+        self.flips: dict[str, tuple[str, str]] = {}
+        self.read = 0
+
+    def teardown(self) -> None:
+        """Whatever happened before: once all goes well again, the job comes to its end."""
+        try:
+            if self.status().get("stage") is not None:
+                self.come_to_an_end()
+        finally:
+            self.loop.close()
+
+    @initialize(
+        policy=st.sampled_from(["None", "Running", "All"]),
+        fallback=st.sampled_from(["None", "DimGreedy"]),
+        stages=st.integers(0, 3),
+    )
+    def submit(self, policy: str, fallback: str, stages: int) -> None:
+        """A user submits the job, and it goes well for some stages."""
+        self.world.submit(
+            JOB,
+            trainer={"numNodes": 2},
+            failurePolicy={"maxRestarts": MAX_RESTARTS},
+            runPolicy={"cleanPodPolicy": policy},
+            planner={"fallbackAlgorithm": fallback},
+        )
+        self.world.catch_up()
+        for _ in range(stages):
+            self.all_goes_well_for_a_while()
+
+    # The operator
+
+    @rule(dies_after=st.sampled_from([None, None, None, 1, 2, 3, 5]))
+    def look(self, dies_after: int | None) -> None:
+        """The operator looks; it may be killed after any of its writes, and another one takes over."""
+        self.world.crash_after = dies_after
+        try:
+            self.loop.run_until_complete(self.operator.look(KEY))
+        except CrashError:
+            self.operator = OperatorProcess(self.world)
+        self.world.crash_after = None
+
+    @rule(kinds=st.sets(st.sampled_from(KINDS), min_size=1))
+    def watch(self, kinds: set[str]) -> None:
+        """Some watches bring what has happened; the others lag behind."""
+        self.world.catch_up({*kinds, "Service", "ServiceAccount", "RoleBinding"} if "Role" in kinds else kinds)
+
+    @rule()
+    def all_is_calm(self) -> None:
+        """The watches bring everything, and the operator looks until it wants nothing more."""
+        self.settle()
+
+    @rule()
+    def all_goes_well_for_a_while(self) -> None:
+        """Everybody does what is due: the job moves on by about one stage."""
+        self.settle()
+        self.world.run_job_controller()
+        self.pods_start()
+        for pod in self.world.of_kind("Pod"):
+            if pod["status"]["phase"] == "Running" and pod["metadata"]["labels"][names.ROLE_LABEL] != names.WORKER:
+                self.world.work(pod)
+        self.world.run_job_controller()
+        self.bury()
+        self.settle()
+
+    # The cluster
+
+    @rule()
+    def controllers(self) -> None:
+        """The Job controller does its work."""
+        self.world.run_job_controller()
+
+    @rule()
+    def pods_start(self) -> None:
+        """All pending pods start."""
+        for pod in self.world.of_kind("Pod"):
+            if pod["status"]["phase"] == "Pending":
+                self.world.start_pod(pod)
+
+    @rule(
+        data=st.data(),
+        code=st.sampled_from([0, 1, 2, 3, 137]),
+        disruption=st.sampled_from(["", "", "EvictionByEvictionAPI"]),
+    )
+    def a_pod_ends(self, data: st.DataObject, code: int, disruption: str) -> None:
+        """A running pod ends, well or not."""
+        pods = [pod for pod in self.world.of_kind("Pod") if pod["status"]["phase"] == "Running"]
+        if not pods:
+            return
+        pod = data.draw(st.sampled_from(pods))
+        if pod["metadata"]["labels"][names.ROLE_LABEL] == names.WORKER:
+            self.world.end_pod(pod, code, disruption=disruption if code else "")
+        elif code:
+            self.world.end_pod(pod, code)
+        else:
+            self.world.work(pod)
+
+    @rule()
+    def workers_finish(self) -> None:
+        """All running workers end well."""
+        for pod in self.world.of_kind("Pod", names.WORKER):
+            if pod["status"]["phase"] == "Running":
+                self.world.end_pod(pod, 0)
+
+    @rule()
+    def kubelets_bury(self) -> None:
+        """Pods that were asked to go are gone."""
+        self.bury()
+
+    @rule(seconds=st.sampled_from([1, 12, 40, 700]))
+    def time_passes(self, seconds: int) -> None:
+        """The clock moves."""
+        self.world.now += timedelta(seconds=seconds)
+
+    # People
+
+    @rule(suspend=st.booleans())
+    def suspend(self, *, suspend: bool) -> None:
+        """The job is suspended or resumed."""
+        self.world.change_spec(JOB, suspend=suspend)
+
+    @precondition(lambda self: self.world.training_job(JOB)["spec"].get("suspend"))
+    @rule(nodes=st.sampled_from([1, 2, 3]))
+    def resize(self, nodes: int) -> None:
+        """The job gets another number of nodes while it is suspended."""
+        self.world.change_spec(JOB, trainer={"numNodes": nodes})
+
+    @rule(data=st.data())
+    def somebody_deletes_a_child(self, data: st.DataObject) -> None:
+        """A child is deleted by hand."""
+        children = [place for place in sorted(self.world.objects) if place[0] in EDGES["DELETABLE"]]
+        if children:
+            self.world.remove(*data.draw(st.sampled_from(children)))
+
+    @rule()
+    def somebody_edits_a_role(self) -> None:
+        """A Role is widened by hand."""
+        for role in self.world.of_kind("Role"):
+            role["rules"] = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+            self.world._touch(role)
+
+    # What always holds
+
+    @invariant()
+    def there_is_one_set_of_workers(self) -> None:
+        """Never do pods of two worker Jobs live at once, and never do two worker Jobs wait for pods."""
+        living = {
+            owners(pod)[0]
+            for pod in self.world.of_kind("Pod", names.WORKER)
+            if pod["status"]["phase"] not in {"Succeeded", "Failed"}
+        }
+        assert len(living) <= 1
+        active = [
+            job
+            for job in self.world.of_kind("Job", names.WORKER)
+            if not is_finished(job) and "deletionTimestamp" not in job["metadata"]
+        ]
+        assert len(active) <= 1
+
+    @invariant()
+    def every_child_has_its_owner(self) -> None:
+        """All that was made goes with the job, but for profiles, which jobs share."""
+        if ("DLRMTrainingJob", JOB) not in self.world.objects:
+            return
+        uid = self.world.training_job(JOB)["metadata"]["uid"]
+        for made in self.world.created:
+            assert owners(made) == [uid] or made["metadata"]["labels"][names.ROLE_LABEL] == names.PROFILE
+
+    @invariant()
+    def the_end_is_the_end(self) -> None:
+        """A job that has succeeded or failed stays so, and nothing is made for it any more."""
+        status = self.status()
+        ended = [
+            each
+            for each in status.get("conditions", [])
+            if each["type"] in {"Succeeded", "Failed"} and each["status"] == "True"
+        ]
+        if self.end is not None:
+            assert (status["stage"], status["completionTime"]) == self.end
+            assert len(self.world.created) == self.made_before_end
+        elif ended:
+            assert len(ended) == 1
+            assert status["stage"] == ended[0]["type"]
+            self.end = (status["stage"], status["completionTime"])
+            self.made_before_end = len(self.world.created)
+
+    @invariant()
+    def restarts_only_grow(self) -> None:
+        """Restarts are never lost, and those that count stay within the limit."""
+        status = self.status()
+        assert status.get("restarts", 0) >= self.restarts
+        assert status.get("restarts", 0) <= self.restarts + 1
+        self.restarts = status.get("restarts", 0)
+        assert status.get("restartsCountTowardsMax", 0) <= min(MAX_RESTARTS, self.restarts)
+
+    @invariant()
+    def transition_times_move_with_the_status_alone(self) -> None:
+        """From one write to the next, a condition's lastTransitionTime stays unless its status flips."""
+        for status in self.world.statuses[self.read :]:
+            for condition in status["conditions"]:
+                now = (condition["status"], condition["lastTransitionTime"])
+                before = self.flips.get(condition["type"], now)
+                assert before[0] != now[0] or before == now
+                self.flips[condition["type"]] = now
+        self.read = len(self.world.statuses)
+
+    @invariant()
+    def workers_train_under_the_plan_of_the_name(self) -> None:
+        """What workers mount is what its name says."""
+        for job in self.world.of_kind("Job", names.WORKER):
+            volumes = {volume["name"]: volume for volume in job["spec"]["template"]["spec"]["volumes"]}
+            name = volumes["plan"]["configMap"]["name"]
+            plan = self.world.objects.get(("ConfigMap", name))
+            assert plan is None or names.plan(JOB, content_hash(plan)) == name
+            assert plan is None or plan["immutable"]
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the job's status."""
+        return self.world.status(JOB) if ("DLRMTrainingJob", JOB) in self.world.objects else {}
+
+    def bury(self) -> None:
+        """Let every pod be gone that was asked to go."""
+        for pod in self.world.of_kind("Pod"):
+            if "deletionTimestamp" in pod["metadata"]:
+                self.world.finish_deletion(pod)
+
+    def come_to_an_end(self) -> None:
+        """Let all go well until the job has ended."""
+        self.world.change_spec(JOB, suspend=False)
+        for _ in range(10):
+            self.world.now += timedelta(seconds=700)  # longer than any pause, shorter than the profiler's deadline
+            self.all_goes_well_for_a_while()
+            self.workers_finish()
+            if self.status()["stage"] in {"Succeeded", "Failed"}:
+                return
+        raise AssertionError(f"the job does not end: {self.status()['stage']}, {self.status()['message']}")
+
+    def settle(self) -> None:
+        """Look until nothing is wanted, and see that the next look changes nothing: status moves only with cause."""
+        for _ in range(20):
+            self.world.catch_up()
+            if self.loop.run_until_complete(self.operator.look(KEY)):
+                break
+        else:
+            raise AssertionError("the operator does not come to rest")
+        self.world.catch_up()
+        before = self.world.writes
+        assert self.loop.run_until_complete(self.operator.look(KEY))
+        assert self.world.writes == before
+
+
+def test_the_invariants_hold_in_every_history() -> None:
+    """Thousands of steps in random order: lagging watches, killed operators, failing pods, meddling hands."""
+    run_state_machine_as_test(
+        Histories, settings=settings(max_examples=80, stateful_step_count=40, derandomize=True, deadline=None)
+    )  # type: ignore[no-untyped-call]

@@ -1,0 +1,440 @@
+"""A cluster in memory: an API server that keeps Kubernetes' rules, and the controllers and kubelets that tests move.
+
+The operator's own code runs against it unchanged. Watches may lag behind, and the operator may die after any write.
+"""
+
+import copy
+import hashlib
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import builders
+from neuroshard_api.config_map import contents_of, pack_files, unpack_files
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.training_job import KIND
+from neuroshard_operator import names, trimming
+from neuroshard_operator.api import ApiError, Json
+from neuroshard_operator.caches import Caches, Indices, JobKey
+from neuroshard_operator.cluster import Cluster, StaleError
+from neuroshard_operator.reconcile import reconcile
+from neuroshard_operator.settings import Settings
+
+NAMESPACE = "training"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+Place = tuple[str, str]
+"""Kind and name of an object."""
+Kept = TypeVar("Kept")
+
+SETTINGS = Settings(profiler_image="profiler", planner_image="planner", trainer_image="trainer")
+
+
+class CrashError(BaseException):
+    """The operator's process was killed here."""
+
+
+class World:
+    """One namespace of a cluster, and its time."""
+
+    def __init__(self) -> None:
+        """Make it empty."""
+        self.objects: dict[Place, Json] = {}
+        self.events: list[Json] = []
+        self.nodes: list[Json] = []
+        self.now = START
+        self.writes = 0
+        self.crash_after: int | None = None
+        """Kill the operator after so many more writes; None: it lives."""
+        self.refuse: dict[str, ApiError] = {}
+        """Errors that creating a kind meets."""
+        self.created: list[Json] = []
+        self.statuses: list[Json] = []
+        """Every status that was written, in order."""
+        self._seen: dict[Place, Json] = {}
+        self._numbers = itertools.count(1)
+        self._trimmed: dict[tuple[str, str], Any] = {}
+
+    # What the operator calls
+
+    async def get(self, kind: str, namespace: str, name: str) -> Json:
+        """See Api."""
+        del namespace
+        return copy.deepcopy(self._object(kind, name))
+
+    async def create(self, manifest: Mapping[str, Any]) -> Json:
+        """See Api."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if kind == "Event":
+            self.events.append(dict(manifest))
+            return dict(manifest)
+        if kind in self.refuse:
+            raise self.refuse[kind]
+        if (kind, name) in self.objects:
+            raise ApiError(409, "AlreadyExists", f"{kind} {name} already exists")
+        made = self.put(manifest)
+        self.created.append(made)
+        self._written()
+        return copy.deepcopy(made)
+
+    async def apply(self, manifest: Mapping[str, Any]) -> Json:
+        """See Api."""
+        found = self.objects.get((manifest["kind"], manifest["metadata"]["name"]))
+        if found is None:
+            return await self.create(manifest)
+        found.update({key: value for key, value in copy.deepcopy(dict(manifest)).items() if key != "metadata"})
+        self._touch(found)
+        self._written()
+        return copy.deepcopy(found)
+
+    async def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> Json:
+        """See Api."""
+        del namespace
+        found = self._object(kind, name)
+        if change["metadata"]["uid"] != found["metadata"]["uid"]:
+            raise ApiError(409, "Conflict", "another uid")
+        found["spec"].update(change["spec"])
+        self._touch(found)
+        self._written()
+        return copy.deepcopy(found)
+
+    async def delete(self, kind: str, namespace: str, name: str, *, uid: str, propagation: str) -> None:
+        """See Api."""
+        del namespace
+        found = self._object(kind, name)
+        if found["metadata"]["uid"] != uid:
+            raise ApiError(409, "Conflict", "another uid")
+        self.remove(kind, name, foreground=propagation == "Foreground")
+        self._written()
+
+    async def replace_status(self, body: Mapping[str, Any]) -> Json:
+        """See Api."""
+        found = self._object(KIND, body["metadata"]["name"])
+        if body["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", "the object has been modified")
+        found["status"] = copy.deepcopy(body["status"])
+        self.statuses.append(found["status"])
+        self._touch(found)
+        self._written()
+        return copy.deepcopy(found)
+
+    async def list_metadata(self, path: str) -> list[Json]:
+        """See Api."""
+        return self.nodes if path.endswith("nodes") else []
+
+    def _written(self) -> None:
+        self.writes += 1
+        if self.crash_after is not None:
+            self.crash_after -= 1
+            if self.crash_after <= 0:
+                self.crash_after = None
+                raise CrashError
+
+    def _object(self, kind: str, name: str) -> Json:
+        if (kind, name) not in self.objects:
+            raise ApiError(404, "NotFound", f"{kind} {name} not found")
+        return self.objects[kind, name]
+
+    # What tests and controllers do
+
+    def put(self, manifest: Mapping[str, Any]) -> Json:
+        """Store a new object with a uid and a version of its own."""
+        made = copy.deepcopy(dict(manifest))
+        made["metadata"] |= {
+            "namespace": NAMESPACE,
+            "uid": f"uid-{next(self._numbers)}",
+            "creationTimestamp": stamp(self.now),
+        }
+        self._touch(made)
+        self.objects[made["kind"], made["metadata"]["name"]] = made
+        return made
+
+    def remove(self, kind: str, name: str, *, foreground: bool = False) -> None:
+        """Delete an object. With `foreground` it stays until its pods are gone, and a pod until its kubelet is done."""
+        found = self.objects[kind, name]
+        uid = found["metadata"]["uid"]
+        dependents = [place for place, each in self.objects.items() if uid in owners(each)]
+        keeps = (
+            kind == "Pod" and found["status"].get("phase") not in {"Succeeded", "Failed"} and found["spec"]["nodeName"]
+        )
+        if keeps or (foreground and dependents):
+            found["metadata"].setdefault("deletionTimestamp", stamp(self.now + timedelta(seconds=30)))
+            self._touch(found)
+        else:
+            del self.objects[kind, name]
+        for place in dependents:
+            if place in self.objects:
+                self.remove(*place)
+        self._collect()
+
+    def _collect(self) -> None:
+        """Let objects go whose dependents are gone."""
+        for (kind, name), each in list(self.objects.items()):
+            waits = kind == "Job" and "deletionTimestamp" in each["metadata"]
+            if waits and not any(each["metadata"]["uid"] in owners(other) for other in self.objects.values()):
+                del self.objects[kind, name]
+
+    def submit(self, name: str, **spec: Any) -> JobKey:
+        """Store a training job."""
+        made = self.put({**builders.job_data(name, **spec)})
+        made["metadata"]["generation"] = 1
+        return NAMESPACE, name
+
+    def change_spec(self, name: str, **spec: Any) -> None:
+        """Change fields of a job's spec, as its user does."""
+        found = self.training_job(name)
+        found["spec"] |= spec
+        found["metadata"]["generation"] += 1
+        self._touch(found)
+
+    def training_job(self, name: str) -> Json:
+        """Return a training job."""
+        return self.objects[KIND, name]
+
+    def status(self, name: str) -> Json:
+        """Return a training job's status."""
+        status: Json = self.training_job(name).get("status", {})
+        return status
+
+    def of_kind(self, kind: str, role: str = "") -> list[Json]:
+        """Return the objects of a kind (and a role) by name."""
+        found = [each for (each_kind, _), each in sorted(self.objects.items()) if each_kind == kind]
+        return [each for each in found if role in {"", each["metadata"].get("labels", {}).get(names.ROLE_LABEL)}]
+
+    def run_job_controller(self) -> None:
+        """Make the pods of Jobs, and end Jobs whose pods have ended."""
+        for job in self.of_kind("Job"):
+            self._run_job(job)
+
+    def _run_job(self, job: Json) -> None:
+        conditions = job.setdefault("status", {}).get("conditions", [])
+        if any(each["type"] in {"Complete", "Failed"} for each in conditions):
+            return
+        pods = self._pods_of(job)
+        wanted = job["spec"].get("parallelism", 1)
+        if any(each["status"].get("phase") == "Failed" for each in pods):
+            self._fail_job(job)
+        elif "deletionTimestamp" in job["metadata"]:
+            self._remove_living(job)
+        elif sum(each["status"].get("phase") == "Succeeded" for each in pods) >= wanted:
+            self._end_job(job, "Complete", "CompletionsReached")
+        elif not job["spec"].get("suspend"):
+            have = {each["metadata"]["labels"].get(names.POD_INDEX_LABEL) for each in pods}
+            for index in range(wanted):
+                if str(index) not in have:
+                    self._make_pod(job, index)
+
+    def _fail_job(self, job: Json) -> None:
+        """Let a Job fail: it is bound to at once, its other pods go, and then it has failed."""
+        if not job["status"].get("conditions"):
+            self._end_job(job, "FailureTarget", "PodFailurePolicy")
+        self._remove_living(job)
+        if not any(_lives(pod) for pod in self._pods_of(job)):
+            self._end_job(job, "Failed", "PodFailurePolicy")
+
+    def _remove_living(self, job: Json) -> None:
+        for pod in self._pods_of(job):
+            if _lives(pod):
+                self.remove("Pod", pod["metadata"]["name"])
+
+    def _pods_of(self, job: Json) -> list[Json]:
+        return [each for each in self.of_kind("Pod") if job["metadata"]["uid"] in owners(each)]
+
+    def _make_pod(self, job: Json, index: int) -> None:
+        template = job["spec"]["template"]
+        labels = {**template["metadata"]["labels"], names.POD_INDEX_LABEL: str(index)}
+        name = f"{job['metadata']['name']}-{index}-{next(self._numbers)}"
+        owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"], "controller": True}
+        metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
+        spec = {**template["spec"], "nodeName": f"node-{index}"}
+        self.put({"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+    def _end_job(self, job: Json, kind: str, reason: str) -> None:
+        condition = {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": stamp(self.now)}
+        job["status"].setdefault("conditions", []).append(condition)
+        self._touch(job)
+
+    def start_pod(self, pod: Json) -> None:
+        """Let a pod run and be ready."""
+        pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        self._touch(pod)
+
+    def end_pod(self, pod: Json, code: int, *, disruption: str = "") -> None:
+        """Let a pod end with an exit code."""
+        name = pod["spec"]["containers"][0]["name"]
+        ended = {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "message": f"exit {code}",
+            "finishedAt": stamp(self.now),
+        }
+        taken = [{"type": "DisruptionTarget", "status": "True", "reason": disruption}] if disruption else []
+        phase = "Failed" if code else "Succeeded"
+        pod["status"] = {
+            "phase": phase,
+            "conditions": taken,
+            "containerStatuses": [{"name": name, "state": {"terminated": ended}}],
+        }
+        self._touch(pod)
+
+    def finish_deletion(self, pod: Json) -> None:
+        """Let a pod be gone that was asked to go."""
+        del self.objects["Pod", pod["metadata"]["name"]]
+        self._collect()
+
+    def publish(self, config_map: str, files: Mapping[str, bytes]) -> None:
+        """Fill a ConfigMap, as `neuroshard publish` does."""
+        packed = pack_files(files)
+        found = self.objects.get(("ConfigMap", config_map))
+        if found is not None:
+            found["data"], found["binaryData"] = dict(packed.data), dict(packed.binary_data)
+            self._touch(found)
+
+    def work(self, pod: Json) -> None:
+        """Do the work of a profiler's or planner's pod, and let it end well."""
+        command = pod["spec"]["containers"][0]["command"]
+        result = command[command.index("--config-map") + 1]
+        role = pod["metadata"]["labels"][names.ROLE_LABEL]
+        if role == names.PROFILER:
+            self.publish(result, profile_files())
+        elif role == names.PLANNER:
+            volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+            asked = self.objects.get(("ConfigMap", volumes["request"]["configMap"]["name"]))
+            if asked is None:
+                self.end_pod(pod, 1)
+                return
+            request = PlanRequest.from_json(unpack_files(contents_of(asked))["request.json"])
+            self.publish(result, {"plan.json": builders.plan(request).to_json().encode()})
+        self.end_pod(pod, 0)
+
+    def _touch(self, body: Json) -> None:
+        body["metadata"]["resourceVersion"] = str(next(self._numbers))
+
+    # What the watches bring
+
+    def catch_up(self, kinds: Collection[str] | None = None) -> None:
+        """Let the watches of these kinds bring everything; None: of all kinds."""
+        for place in {*self._seen, *self.objects}:
+            if kinds is not None and place[0] not in kinds:
+                continue
+            if place not in self.objects:
+                self._seen.pop(place, None)
+            elif version_of(self._seen.get(place)) != version_of(self.objects[place]):
+                self._seen[place] = copy.deepcopy(self.objects[place])
+
+    def indices(self) -> Indices:
+        """Return what the watches have brought, cut down as the operator does it."""
+        return Indices(
+            training_jobs=Index(lambda: self._index(KIND, trimming.training_job)),
+            jobs=Index(lambda: self._index("Job", trimming.job)),
+            pods=Index(lambda: self._index("Pod", trimming.pod)),
+            config_maps=Index(lambda: self._index("ConfigMap", trimming.config_map)),
+            objects=tuple(
+                Index(lambda kind=kind: self._index(kind, lambda body: trimming.other(kind, body)))  # type: ignore[misc]
+                for kind in ("Service", "ServiceAccount", "Role", "RoleBinding")
+            ),
+            profilers=Index(self._profilers),
+        )
+
+    def _index(self, kind: str, trim: Callable[[Json], Kept]) -> dict[JobKey, list[Kept]]:
+        found: dict[JobKey, list[Kept]] = {}
+        for (each, name), body in self._seen.items():
+            labels = body["metadata"].get("labels") or {}
+            if each != kind or (kind != KIND and labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY):
+                continue
+            version = (kind, body["metadata"]["resourceVersion"])
+            if version not in self._trimmed:
+                self._trimmed[version] = trim(body)
+            owner = name if kind == KIND else labels.get(names.JOB_LABEL, "")
+            found.setdefault((NAMESPACE, owner), []).append(self._trimmed[version])
+        return found
+
+    def _profilers(self) -> dict[JobKey, list[str]]:
+        found: dict[JobKey, list[str]] = {}
+        for (_, owner), jobs in self._index("Job", trimming.job).items():
+            for job in jobs:
+                key = job.meta.labels.get(names.PROFILE_KEY_LABEL)
+                if job.role == names.PROFILER and key and job.outcome is None and job.meta.deleted is None:
+                    found.setdefault((NAMESPACE, key), []).append(owner)
+        return found
+
+
+class Index(Mapping[Any, Any]):
+    """An index that is read from the world whenever it is asked."""
+
+    def __init__(self, read: Callable[[], Mapping[Any, Any]]) -> None:
+        """Read from the world by `read`."""
+        self._read = read
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._read()[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
+class OperatorProcess:
+    """The operator's code, without its queue: a pass is a look, a decision and its writes."""
+
+    def __init__(self, world: World, settings: Settings = SETTINGS) -> None:
+        """Start with caches as they are."""
+        self._world = world
+        self._settings = settings
+        caches = Caches(world.indices(), clock=(world.now - START).total_seconds)
+        self._cluster = Cluster(world, caches, settings, clock=(world.now - START).total_seconds)
+        self.look_again_s: float | None = None
+
+    async def look(self, key: JobKey) -> bool:
+        """Look once at a job; return whether nothing more is to be done now."""
+        world = self._world
+        observed = await self._cluster.observe(key, world.now)
+        if observed is None:
+            return True
+        desired = reconcile(observed, now=world.now, settings=self._settings)
+        before = world.writes
+        try:
+            is_due = await self._cluster.apply(observed, desired)
+        except StaleError:
+            return False
+        self.look_again_s = desired.look_again_s
+        return not is_due and world.writes == before
+
+
+def profile_files() -> dict[str, bytes]:
+    """Return what a profiler publishes: it belongs together, and no network is in it."""
+    weights = b"weights"
+    manifest = builders.bundle_manifest(weights_sha256=hashlib.sha256(weights).hexdigest())
+    return {
+        "manifest.json": manifest.to_json().encode(),
+        "weights.safetensors": weights,
+        "hardware.json": builders.hardware().to_json().encode(),
+    }
+
+
+def owners(body: Mapping[str, Any]) -> list[str]:
+    """Return the uids of an object's owners."""
+    return [owner["uid"] for owner in body["metadata"].get("ownerReferences") or ()]
+
+
+def version_of(body: Mapping[str, Any] | None) -> str:
+    """Return an object's version; empty for none."""
+    return "" if body is None else body["metadata"]["resourceVersion"]
+
+
+def is_finished(job: Mapping[str, Any]) -> bool:
+    """Return whether a Job has ended or is bound to: it makes no pods any more."""
+    return any(
+        each["type"] in {"Complete", "Failed", "FailureTarget"} for each in job.get("status", {}).get("conditions", [])
+    )
+
+
+def stamp(moment: datetime) -> str:
+    """Return a time as Kubernetes writes it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _lives(pod: Mapping[str, Any]) -> bool:
+    return pod["status"].get("phase") not in {"Succeeded", "Failed"}

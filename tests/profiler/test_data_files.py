@@ -1,0 +1,185 @@
+"""Specification of the data formats that statistics are made of."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from neuroshard_profiler.data_files import MISSING_ID, DataBatch, Format, limited, open_data
+from neuroshard_profiler.errors import DataError
+from pyarrow import parquet
+
+
+def criteo_line(*, label: str = "1", dense: str = "5", sparse: str = "68fd1e64") -> str:
+    """Return one line of a Criteo file."""
+    return "\t".join([label, *[dense] * 13, *[sparse] * 26])
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    """Write a file and return its path."""
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def parquet_file(folder: Path, **columns: Any) -> Path:
+    """Write a Parquet file of these columns."""
+    path = folder / "data.parquet"
+    parquet.write_table(pa.table(columns), path)
+    return path
+
+
+def npz_file(folder: Path, **arrays: Any) -> Path:
+    """Write an NPZ file; double underscores in names stand for dots."""
+    path = folder / "data.npz"
+    np.savez(path, **{name.replace("__", "."): np.array(array) for name, array in arrays.items()})
+    return path
+
+
+def read(
+    path: Path, *, num_samples: int = 100, session: str | None = None, features: tuple[str, ...] = ()
+) -> list[DataBatch]:
+    """Read all batches of a file."""
+    return list(open_data(path, data_format=None, features=features, session=session).batches(num_samples))
+
+
+def test_a_criteo_file_has_26_features_of_one_lookup(tmp_path: Path) -> None:
+    """Hashes are hexadecimal; an empty one is a category of its own, as in TorchRec's preprocessing."""
+    lines = [criteo_line(sparse="ff"), criteo_line(dense="", sparse="")]
+    (batch,) = read(written(tmp_path, "day_0.tsv", "\n".join(lines) + "\n"))
+
+    assert list(batch.features) == [f"cat_{index}" for index in range(26)]
+    assert batch.features["cat_25"].ids.tolist() == [255, MISSING_ID]
+    assert batch.features["cat_25"].lengths.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (criteo_line() + "\t1", "line 2: has 41 columns, a Criteo file has 40"),
+        ("1,2,3", "line 2: has 1 columns"),
+        (criteo_line(dense="x"), "line 2, column 2: 'x' is not an integer"),
+        (criteo_line(sparse="xyz"), "line 2, column 15: 'xyz' is not a hash in hexadecimal"),
+        (criteo_line(label="7"), "line 2, column 1: the label is '7', expected 0 or 1"),
+    ],
+    ids=["too many", "commas", "dense", "sparse", "label"],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    """With its number, and the column where there is one."""
+    path = written(tmp_path, "bad.tsv", f"{criteo_line()}\n{line}\n")
+
+    with pytest.raises(DataError, match=message):
+        read(path)
+
+
+def test_parquet_columns_of_integers_and_of_lists_are_features(tmp_path: Path) -> None:
+    """Labels and other floating-point columns are passed over; nulls are empty."""
+    path = parquet_file(
+        tmp_path, label=[0.0, 1.0, 0.0], user=[3, None, 5], seen=[[1, 2], None, []], name=["a", "b", "c"]
+    )
+    (batch,) = read(path)
+
+    assert list(batch.features) == ["user", "seen"]
+    assert batch.features["user"].lengths.tolist() == [1, 0, 1]
+    assert batch.features["user"].ids.tolist() == [3, 5]
+    assert batch.features["seen"].lengths.tolist() == [2, 0, 0]
+    assert batch.features["seen"].ids.tolist() == [1, 2]
+
+
+def test_a_session_column_is_no_feature(tmp_path: Path) -> None:
+    """It may hold anything that can be told apart."""
+    (batch,) = read(parquet_file(tmp_path, visit=["x", "y", "x"], item=[1, 2, 3]), session="visit")
+
+    assert batch.sessions is not None
+    assert batch.sessions.tolist() == [0, 1, 0]
+    assert list(batch.features) == ["item"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "asked", "message"),
+    [
+        ({"a": [1]}, {"features": ("b",)}, "column 'b': is not there; the columns are a"),
+        ({"a": ["x"]}, {"features": ("a",)}, "column 'a': holds string, expected integers or lists of integers"),
+        ({"a": ["x"]}, {}, "has no column of integers"),
+        ({"a": [1, -4]}, {}, "column 'a': entry 1 is -4, ids must not be negative"),
+        ({"a": [[1, None]]}, {}, "column 'a': has lists with empty entries"),
+        ({"a": [1]}, {"session": "s"}, "column 's': is not there"),
+    ],
+    ids=["missing", "strings", "nothing to look up", "negative", "null entry", "no session"],
+)
+def test_a_bad_parquet_column_is_named(
+    tmp_path: Path, columns: dict[str, Any], asked: dict[str, Any], message: str
+) -> None:
+    """The message says what it holds."""
+    with pytest.raises(DataError, match=message):
+        read(parquet_file(tmp_path, **columns), **asked)
+
+
+def test_an_npz_file_holds_jagged_features(tmp_path: Path) -> None:
+    """Read in batches, each with its own ids."""
+    path = npz_file(tmp_path, item__values=[7, 8, 9], item__lengths=[2, 0, 1], visit=[5, 5, 6])
+    first, second = read(path, num_samples=2, session="visit")
+
+    assert first.features["item"].ids.tolist() == [7, 8]
+    assert second.features["item"].ids.tolist() == [9]
+    assert second.sessions is not None
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"item__values": [1]}, "the array 'item.lengths' is missing"),
+        ({"item__values": [1, 2], "item__lengths": [1]}, "item.lengths: sum to 1, item.values holds 2 ids"),
+        ({"item__values": [1.5], "item__lengths": [1]}, "item.values: is float64.*expected one row of integers"),
+        ({"item__values": [-1], "item__lengths": [1]}, "item.values: entry 0 is -1"),
+        ({"other": [1]}, "has no array <feature>.values; it has other"),
+        (
+            {"a__values": [1], "a__lengths": [1], "b__values": [1], "b__lengths": [1, 0]},
+            "its arrays differ in their number of samples: {'a': 1, 'b': 2}",
+        ),
+    ],
+    ids=["no lengths", "wrong sum", "not integers", "negative", "no feature", "uneven"],
+)
+def test_a_bad_npz_array_is_named(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    """The message says what is wrong with it."""
+    with pytest.raises(DataError, match=message):
+        read(npz_file(tmp_path, **arrays))
+
+
+@pytest.mark.parametrize("name", ["data.parquet", "data.npz", "data.tsv"])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
+    """Bytes without meaning are no data."""
+    with pytest.raises(DataError, match="is not|has 1 columns"):
+        read(written(tmp_path, name, b"\xff\xfe\x00garbage"))
+
+
+@pytest.mark.parametrize(
+    ("name", "data_format", "message"),
+    [("data.csv", None, "names no format"), ("nowhere.tsv", None, "is no file")],
+    ids=["suffix", "missing"],
+)
+def test_a_file_that_cannot_be_opened_is_named(
+    tmp_path: Path, name: str, data_format: Format | None, message: str
+) -> None:
+    """By its path, with what to try."""
+    written(tmp_path, "data.csv", "1,2")
+
+    with pytest.raises(DataError, match=message):
+        open_data(tmp_path / name, data_format=data_format, features=(), session=None)
+
+
+def test_a_criteo_file_has_no_columns_to_name(tmp_path: Path) -> None:
+    """Asking for one is a mistake, not nothing."""
+    with pytest.raises(DataError, match="has no named columns"):
+        read(written(tmp_path, "day.tsv", criteo_line()), session="user")
+
+
+def test_reading_stops_after_so_many_samples(tmp_path: Path) -> None:
+    """In whole batches, of which the first is always read."""
+    path = npz_file(tmp_path, item__values=np.arange(10), item__lengths=np.ones(10, dtype=np.int64))
+    batches = read(path, num_samples=3)
+
+    assert [batch.num_samples for batch in limited(batches, 7)] == [3, 3]
+    assert [batch.num_samples for batch in limited(batches, 1)] == [3]
+    assert [batch.num_samples for batch in limited(batches, None)] == [3, 3, 3, 1]

@@ -1,0 +1,113 @@
+"""Specification of what a sample of training data says."""
+
+import numpy as np
+import pytest
+from builders import table
+from hypothesis import given
+from hypothesis import strategies as st
+from neuroshard_api.tables import REUSE_BINS
+from neuroshard_profiler.data_files import DataBatch, Jagged
+from neuroshard_profiler.errors import DataError
+from neuroshard_profiler.lookups import draw_lookups
+from neuroshard_profiler.statistics import data_statistics
+from profiler_builders import compute_sample
+
+
+def batch(*lists: list[int], sessions: list[int] | None = None) -> DataBatch:
+    """Return a batch with one feature, whose lists are given sample by sample."""
+    feature = Jagged(
+        lengths=np.array([len(each) for each in lists], dtype=np.int64),
+        ids=np.array([entry for each in lists for entry in each], dtype=np.int64),
+    )
+    return DataBatch(
+        num_samples=len(lists),
+        features={"item": feature},
+        sessions=None if sessions is None else np.array(sessions, dtype=np.int64),
+    )
+
+
+def test_rows_pooling_and_reuse_are_counted() -> None:
+    """One row hit once, one twice, one three times: a third each in the bins 1, 2 and 3 to 4."""
+    (item,) = data_statistics([batch([1, 2], [2, 9], [9, 9])], batch_size=3, ids_are_rows=True).features
+
+    assert (item.num_rows, item.pooling_factor) == (10, 2.0)
+    assert item.reuse_histogram[:4] == pytest.approx((1 / 3, 1 / 3, 1 / 3, 0.0))
+    assert item.duplication_factor is None
+
+
+def test_hashes_are_counted_and_not_taken_as_rows() -> None:
+    """A hash says nothing about the table's size; distinct ones over all batches do."""
+    (item,) = data_statistics([batch([900], [7]), batch([7], [8])], batch_size=2, ids_are_rows=False).features
+
+    assert item.num_rows == 3
+
+
+def test_a_last_batch_that_is_short_does_not_bend_the_reuse() -> None:
+    """Rows of a smaller batch repeat less."""
+    whole = data_statistics([batch([1], [1])], batch_size=2, ids_are_rows=True)
+    more = data_statistics([batch([1], [1]), batch([1])], batch_size=2, ids_are_rows=True)
+
+    assert more.features[0].reuse_histogram == whole.features[0].reuse_histogram
+    assert more.reuse_batch_size == 2
+
+
+def test_a_sample_smaller_than_a_batch_states_its_own_size() -> None:
+    """The reuse is then rescaled from there."""
+    assert data_statistics([batch([1], [2], [3])], batch_size=1000, ids_are_rows=True).reuse_batch_size == 3
+
+
+def test_lists_that_repeat_within_a_session_are_duplicates() -> None:
+    """Three samples of session 0 with one list, one of session 1 with the same: 4 samples, 2 to store."""
+    statistics = data_statistics(
+        [batch([1, 2], [1, 2], [1, 2], [1, 2], sessions=[0, 0, 0, 1])], batch_size=4, ids_are_rows=True
+    )
+
+    assert statistics.features[0].duplication_factor == 2.0
+    assert statistics.samples_per_session == 2.0
+
+
+@given(lists=st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=12))
+def test_duplicates_are_those_of_a_plain_count(lists: list[list[int]]) -> None:
+    """Order matters in a list, and an empty list is a list."""
+    sessions = [index % 2 for index in range(len(lists))]
+    (item,) = data_statistics([batch(*lists, sessions=sessions)], batch_size=len(lists), ids_are_rows=True).features
+    distinct = {(session, tuple(each)) for session, each in zip(sessions, lists, strict=True)}
+
+    assert item.duplication_factor == len(lists) / len(distinct)
+    assert sum(item.reuse_histogram) == pytest.approx(1.0 if any(lists) else 0.0)
+
+
+def test_a_table_set_of_drawn_data_describes_the_data() -> None:
+    """What was drawn by a Zipf exponent comes back as rows, pooling and reuse."""
+    drawn = draw_lookups(
+        compute_sample(table(num_embeddings=500, pooling_factor=4.0, zipf_exponent=1.0), batch_size=2000),
+        np.random.default_rng(0),
+    )[0]
+    data = DataBatch(
+        num_samples=2000, features={"my item": Jagged(lengths=drawn.lengths, ids=drawn.rows)}, sessions=None
+    )
+    tables = data_statistics([data], batch_size=2000, ids_are_rows=True).table_set(
+        embedding_dim=32, name="shop", source="sample"
+    )
+    (made,) = tables.tables
+
+    assert (made.name, made.feature_names) == ("my_item", ("my item",))
+    assert 490 <= made.num_embeddings <= 500
+    assert made.pooling_factor == pytest.approx(4.0, rel=0.05)
+    assert made.reuse_histogram is not None
+    assert len(made.reuse_histogram) == REUSE_BINS
+    assert tables.reuse_batch_size == 2000
+
+
+def test_a_feature_without_ids_is_named() -> None:
+    """A table that nothing looks up cannot be planned."""
+    statistics = data_statistics([batch([], [])], batch_size=2, ids_are_rows=True)
+
+    with pytest.raises(DataError, match="feature 'item' has no ids in 2 samples; leave it out"):
+        statistics.table_set(embedding_dim=8, name="x", source="data")
+
+
+def test_data_without_samples_is_refused() -> None:
+    """Nothing can be said of nothing."""
+    with pytest.raises(DataError, match="holds no samples"):
+        data_statistics([], batch_size=2, ids_are_rows=True)
