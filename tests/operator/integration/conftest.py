@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_cluster.bare import bare_api_server, missing_programs
+from neuroshard_cluster.bare_api import bare_api
 from neuroshard_cluster.commands import BOUND_TO_CALLER
 from neuroshard_cluster.components import KUBERNETES
-from neuroshard_cluster.errors import TimedOutError
+from neuroshard_cluster.errors import HostError, TimedOutError
 from neuroshard_cluster.folders import default_home
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.waiting import eventually
@@ -100,16 +100,17 @@ class Operator:
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     """A new control plane without nodes: what a kubelet would say of pods, tests say."""
     home = default_home()
-    if missing := missing_programs(home):
-        pytest.skip(f"the operator is tried on a real API server: {missing}")
     folder = tmp_path_factory.mktemp("control-plane")
     programs = KUBERNETES.target(home)
     with contextlib.ExitStack() as stack:
-        kubeconfig = stack.enter_context(bare_api_server(folder, home))
+        try:
+            api = stack.enter_context(bare_api(folder, home))
+        except HostError as error:
+            pytest.skip(f"the operator is tried on a real API server: {error}")
         argv = [
             *BOUND_TO_CALLER,
             str(programs / "kube-controller-manager"),
-            f"--kubeconfig={kubeconfig}",
+            f"--kubeconfig={api.kubectl.kubeconfig}",
             f"--controllers={CONTROLLERS}",
             "--leader-elect=false",
             "--secure-port=0",
@@ -118,7 +119,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]
             controllers = subprocess.Popen(argv, stdout=log, stderr=log)
         stack.callback(controllers.wait)
         stack.callback(controllers.kill)
-        kubectl = Kubectl(kubeconfig=kubeconfig, program=str(programs / "kubectl"))
+        kubectl = api.kubectl
         kubectl.apply(CRD.read_text())
         kubectl("wait", "--for=condition=Established", f"crd/{CRD.stem}.training.neuroshard.dev", "--timeout=30s")
         yield kubectl
