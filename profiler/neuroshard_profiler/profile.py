@@ -22,7 +22,7 @@ from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.errors import MeasureError, SettingsError
 from neuroshard_profiler.files import write_whole
-from neuroshard_profiler.fit import FitReport, fit_bundle
+from neuroshard_profiler.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE
@@ -126,7 +126,7 @@ def measure_compute(
         job=settings.tables(),
         job_batch_size=settings.global_batch_size,
     )
-    budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
+    budget = Budget(seconds=budget_seconds, max_records=settings.max_records, min_records=MIN_RECORDS)
     bar = BudgetBar(progress, "compute", budget)
     repeats = _SIMULATED_REPEATS if backend.kind == "simulated" else None
     with RecordsFile(path, source=backend.source) as file:

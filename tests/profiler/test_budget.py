@@ -41,4 +41,6 @@ def test_a_budget_ends_by_time_or_by_records() -> None:
     assert budget.share_spent(1) == pytest.approx(0.9)
     clock.now += 1
     assert budget.is_spent(0)
+    assert not Budget(seconds=0, min_records=2, clock=clock).is_spent(1)
+    assert Budget(seconds=0, min_records=2, clock=clock).is_spent(2)
     assert budget.share_spent(0) == 1.0
