@@ -21,7 +21,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 
 WORLD_SIZE = 2
-BATCH_SIZE = 2048  # of each process
+BATCH_SIZE = 1024  # of each process
 NUM_DENSE = 4
 NUM_BATCHES = 8  # that the steps go through in turn
 CPU = torch.device("cpu")
@@ -59,9 +59,11 @@ class ShardedTraining:
         world = dist.group.WORLD
         assert world is not None
         torch.manual_seed(0)
-        sizes = {"dense_arch_layer_sizes": (32,), "over_arch_layer_sizes": (32,)}
+        settings = Model.model_construct(
+            num_dense_features=NUM_DENSE, dense_arch_layer_sizes=(32,), over_arch_layer_sizes=(32,)
+        )
         self.model = DistributedModelParallel(
-            RecommendationModel(Model.model_construct(num_dense_features=NUM_DENSE, **sizes), TABLES.tables),
+            RecommendationModel(settings, TABLES.tables),
             env=ShardingEnv.from_process_group(world),
             device=CPU,
             plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
@@ -87,13 +89,13 @@ def start_process() -> None:
     dist.init_process_group("gloo")
 
 
-def batches() -> list[Batch]:
+def batches(batch_size: int = BATCH_SIZE) -> list[Batch]:
     """Return this rank's batches."""
     features = features_of(TABLES.tables)
-    count = NUM_BATCHES * WORLD_SIZE * BATCH_SIZE
+    count = NUM_BATCHES * WORLD_SIZE * batch_size
     source = SyntheticSource(TABLES, features, num_dense=NUM_DENSE, num_samples=count, seed=0)
     order = SampleOrder(source.block_sizes, validation_percent=0, seed=0, shuffle=False)
-    maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=WORLD_SIZE, batch_size=BATCH_SIZE)
+    maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=WORLD_SIZE, batch_size=batch_size)
     return [maker.training(index * maker.global_batch_size) for index in range(NUM_BATCHES)]
 
 
