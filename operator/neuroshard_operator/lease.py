@@ -9,9 +9,10 @@ from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelection import LeaderElection
 from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
 
-LEASE_S = 15.0
-RENEW_WITHIN_S = 10.0
-RETRY_S = 2.0
+# Whole seconds: the client cannot read back a record of fractions that it wrote.
+LEASE_S = 15
+RENEW_WITHIN_S = 10
+RETRY_S = 2
 
 
 class LeaseLostError(Exception):
@@ -48,7 +49,8 @@ async def while_leading(
     lost = campaign.done()
     for task in (campaign, waiting):
         task.cancel()
-    await asyncio.gather(campaign, waiting, return_exceptions=True)
+    ends = await asyncio.gather(campaign, waiting, return_exceptions=True)
+    problems += [end for end in ends if isinstance(end, Exception)]
     if problems:
         raise problems[0]
     if lost:
