@@ -18,7 +18,7 @@ from neuroshard_planner.search import plan
 
 DEVICE = "h100-80gb"
 ROLE = "training.neuroshard.dev/role"
-WITHIN_S = 20.0
+WITHIN_S = 90.0
 
 
 class Hands:

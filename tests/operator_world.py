@@ -207,32 +207,38 @@ class World:
             self._run_job(job)
 
     def _run_job(self, job: Json) -> None:
-        status = job.setdefault("status", {})
-        if any(each["type"] in {"Complete", "Failed"} for each in status.get("conditions", [])):
+        conditions = job.setdefault("status", {}).get("conditions", [])
+        if any(each["type"] in {"Complete", "Failed"} for each in conditions):
             return
-        pods = [each for each in self.of_kind("Pod") if job["metadata"]["uid"] in owners(each)]
-        failed = [each for each in pods if each["status"].get("phase") == "Failed"]
+        pods = self._pods_of(job)
         wanted = job["spec"].get("parallelism", 1)
-        if failed and not status.get("conditions"):
-            self._end_job(job, "FailureTarget", "PodFailurePolicy")
-        if failed or "deletionTimestamp" in job["metadata"]:
-            for each in pods:
-                if each["status"].get("phase") not in {"Succeeded", "Failed"}:
-                    self.remove("Pod", each["metadata"]["name"])
-            if failed and not [
-                each for each in self.of_kind("Pod") if job["metadata"]["uid"] in owners(each) and _lives(each)
-            ]:
-                self._end_job(job, "Failed", "PodFailurePolicy")
-            return
-        if sum(each["status"].get("phase") == "Succeeded" for each in pods) >= wanted:
+        if any(each["status"].get("phase") == "Failed" for each in pods):
+            self._fail_job(job)
+        elif "deletionTimestamp" in job["metadata"]:
+            self._remove_living(job)
+        elif sum(each["status"].get("phase") == "Succeeded" for each in pods) >= wanted:
             self._end_job(job, "Complete", "CompletionsReached")
-            return
-        if job["spec"].get("suspend"):
-            return
-        have = {each["metadata"]["labels"].get(names.POD_INDEX_LABEL) for each in pods}
-        for index in range(wanted):
-            if str(index) not in have:
-                self._make_pod(job, index)
+        elif not job["spec"].get("suspend"):
+            have = {each["metadata"]["labels"].get(names.POD_INDEX_LABEL) for each in pods}
+            for index in range(wanted):
+                if str(index) not in have:
+                    self._make_pod(job, index)
+
+    def _fail_job(self, job: Json) -> None:
+        """Let a Job fail: it is bound to at once, its other pods go, and then it has failed."""
+        if not job["status"].get("conditions"):
+            self._end_job(job, "FailureTarget", "PodFailurePolicy")
+        self._remove_living(job)
+        if not any(_lives(pod) for pod in self._pods_of(job)):
+            self._end_job(job, "Failed", "PodFailurePolicy")
+
+    def _remove_living(self, job: Json) -> None:
+        for pod in self._pods_of(job):
+            if _lives(pod):
+                self.remove("Pod", pod["metadata"]["name"])
+
+    def _pods_of(self, job: Json) -> list[Json]:
+        return [each for each in self.of_kind("Pod") if job["metadata"]["uid"] in owners(each)]
 
     def _make_pod(self, job: Json, index: int) -> None:
         template = job["spec"]["template"]

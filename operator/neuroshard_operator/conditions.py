@@ -28,7 +28,6 @@ class Reason(StrEnum):
     """Why a condition has its status. Reasons are only ever added; docs/guides/troubleshooting.md says what to do."""
 
     # While it goes well
-    ACCEPTED = "Accepted"
     CACHE_HIT = "CacheHit"
     MODELS_GIVEN = "CostModelsGiven"
     PROFILER_RUNNING = "ProfilerRunning"

@@ -27,6 +27,8 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "neuroshard_api/presets/devices.yaml",
         "neuroshard_api/py.typed",
         "neuroshard_cli/py.typed",
+        "neuroshard_operator/main.py",
+        "neuroshard_operator/py.typed",
         "neuroshard_planner/py.typed",
         "neuroshard_operator/py.typed",
         "neuroshard_profiler/py.typed",

@@ -15,7 +15,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from neuroshard_api.config_map import contents_of
 from neuroshard_operator import names
 from neuroshard_operator.documents import content_hash
 from operator_world import NAMESPACE, CrashError, OperatorProcess, World, is_finished, owners
@@ -293,4 +292,4 @@ def test_the_invariants_hold_in_every_history() -> None:
     """Thousands of steps in random order: lagging watches, killed operators, failing pods, meddling hands."""
     run_state_machine_as_test(
         Histories, settings=settings(max_examples=80, stateful_step_count=40, derandomize=True, deadline=None)
-    )  # type: ignore[no-untyped-call]
+    )

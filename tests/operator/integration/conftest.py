@@ -23,7 +23,7 @@ from neuroshard_cluster.waiting import eventually
 
 CRD = Path(__file__).parents[3] / "crds" / "dlrmtrainingjobs.yaml"
 CONTROLLERS = "job-controller,garbage-collector-controller"
-WITHIN_S = 30.0
+WITHIN_S = 90.0
 
 
 @dataclass(kw_only=True)

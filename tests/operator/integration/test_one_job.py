@@ -5,11 +5,11 @@ from typing import Any
 
 import builders
 import pytest
-from cluster_hands import Hands
+from cluster_hands import ROLE, Hands
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 TABLES = [{"name": name, "numEmbeddings": 1000, "embeddingDim": 16} for name in ("users", "items", "genres")]
 
@@ -42,13 +42,75 @@ def test_a_job_goes_from_apply_to_succeeded(cluster: Kubectl, operator: Any) -> 
     assert status["plan"]["hash"] == f"sha256:{digest}"
 
     hands.report("first", builders.step_report(plan_sha256=digest), builders.progress())
-    cost = eventually("what was measured", lambda: hands.status("first")["cost"], within_s=20, accept=_is_measured)
+    cost = eventually("what was measured", lambda: hands.status("first")["cost"], within_s=90, accept=_is_measured)
     assert cost["measured"]["totalMicroseconds"] == 4000
     hands.end(*workers)
     status = hands.wait_for("first", "Succeeded")
     assert [stage["state"] for stage in status["stages"]] == ["Succeeded"] * 4
     assert set(reasons(cluster)) == {"Profiled", "Planned", "Running", "Succeeded"}
     assert operator.stop() == 0
+
+
+def test_a_killed_operator_loses_nothing_and_makes_nothing_twice(cluster: Kubectl, operator: Any) -> None:
+    """It dies in every stage, and what happens meanwhile is seen by the one that comes after it."""
+    hands = Hands(cluster)
+    cluster.apply(training_job("killed"))
+    hands.pods("profiler")
+    operator.kill()
+    hands.profile("killed")
+    operator.start()
+    hands.pods("planner")
+    operator.kill()
+    hands.plan()
+    operator.start()
+    workers = hands.pods("worker", 2)
+    operator.kill()
+    hands.start(*workers)
+    hands.end(workers[0], code=137, message="killed for its memory")
+    operator.start()
+    eventually("the restart", lambda: hands.status("killed").get("restarts") == 1, within_s=90)
+    operator.kill()
+    operator.start()
+    eventually("the next attempt", lambda: _attempts(cluster) == ["0", "1"], within_s=90)
+    again = hands.pods("worker", 2)
+    hands.start(*again)
+    hands.wait_for("killed", "Running")
+    operator.kill()
+    hands.end(*again)
+    operator.start()
+    status = hands.wait_for("killed", "Succeeded")
+
+    assert status["lastFailure"]["exitCode"] == 137
+    assert status["lastFailure"]["message"] == "killed for its memory"
+    roles = [job["metadata"]["labels"][ROLE] for job in cluster.list("jobs")]
+    assert sorted(roles) == ["planner", "profiler", "worker", "worker"]
+    uid = hands.job("killed")["metadata"]["uid"]
+    for kind in ("jobs", "services", "serviceaccounts", "roles", "rolebindings", "configmaps"):
+        for child in cluster.list(kind, selector=ROLE):
+            owners = [owner["uid"] for owner in child["metadata"].get("ownerReferences", [])]
+            assert owners == ([] if child["metadata"]["labels"][ROLE] == "profile" else [uid])
+
+
+def test_a_job_that_is_deleted_takes_everything_along(cluster: Kubectl, operator: Any) -> None:
+    """Owner references are enough, also when the operator is down; the profile stays for the next job."""
+    hands = Hands(cluster)
+    cluster.apply(training_job("gone"))
+    hands.profile("gone")
+    hands.pods("planner")
+    operator.kill()
+    cluster("delete", "dlrmjob", "gone", "--wait=false")
+
+    def left() -> list[str]:
+        kinds = "jobs,pods,services,serviceaccounts,roles,rolebindings,configmaps"
+        return cluster("get", kinds, f"--selector={ROLE}", "--output=name").split()
+
+    found = eventually("nothing is left", left, within_s=90, accept=lambda names: len(names) == 1)
+    assert found[0].startswith("configmap/neuroshard-profile-")
+
+
+def _attempts(cluster: Kubectl) -> list[str]:
+    jobs = cluster.list("jobs", selector=f"{ROLE}=worker")
+    return [job["metadata"]["labels"]["training.neuroshard.dev/attempt"] for job in jobs]
 
 
 def _is_measured(cost: dict[str, Any]) -> bool:

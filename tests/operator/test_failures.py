@@ -1,0 +1,106 @@
+"""Whose fault a failure is, and what the policy says."""
+
+from datetime import UTC, datetime, timedelta
+
+import builders
+import pytest
+from neuroshard_api.job_policies import FailureAction
+from neuroshard_operator.failures import Cause, cause_of, verdict
+from neuroshard_operator.observed import ChildJob, ChildPod, Meta, Outcome, Termination
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DISRUPTED = frozenset({("DisruptionTarget", "True")})
+
+
+def failed_job(message: str = "") -> ChildJob:
+    """Return a worker Job that failed with this message."""
+    outcome = Outcome(succeeded=False, reason="PodFailurePolicy", message=message, time=START)
+    return ChildJob(meta=Meta(name="job-worker-0", uid="j"), role="worker", outcome=outcome)
+
+
+def pod(name: str, *, code: int = 1, at_s: float = 0.0, disruption: str = "", owner: str = "j") -> ChildPod:
+    """Return a pod that failed at a time."""
+    time = START + timedelta(seconds=at_s)
+    return ChildPod(
+        meta=Meta(name=name, owner_uid=owner),
+        role="worker",
+        phase="Failed",
+        node=f"node-of-{name}",
+        termination=Termination(container="trainer", exit_code=code, reason="Error", message="the end", time=time),
+        disruption=disruption,
+        conditions={"DisruptionTarget": "True"} if disruption else {},
+    )
+
+
+def test_the_first_pod_that_failed_is_the_cause() -> None:
+    """Its peers fell with it."""
+    cause = cause_of(failed_job(), [pod("b", at_s=5), pod("a", code=137, at_s=1), pod("c", at_s=3)])
+
+    assert (cause.pod, cause.exit_code, cause.node) == ("a", 137, "node-of-a")
+
+
+def test_the_pod_that_the_cluster_took_away_goes_before_the_first() -> None:
+    """It may end after the peers that it left alone, since it gets time for a checkpoint."""
+    cause = cause_of(failed_job(), [pod("a", at_s=1), pod("b", at_s=9, disruption="EvictionByEvictionAPI")])
+
+    assert (cause.pod, cause.reason) == ("b", "EvictionByEvictionAPI")
+
+
+def test_the_pod_that_the_job_names_goes_before_the_first() -> None:
+    """The Job controller saw it fail while the others still ran."""
+    message = "Container trainer for pod ns/c failed with exit code 1 matching FailJob rule at index 1"
+
+    assert cause_of(failed_job(message), [pod("a", at_s=1), pod("c", at_s=2)]).pod == "c"
+
+
+def test_what_the_job_says_is_left_when_the_pods_are_gone() -> None:
+    """Exit code and pod are in the words of the Job's condition."""
+    message = "Container trainer for pod ns/w-0 failed with exit code 42 matching FailJob rule at index 1"
+    cause = cause_of(failed_job(message), [])
+
+    assert (cause.pod, cause.container, cause.exit_code) == ("w-0", "trainer", 42)
+
+
+def test_a_disruption_is_recognised_when_the_pods_are_gone() -> None:
+    """A lost node takes its pods along."""
+    cause = cause_of(failed_job("Pod ns/w-0 has condition DisruptionTarget matching FailJob rule at index 0"), [])
+
+    assert (cause.pod, cause.conditions) == ("w-0", DISRUPTED)
+
+
+def test_pods_of_another_attempt_are_not_asked() -> None:
+    """They failed for reasons of their own."""
+    assert cause_of(failed_job(), [pod("old", owner="another")]).pod == ""
+
+
+@pytest.mark.parametrize(
+    ("cause", "action"),
+    [
+        pytest.param(Cause(exit_code=1), "RestartJob", id="a failure restarts"),
+        pytest.param(Cause(exit_code=2), "FailJob", id="wrong input fails"),
+        pytest.param(Cause(exit_code=143, conditions=DISRUPTED), "RestartJobAndIgnoreMaxRestarts", id="a drain"),
+        pytest.param(
+            Cause(exit_code=137, conditions=DISRUPTED, reason="TerminationByKubelet"), "RestartJob", id="an eviction"
+        ),
+        pytest.param(Cause(), "RestartJob", id="nothing is known"),
+    ],
+)
+def test_without_rules_the_defaults_decide(cause: Cause, action: str) -> None:
+    """Disruptions do not count, wrong input is not tried twice, all else restarts."""
+    assert verdict(builders.job().spec.failure_policy, cause).action.value == action
+
+
+def test_the_first_rule_that_matches_decides() -> None:
+    """In and NotIn look at exit codes above 0; a condition matches by type and status."""
+    rules = [
+        {"name": "bad data", "action": "FailJob", "onExitCodes": {"operator": "In", "values": [65]}},
+        {"action": "RestartJob", "onPodConditions": [{"type": "DisruptionTarget"}]},
+        {"action": "ReplanAndRestart", "onExitCodes": {"operator": "NotIn", "values": [1]}},
+    ]
+    policy = builders.job(failurePolicy={"rules": rules}).spec.failure_policy
+
+    assert verdict(policy, Cause(exit_code=65)).rule == "bad data"
+    assert verdict(policy, Cause(exit_code=7, conditions=DISRUPTED)).rule == "rules[1]"
+    assert verdict(policy, Cause(exit_code=7)).action is FailureAction.REPLAN_AND_RESTART
+    assert verdict(policy, Cause(exit_code=1)).rule == "default"
+    assert verdict(policy, Cause(exit_code=None)).rule == "default"

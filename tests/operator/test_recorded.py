@@ -1,0 +1,53 @@
+"""Statuses of earlier looks, and of other releases."""
+
+from datetime import UTC, datetime
+
+from neuroshard_operator.conditions import ConditionType, Reason, Says, merged
+from neuroshard_operator.recorded import as_json, read_status
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def says(*, holds: bool, message: str = "m") -> Says:
+    """Return what a look found about Running."""
+    return Says(type=ConditionType.RUNNING, holds=holds, reason=Reason.WORKERS_READY, message=message)
+
+
+def test_what_another_release_wrote_is_left_out() -> None:
+    """A counter that can be read is not lost for a field that cannot."""
+    status = read_status({"restarts": 2, "stage": "Dancing", "unknown": 1, "startTime": "2026-01-01T00:00:00Z"})
+
+    assert (status.restarts, status.stage, status.start_time) == (2, None, NOW)
+
+
+def test_a_status_comes_back_as_it_was_written() -> None:
+    """Otherwise every look would find a change."""
+    status = read_status({"restarts": 1, "hardware": {"gpuMemoryMiB": 5}, "startTime": "2026-01-01T00:00:00Z"})
+
+    assert read_status(as_json(status)) == status
+
+
+def test_repeating_an_outcome_changes_nothing() -> None:
+    """A second look with the same result must not touch the API server."""
+    first = merged([], [says(holds=True)], now=NOW, generation=1)
+
+    assert merged(first, [says(holds=True)], now=LATER, generation=1) == first
+
+
+def test_the_transition_time_moves_when_the_status_flips() -> None:
+    """Another message is no transition."""
+    first = merged([], [says(holds=False)], now=NOW, generation=1)
+    [same] = merged(first, [says(holds=False, message="other")], now=LATER, generation=1)
+    [flipped] = merged(first, [says(holds=True)], now=LATER, generation=1)
+
+    assert (same.last_transition_time, same.message) == (NOW, "other")
+    assert flipped.last_transition_time == LATER
+
+
+def test_conditions_of_others_stay() -> None:
+    """A look says nothing about what it did not look at."""
+    first = merged([], [says(holds=True)], now=NOW, generation=1)
+    other = Says(type=ConditionType.PLANNED, holds=True, reason=Reason.PLAN_WRITTEN, message="m")
+
+    assert [each.type for each in merged(first, [other], now=LATER, generation=1)] == ["Planned", "Running"]
