@@ -30,7 +30,6 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "neuroshard_operator/main.py",
         "neuroshard_operator/py.typed",
         "neuroshard_planner/py.typed",
-        "neuroshard_operator/py.typed",
         "neuroshard_profiler/py.typed",
         "neuroshard_trainer/py.typed",
         "neuroshard_planner/workload_store.py",

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kubectl.apply(EXAMPLE.read_text())
     say(f"$ neuroshard status {JOB} --watch")
     neuroshard = Path(sys.executable).with_name("neuroshard")
-    watch = [neuroshard, "status", JOB, "--namespace", KEPT_NAMESPACE, "--watch"]
+    watch = [str(neuroshard), "status", JOB, "--namespace", KEPT_NAMESPACE, "--watch"]
     ended = subprocess.run(watch, env=kubectl.environment, check=False)
     say(f"$ kubectl get dlrmtrainingjob\n{kubectl('get', 'dlrmtrainingjob')}")
     say(f"The cluster stays up: export KUBECONFIG={kubectl.kubeconfig}; make cluster-down CLUSTER_NAME={options.name}")

@@ -1,6 +1,7 @@
 """What a job does when a stage fails: profiler, planner, workers."""
 
 import json
+from typing import Any
 
 import pytest
 from e2e import jobs
@@ -45,7 +46,7 @@ TOO_LARGE = [{"name": "huge", "numEmbeddings": 10**10, "embeddingDim": 128}]
 
 def test_a_model_that_fits_nowhere_names_the_table(namespace: Namespace) -> None:
     """And says what would fit."""
-    spec = {"model": {"embeddingTables": TOO_LARGE, "batchSizePerDevice": 256}}
+    spec: dict[str, Any] = {"model": {"embeddingTables": TOO_LARGE, "batchSizePerDevice": 256}}
     namespace.kubectl.apply(jobs.script_job("shop", "true", **spec))
     seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Failed")
 
@@ -56,7 +57,7 @@ def test_a_model_that_fits_nowhere_names_the_table(namespace: Namespace) -> None
 
 def test_the_fallback_is_tried_before_the_job_fails(namespace: Namespace) -> None:
     """A planner of its own for the fallback algorithm, whose refusal is what the job ends with."""
-    spec = {"model": {"embeddingTables": TOO_LARGE, "batchSizePerDevice": 256}}
+    spec: dict[str, Any] = {"model": {"embeddingTables": TOO_LARGE, "batchSizePerDevice": 256}}
     planner = {"fallbackAlgorithm": "SizeLookupGreedy"}
     namespace.kubectl.apply(jobs.script_job("shop", "true", planner=planner, **spec))
     seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Failed")
