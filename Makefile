@@ -23,7 +23,7 @@ MOVIELENS := .cache/recbole-1.2.1/recbole/dataset_example
 
 .PHONY: help
 help: ## List these commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 	@echo "Settings: PYTHON=python3.12 (the interpreter to use), INSTALLER=pip (instead of uv)"
 
 .PHONY: demo

@@ -87,7 +87,7 @@ async def publish_results(kubeconfig: Path) -> None:
     await config.load_kube_config(config_file=str(kubeconfig), client_configuration=settings)  # type: ignore[no-untyped-call]
     async with client.ApiClient(settings) as api:
         core: Any = client.CoreV1Api(api)
-        stream: Any = watch.Watch()
+        stream: Any = watch.Watch()  # type: ignore[no-untyped-call] # the package's types are partial
         plans: dict[str, bytes] = {}
         selector = f"{ROLE} in (profiler, planner)"
         async for event in stream.stream(core.list_namespaced_config_map, NAMESPACE, label_selector=selector):
@@ -148,10 +148,10 @@ def metrics() -> str:
 
 def quantile_s(text: str, name: str, share: float) -> float:
     """Return the bucket bound in seconds that a share of a histogram stays below, over all its labels."""
-    counts: Counter[float] = Counter()
+    counts: dict[float, float] = {}
     for found, bound, count in BUCKET.findall(text):
         if found == name:
-            counts[float(bound)] += float(count)
+            counts[float(bound)] = counts.get(float(bound), 0.0) + float(count)
     return next(bound for bound in sorted(counts) if counts[bound] >= share * counts[float("inf")])
 
 

@@ -1,13 +1,14 @@
 """Which hardware a job gets, and when a profile of it still holds."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import builders
 from neuroshard_api.training_job import DLRMTrainingJob
 from neuroshard_operator.hardware import hardware_for, product_selector
 from neuroshard_operator.observed import Node
 
-GPU_JOB = {"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}}
+GPU_JOB: dict[str, Any] = {"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}}
 
 
 def node(name: str, product: str = "H200", **labels: str) -> Node:

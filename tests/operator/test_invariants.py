@@ -292,4 +292,4 @@ def test_the_invariants_hold_in_every_history() -> None:
     """Thousands of steps in random order: lagging watches, killed operators, failing pods, meddling hands."""
     run_state_machine_as_test(
         Histories, settings=settings(max_examples=80, stateful_step_count=40, derandomize=True, deadline=None)
-    )  # type: ignore[no-untyped-call]
+    )

@@ -147,3 +147,4 @@ def operator(cluster: Kubectl, tmp_path: Path) -> Iterator[Operator]:
         stack.callback(running.end)
         running.wait_until_ready()
         yield running
+        sys.stdout.write(running.log.read_text())  # what pytest shows of a test that failed
