@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -288,6 +289,7 @@ class Histories(RuleBasedStateMachine):
         assert self.world.writes == before
 
 
+@pytest.mark.slow
 def test_the_invariants_hold_in_every_history() -> None:
     """Thousands of steps in random order: lagging watches, killed operators, failing pods, meddling hands."""
     run_state_machine_as_test(
