@@ -22,7 +22,8 @@ def test_whoever_holds_the_lease_works_and_is_named_in_it(bare_api: BareApi) -> 
 
     async def run() -> None:
         configuration: Any = Configuration()
-        await config.load_kube_config(config_file=str(bare_api.kubectl.kubeconfig), client_configuration=configuration)
+        load: Any = config.load_kube_config  # the package's types are partial
+        await load(config_file=str(bare_api.kubectl.kubeconfig), client_configuration=configuration)
         async with ApiClient(configuration) as client:
             await while_leading(work, client=client, name="operators", namespace="default", identity="first")
 
