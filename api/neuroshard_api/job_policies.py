@@ -115,7 +115,7 @@ class RunPolicy(Part):
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     """Seconds after its end at which the job and all that it made are deleted. Not given: never."""
     active_deadline_seconds: Seconds | None = None
-    """Most seconds from the start of the job to its end, without the time that it was suspended; then it fails. Not
+    """Most seconds from the start of the job, or from when it was last resumed, to its end; then it fails. Not
     given: no limit."""
     pre_running_deadline_seconds: Seconds | None = None
     """Most seconds until all workers run, without the time that the job was suspended; then it fails. Not given: no
