@@ -27,7 +27,7 @@ from neuroshard_planner.costs.bundle_store import load_bundle
 from neuroshard_planner.search import plan as search
 from neuroshard_trainer.step_reporter import StepReporter
 
-from benchmarks.results_file import write_result
+from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.sharded_training import (
     BATCH_SIZE,
     TABLES,
@@ -49,14 +49,16 @@ Times = dict[str, list[list[dict[str, float]]]]
 
 HEAD = """# Predicted and measured embedding time of whole plans
 
+Machine: {machine}, two cores, shared with other work; load average at the end: {load:.1f}.
 {num_tables} tables, {batch_size} samples per process, row-wise Adagrad, FBGEMM's CPU kernels, two processes over gloo,
 each on a core of its own with one thread. Cost models: `{bundle}`, {source}, hold-out error of compute {error:.1%}.
 Measured: the slowest process's sum of lookups, backward kernels and both all-to-alls (waiting included), median of
-{rounds} rounds of the median of {steps} steps; the plans take turns. Load average at the end: {load:.1f}."""
+{rounds} rounds of the median of {steps} steps; the plans take turns."""
 
 FOOT = """Rank correlation (Kendall's tau) of predicted and measured: {whole:.2f} in all, {alone:.2f} for compute.
 Of the measurements' even and odd rounds with each other, which is about the most that a prediction could reach in this
-noise: {noise:.2f}.
+noise: {noise:.2f}. The plan of the neural search is number {first} of {count} by prediction, {second} by measurement,
+{third} by measured compute alone.
 
 What this can show: whether plans that are predicted to compute less do so in real training with real kernels. What it
 cannot: gloo on one machine copies through sockets, with the very cores that compute. An all-to-all costs what the
@@ -79,7 +81,7 @@ def main() -> None:
         command = [sys.executable, *torchrun(Path(__file__), str(options.profile), "--train", scratch)]
         subprocess.run(command, check=True, env=environment)  # noqa: S603 - this script
         times: Times = json.loads((folder / "times.json").read_text())
-    print(write_result("plan-times", report(plans, times)))
+    print(write_result("plan-times", report(plans, times), hardware=hardware_slug()))
 
 
 def make_plans(profile: Path, folder: Path) -> dict[str, Plan]:
@@ -148,6 +150,7 @@ def report(plans: dict[str, Plan], times: Times) -> list[str]:
         error=bundle.compute_mape,
         rounds=ROUNDS,
         steps=STEPS - WARM_UP_STEPS,
+        machine=cpu_model(),
         load=os.getloadavg()[0],
     )
     lines = [
@@ -172,12 +175,26 @@ def report(plans: dict[str, Plan], times: Times) -> list[str]:
     noise = rank_correlation(
         [median(measured[name][::2]) for name in order], [median(measured[name][1::2]) for name in order]
     )
-    return [*lines, "", *FOOT.format(whole=whole, alone=alone, noise=noise).splitlines()]
+    foot = FOOT.format(
+        whole=whole,
+        alone=alone,
+        noise=noise,
+        count=len(plans),
+        first=place(predicted),
+        second=place({name: median(values) for name, values in measured.items()}),
+        third=place({name: median(values) for name, values in compute.items()}),
+    )
+    return [*lines, "", *foot.splitlines()]
 
 
 def total_ms(ranks: Sequence[dict[str, float]], parts: Sequence[str] = PARTS) -> float:
     """Return the slowest rank's sum of some parts."""
     return max(sum(times[part] for part in parts) for times in ranks)
+
+
+def place(times: dict[str, float]) -> int:
+    """Return how many plans are as fast as the neural search's or faster, itself included."""
+    return sum(value <= times[Algorithm.NEUROSHARD] for value in times.values())
 
 
 def spread(values: Sequence[float]) -> str:

@@ -21,7 +21,7 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.step_reporter import StepReporter
 
 from benchmarks.plan_times import spread
-from benchmarks.results_file import write_result
+from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.sharded_training import (
     BATCH_SIZE,
     TABLES,
@@ -41,10 +41,11 @@ US_PER_MS = 1000.0
 
 HEAD = """# Overhead of the step reporter
 
+Machine: {machine}, two cores, shared with other work; load average at the end: {load:.1f}. Processor time is what that
+disturbs least.
 {num_tables} tables, two processes over gloo, each on a core of its own with one thread; rank 0's numbers. Pairs of
 blocks of {steps} steps, one without and one with the reporter, which collects and writes a report of all ranks every
-{report_every} steps (the default is 100). Medians over the blocks.
-Load average at the end: {load:.1f}; processor time is what other work on the machine disturbs least."""
+{report_every} steps (the default is 100). Medians over the blocks."""
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def main() -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([sys.executable, *torchrun(Path(__file__), scratch)], check=True, env=environment)  # noqa: S603
         blocks = json.loads((Path(scratch) / "blocks.json").read_text())
-    print(write_result("reporter-overhead", report(blocks)))
+    print(write_result("reporter-overhead", report(blocks), hardware=hardware_slug()))
 
 
 def train(folder: Path) -> None:
@@ -109,6 +110,7 @@ def report(blocks: dict[str, list[list[list[float]]]]) -> list[str]:
         num_tables=len(TABLES.tables),
         steps=STEPS,
         report_every=REPORT_EVERY,
+        machine=cpu_model(),
         load=os.getloadavg()[0],
     )
     lines = [

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "results"
-PACKAGES = ("numpy", "torchrec", "ortools")
+PACKAGES = ("numpy", "torch", "torchrec", "ortools")
 
 
 def write_result(topic: str, lines: Sequence[str], *, hardware: str | None = None) -> Path:

@@ -59,9 +59,11 @@ class ShardedTraining:
         world = dist.group.WORLD
         assert world is not None
         torch.manual_seed(0)
-        sizes = {"dense_arch_layer_sizes": (32,), "over_arch_layer_sizes": (32,)}
+        settings = Model.model_construct(
+            num_dense_features=NUM_DENSE, dense_arch_layer_sizes=(32,), over_arch_layer_sizes=(32,)
+        )
         self.model = DistributedModelParallel(
-            RecommendationModel(Model.model_construct(num_dense_features=NUM_DENSE, **sizes), TABLES.tables),
+            RecommendationModel(settings, TABLES.tables),
             env=ShardingEnv.from_process_group(world),
             device=CPU,
             plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),

@@ -51,6 +51,8 @@ class World:
         self.created: list[Json] = []
         self.statuses: list[Json] = []
         """Every status that was written, in order."""
+        self.doubled: list[str] = []
+        """Worker pods that were made while one of another Job still lived."""
         self._seen: dict[Place, Json] = {}
         self._numbers = itertools.count(1)
         self._trimmed: dict[tuple[str, str], Any] = {}
@@ -244,10 +246,19 @@ class World:
         template = job["spec"]["template"]
         labels = {**template["metadata"]["labels"], names.POD_INDEX_LABEL: str(index)}
         name = f"{job['metadata']['name']}-{index}-{next(self._numbers)}"
-        owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"], "controller": True}
+        uid = job["metadata"]["uid"]
+        if labels[names.ROLE_LABEL] == names.WORKER:
+            others = (pod for pod in self.of_kind("Pod", names.WORKER) if _lives(pod) and owners(pod) != [uid])
+            self.doubled += [f"{name} beside {pod['metadata']['name']}" for pod in others if not self._is_lost(pod)]
+        owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": uid, "controller": True}
         metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
         spec = {**template["spec"], "nodeName": f"node-{index}"}
         self.put({"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+    def _is_lost(self, pod: Json) -> bool:
+        """Tell whether a pod should have been gone more than a minute ago: its node is lost."""
+        deleted = trimming.timestamp(pod["metadata"].get("deletionTimestamp"))
+        return deleted is not None and self.now > deleted + timedelta(seconds=60)
 
     def _end_job(self, job: Json, kind: str, reason: str) -> None:
         condition = {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": stamp(self.now)}

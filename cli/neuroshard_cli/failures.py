@@ -15,7 +15,7 @@ OPTIONAL_PACKAGES = {
     "jinja2": "planner",
     "kubernetes": "client",
     "psutil": "run",
-    "scipy": "profiler",
+    "scipy": "planner",
     "pyarrow": "profiler",
     "fbgemm_gpu": "profiler",
 }

@@ -14,6 +14,8 @@ import psutil
 LOOK_EVERY_S = 0.1
 GRACE_S = 45.0
 """Between the request to stop and the kill: torchrun itself gives its workers 30 s."""
+KILLED_WITHIN_S = 5.0
+"""A killed process may stay in the table for good where nobody asks for its status."""
 MARK_VARIABLE = "NEUROSHARD_RUN_MARK"
 """In the environment of every process of a run, whatever group or session it has moved to."""
 
@@ -74,7 +76,7 @@ def end_marked(mark: str) -> int:
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(found, timeout=GRACE_S)
+    psutil.wait_procs(found, timeout=KILLED_WITHIN_S)
     return len(found)
 
 

@@ -13,15 +13,14 @@ from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
 from neuroshard_api.plan import Plan
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.stage_commands import HARDWARE_FILE, PROGRESS_FILE, STEP_REPORT_FILE
-from neuroshard_api.step_report import RankTimes, StepReport
+from neuroshard_api.step_cost import baseline_cost, measured_cost, predicted_cost
+from neuroshard_api.step_report import StepReport
 
 from neuroshard_operator import names
 
 PLAN_FILE = "plan.json"
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "weights.safetensors"
-
-MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,30 +100,6 @@ def content_hash(body: Mapping[str, Any]) -> str:
 def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
     """Return what matters of a plan. Raises DocumentError."""
     plan = Plan.from_json(text, where=where)
-    devices = plan.predicted.devices
-    baselines = [each for each in plan.baselines if each.total_ms is not None]
-    best = min(baselines, key=lambda each: each.total_ms or 0.0, default=None)
-    slowest = max(
-        devices,
-        key=lambda each: sum(
-            (
-                each.forward_compute_ms,
-                each.backward_compute_ms,
-                each.wait_ms,
-                each.forward_communication_ms,
-                each.backward_communication_ms,
-            )
-        ),
-    )
-    memory = [
-        each.weights_bytes
-        + each.optimizer_state_bytes
-        + each.activation_bytes
-        + each.input_bytes
-        + each.dense_bytes
-        + each.reserve_bytes
-        for each in plan.memory
-    ]
     return PlanSummary(
         hash=hashlib.sha256(text).hexdigest(),
         algorithm=plan.algorithm.value,
@@ -132,17 +107,8 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
         model_hash=model_hash(plan.request.tables.tables),
         num_tables=len(plan.tables),
         key=key,
-        predicted=StepCost(
-            total_microseconds=_microseconds(plan.predicted.total_ms),
-            compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
-            forward_communication_microseconds=_microseconds(slowest.wait_ms + slowest.forward_communication_ms),
-            backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
-            max_device_memory_mib=max(memory) // MIB if memory else None,
-            source=plan.predicted.source,
-        ),
-        baseline=None
-        if best is None
-        else BaselineCost(algorithm=best.algorithm.value, total_microseconds=_microseconds(best.total_ms or 0.0)),
+        predicted=predicted_cost(plan),
+        baseline=baseline_cost(plan),
     )
 
 
@@ -150,25 +116,6 @@ def model_hash(tables: Any) -> str:  # noqa: ANN401 - a sequence of Table, of on
     """Return a hash of what a plan must agree with the model on."""
     said = [f"{each.name} {each.num_embeddings} {each.embedding_dim} {each.data_type}" for each in tables]
     return hashlib.sha256("\n".join(sorted(said)).encode()).hexdigest()
-
-
-def measured_cost(report: StepReport) -> MeasuredCost:
-    """Return the measured cost of the slowest rank: what `predicted` predicts."""
-
-    def embedding_ms(rank: RankTimes) -> float:
-        compute_ms = rank.forward_compute_ms + rank.backward_compute_ms
-        return compute_ms + rank.forward_communication_ms + rank.backward_communication_ms
-
-    slowest = max(report.ranks, key=embedding_ms)
-    return MeasuredCost(
-        total_microseconds=_microseconds(embedding_ms(slowest)),
-        compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
-        forward_communication_microseconds=_microseconds(slowest.forward_communication_ms),
-        backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
-        step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
-        steps=report.first_step + report.num_steps,
-        source=report.source,
-    )
 
 
 def _plan(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> ResultDocument:
@@ -198,7 +145,3 @@ def _report(files: Mapping[str, bytes], where: str) -> ResultDocument:
     if PROGRESS_FILE in files:
         progress = TrainingProgress.from_json(files[PROGRESS_FILE], where=f"{where}/{PROGRESS_FILE}")
     return ReportSummary(plan_hash=plan_hash, measured=measured, progress=progress)
-
-
-def _microseconds(milliseconds: float) -> int:
-    return round(milliseconds * 1000)

@@ -25,7 +25,7 @@ from neuroshard_planner.problem import CostModel, Placement, Problem, ShardSize
 from neuroshard_planner.scoring import predicted_cost
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
-MOST_WORK_PER_UNIT = 200
+MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters of a minute
 LEAST_WORK = 20_000  # about a quarter of a second: small sets are cheap to search well
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain

@@ -28,6 +28,8 @@ class Budget:
     seconds: float
     max_records: int | None = None
     """None: time alone ends it."""
+    min_records: int = 0
+    """Time alone does not end it before there are so many: fewer could not be fitted."""
     clock: Callable[[], float] = time.monotonic
     started: float = field(default=-1.0)
     """On the clock; the default is now."""
@@ -43,9 +45,9 @@ class Budget:
 
     def is_spent(self, num_records: int) -> bool:
         """Tell whether the part is over with so many records in the file."""
-        return self.elapsed_seconds >= self.seconds or (
-            self.max_records is not None and num_records >= self.max_records
-        )
+        if self.max_records is not None and num_records >= self.max_records:
+            return True
+        return self.elapsed_seconds >= self.seconds and num_records >= self.min_records
 
     def share_spent(self, num_records: int) -> float:
         """Return how much of the part is done, 0 to 1, by what will end it."""

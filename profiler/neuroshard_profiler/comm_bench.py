@@ -25,6 +25,8 @@ _WARM_UP, _TIMED = 2, 9
 _LINK_WARM_UP, _LINK_TIMED = 5, 15
 _LINK_BYTES = 2**23
 """Sent to each peer where bandwidth is measured: long against the latency, small against any memory."""
+_LEAST_TRANSFER_SHARE = 0.1
+"""Of a long exchange; a disturbed short one must not make the link infinitely fast."""
 _MS_PER_SECOND = 1000.0
 _PEERS_AT_ONCE = 8.0
 """A latency l is read as l * (1 + peers / 8), as the device simulator does."""
@@ -108,7 +110,7 @@ class Ranks:
         short, long = seconds.tolist()
         peers = size - 1
         return Link(
-            bandwidth_bytes_per_second=peers * _LINK_BYTES / max(long - short, 1e-9),
+            bandwidth_bytes_per_second=peers * _LINK_BYTES / max(long - short, _LEAST_TRANSFER_SHARE * long),
             latency_seconds=short / (1 + peers / _PEERS_AT_ONCE),
         )
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import torch.distributed as dist
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.tables import TableSet
@@ -13,7 +12,8 @@ from neuroshard_api.topology import Link
 from neuroshard_profiler.backends.torch_device import TorchDevice
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.comm_bench import Ranks
-from neuroshard_profiler.comm_sampling import STREAM, CommunicationSpace, draw_communication_sample
+from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample
+from neuroshard_profiler.fit import MIN_RECORDS
 from neuroshard_profiler.records import RecordsFile
 
 
@@ -36,7 +36,7 @@ def collect_communication(
         device: what each rank drives.
         job_batch_size_per_device: of these samples.
         budget_seconds: from when all ranks have met.
-        max_records: of the file. None: time alone ends it.
+        max_records: of the file. None: time ends it, once there are enough for a fit of both directions.
         seed: of the samples.
         on_record: called on rank 0.
 
@@ -52,7 +52,7 @@ def collect_communication(
         first, links = _agreed(len(earlier), (known.intra_node, known.inter_node) if known else None)
         intra, inter = links or ranks.links()
         environment = device.environment(("fbgemm-gpu", "fbgemm-gpu-cpu"))
-        budget = Budget(seconds=budget_seconds, max_records=max_records)
+        budget = Budget(seconds=budget_seconds, max_records=max_records, min_records=2 * MIN_RECORDS)
         link = intra or inter
         assert link is not None, "two ranks span a level"
         # A level that the ranks do not span takes the other's numbers; they cannot matter.
@@ -66,7 +66,7 @@ def collect_communication(
         )
         index = first
         while not ranks.agree(budget.is_spent(index)):
-            sample = draw_communication_sample(space, np.random.default_rng([seed, STREAM, index]))
+            sample = communication_sample(space, seed=seed, index=index)
             times = ranks.measure(sample)
             index += 1
             if file is not None:

@@ -15,8 +15,7 @@ from neuroshard_api.topology import Link
 MAX_MEAN_DIM_SUM = 4096
 MAX_SKEW_MS = 5.0
 
-STREAM = 1
-"""Of a seed's random numbers; compute samples are drawn from another."""
+_STREAM = 1  # of a seed's random numbers; compute samples are drawn from another
 
 _JOB_SHARE = 0.5
 _SKEWED_SHARE = 0.5
@@ -39,8 +38,9 @@ class CommunicationSpace:
     """Batch of these samples."""
 
 
-def draw_communication_sample(space: CommunicationSpace, random: np.random.Generator) -> CommunicationSample:
-    """Draw one all-to-all."""
+def communication_sample(space: CommunicationSpace, *, seed: int, index: int) -> CommunicationSample:
+    """Return the all-to-all of this number; directions take turns."""
+    random = np.random.default_rng([seed, _STREAM, index])
     num_devices = space.num_nodes * space.devices_per_node
     is_job = space.job is not None and random.random() < _JOB_SHARE
     if is_job and space.job is not None:
@@ -59,7 +59,7 @@ def draw_communication_sample(space: CommunicationSpace, random: np.random.Gener
     largest = space.max_bytes / (float(dim_sums.max()) * num_devices * bytes_per_element)
     offsets = random.uniform(0, MAX_SKEW_MS, num_devices) if random.random() < _SKEWED_SHARE else ()
     return CommunicationSample(
-        direction="forward" if random.random() < 0.5 else "backward",  # noqa: PLR2004
+        direction="backward" if index % 2 else "forward",
         num_nodes=space.num_nodes,
         devices_per_node=space.devices_per_node,
         intra_node=space.intra_node,

@@ -7,7 +7,7 @@ from neuroshard_planner.costs.simulator import DeviceSimulator
 from neuroshard_planner.costs.simulator_communication import Network, with_start_skew
 
 from neuroshard_profiler.budget import Budget
-from neuroshard_profiler.comm_sampling import STREAM, CommunicationSpace, draw_communication_sample
+from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample
 from neuroshard_profiler.records import RecordsFile
 
 _SIMULATED_NOISE = 0.02
@@ -19,7 +19,7 @@ def simulate_communication(
     """Append records of simulated all-to-alls until the budget is spent."""
     while not budget.is_spent(len(file.records)):
         index = len(file.records)
-        sample = draw_communication_sample(space, np.random.default_rng([seed, STREAM, index]))
+        sample = communication_sample(space, seed=seed, index=index)
         simulator = DeviceSimulator(device, noise=_SIMULATED_NOISE, seed=index)
         transfer_ms = simulator.communication_ms(
             Network.of(_topology(device, sample)),

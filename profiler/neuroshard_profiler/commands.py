@@ -162,11 +162,6 @@ def collect_comm(
     """
     import os
 
-    from neuroshard_api.table_files import read_table_set
-
-    from neuroshard_profiler.backends.torch_device import TorchDevice
-    from neuroshard_profiler.budget import parse_budget
-    from neuroshard_profiler.comm_ranks import collect_communication
     from neuroshard_profiler.errors import SettingsError
 
     if "LOCAL_WORLD_SIZE" not in os.environ:
@@ -174,6 +169,12 @@ def collect_comm(
             "collect-comm measures between processes and found itself alone; start it with "
             "`torchrun --nproc-per-node=N -m neuroshard_profiler collect-comm ...`"
         )
+    from neuroshard_api.table_files import read_table_set
+
+    from neuroshard_profiler.backends.torch_device import TorchDevice
+    from neuroshard_profiler.budget import parse_budget
+    from neuroshard_profiler.comm_ranks import collect_communication
+
     collect_communication(
         out,
         read_table_set(tables) if tables else None,
@@ -234,6 +235,7 @@ def stats(
     Rows are those that the sample shows, so raise them where the whole data has more.
     """
     from neuroshard_profiler.data_files import limited, open_data
+    from neuroshard_profiler.files import write_whole
     from neuroshard_profiler.statistics import data_statistics
     from neuroshard_profiler.statistics_text import render_statistics
 
@@ -243,7 +245,7 @@ def stats(
     )
     tables = statistics.table_set(embedding_dim=embedding_dim, name=data.stem, source=f"sample {data.name}")
     if out is not None:
-        out.write_text(tables.to_json(), encoding="utf-8")
+        write_whole(out, tables.to_json())
     if json:
         sys.stdout.write(tables.to_json())
     else:

@@ -50,6 +50,8 @@ DIRECTIONS: dict[NetworkName, Literal["forward", "backward"]] = {
 }
 LIBRARIES = ("numpy", "scipy", "torch", "neuroshard-operator")
 
+MIN_RECORDS = 12
+"""Fewest records of a network that a regression is fitted to: fewer would hardly exceed the coefficients at work."""
 MIN_TRAINING_RECORDS = 400
 STAND_IN = "h100-80gb"
 """Whose networks stand in for all-to-alls that were not measured."""
@@ -132,7 +134,7 @@ def _fitted_compute(
     records: Sequence[ProfileRecord], output: Path, *, trainable: bool, seed: int, progress: Progress | None
 ) -> tuple[FittedNetwork, Method, str]:
     """Return the better of regression and training, and why it is."""
-    from neuroshard_profiler.regression import MIN_RECORDS, regress_compute  # noqa: PLC0415 - scipy, only where needed
+    from neuroshard_profiler.regression import regress_compute  # noqa: PLC0415 - scipy, only where needed
 
     samples = [record.compute for record in records if record.compute is not None]
     if len(samples) < MIN_RECORDS:
@@ -158,7 +160,7 @@ def _transfer_networks(
     records: Sequence[ProfileRecord], stand_in: Path, *, seed: int
 ) -> tuple[dict[NetworkName, FittedNetwork], str | None]:
     """Return both communication networks, and the source of those that stand in. None: both are fitted."""
-    from neuroshard_profiler.regression import MIN_RECORDS, regress_transfers  # noqa: PLC0415 - scipy
+    from neuroshard_profiler.regression import regress_transfers  # noqa: PLC0415 - scipy
 
     networks: dict[NetworkName, FittedNetwork] = {}
     for name, direction in DIRECTIONS.items():

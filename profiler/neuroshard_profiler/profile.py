@@ -21,7 +21,8 @@ from neuroshard_profiler.comm_sampling import CommunicationSpace
 from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.errors import MeasureError, SettingsError
-from neuroshard_profiler.fit import FitReport, fit_bundle
+from neuroshard_profiler.files import write_whole
+from neuroshard_profiler.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE
@@ -29,6 +30,7 @@ from neuroshard_profiler.settings import ProfileSettings
 
 COMPUTE_FILE = "compute.jsonl"
 COMMUNICATION_FILE = "communication.jsonl"
+TOPOLOGY_FILE = "topology.json"
 COMMUNICATION_LOG = "communication.log"
 
 _OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, and the fit
@@ -46,7 +48,8 @@ def profile(
 ) -> FitReport:
     """Measure, describe and fit. A run in a folder that holds records goes on with them and has its budget anew.
 
-    Writes ``records/*.jsonl``, ``hardware.json`` and ``bundle/`` below ``settings.out``.
+    Writes ``records/*.jsonl``, ``hardware.json``, ``topology.json`` (the job's devices) and ``bundle/`` below
+    ``settings.out``.
 
     Args:
         settings: what and how long.
@@ -71,11 +74,18 @@ def profile(
     records = settings.out / RECORDS_FOLDER
     total = settings.budget_seconds
     seconds = max(total - _OVERHEAD_SECONDS, _LEAST_MEASURED_SHARE * total)
+    say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
     measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
-    device = backend.describe(num_processes=num_processes)
+    named = settings.preset if backend.kind == "cuda" else None
+    device = named.device if named else backend.describe(num_processes=num_processes)
+    say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
     _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
-    (settings.out / HARDWARE_FILE).write_text(hardware.to_json(), encoding="utf-8")
+    write_whole(settings.out / HARDWARE_FILE, hardware.to_json())
+    topology = hardware.topology(
+        num_nodes=settings.num_nodes, devices_per_node=settings.devices_per_node or num_processes
+    )
+    write_whole(settings.out / TOPOLOGY_FILE, topology.to_json())
     measured = [record for path in sorted(records.glob("*.jsonl")) for record in read_records(path)]
     say(f"{len(measured)} records of {backend.source}")
     report = fit_bundle(
@@ -116,7 +126,7 @@ def measure_compute(
         job=settings.tables(),
         job_batch_size=settings.global_batch_size,
     )
-    budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
+    budget = Budget(seconds=budget_seconds, max_records=settings.max_records, min_records=MIN_RECORDS)
     bar = BudgetBar(progress, "compute", budget)
     repeats = _SIMULATED_REPEATS if backend.kind == "simulated" else None
     with RecordsFile(path, source=backend.source) as file:
@@ -147,7 +157,7 @@ def _measure_communication(
                 simulate_communication(settings.preset.device, space, file, budget=budget, seed=settings.seed)
     elif num_processes > 1:
         bar = BudgetBar(progress, "all-to-all", budget)
-        _run_ranks(_ranks_command(settings, backend, path, budget), path, budget, bar)
+        run_ranks(_ranks_command(settings, backend, path, budget), path, budget, bar)
 
 
 def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budget: Budget) -> list[str]:
@@ -160,7 +170,7 @@ def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budg
     return command
 
 
-def _run_ranks(command: list[str], path: Path, budget: Budget, bar: BudgetBar) -> None:
+def run_ranks(command: list[str], path: Path, budget: Budget, bar: BudgetBar) -> None:
     """Run torchrun and wait for its end. Raises MeasureError with the end of the log."""
     log = path.with_name(COMMUNICATION_LOG)
     with log.open("wb") as output:
@@ -173,9 +183,11 @@ def _run_ranks(command: list[str], path: Path, budget: Budget, bar: BudgetBar) -
             process.terminate()
             process.wait()
     if code != 0:
+        ended = f"ended with {code}" if code is not None else "did not end in time"
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         raise MeasureError(
-            f"the processes that measure the all-to-all ended with {code}; the end of {log}:\n" + "\n".join(tail)
+            f"the processes that measure the all-to-all {ended}; try again, or mend what {log} ends with:\n"
+            + "\n".join(tail)
         )
 
 

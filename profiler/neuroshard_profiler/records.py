@@ -9,6 +9,8 @@ from neuroshard_api.records import ProfileRecord
 from neuroshard_planner.costs.records_store import ended_records
 from neuroshard_planner.errors import RecordsError
 
+from neuroshard_profiler.files import make_folder
+
 
 class RecordsFile:
     """Appends records of one machine; an existing file is continued.
@@ -21,10 +23,11 @@ class RecordsFile:
         """Open or continue a file.
 
         Raises:
+            SettingsError: there can be no file here.
             RecordsError: a complete line is broken, or the records are another machine's.
         """
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         found, num_bytes = ended_records(path) if path.exists() else ((), 0)
         others = sorted({record.source for record in found} - {source})
         if others:

@@ -56,8 +56,6 @@ _EXCHANGES = (
 """Products that an all-to-all's time is a sum of, each times a constant (0) or a load term of networks.load_terms."""
 
 NUM_FOLDS = 5
-MIN_RECORDS = 12
-"""Fewest records of a network that are fitted: with less, a fold would leave fewer than the coefficients at work."""
 
 _HUBER_LIMIT = 1.345  # of the scaled residual; 95 % efficiency for normal errors
 _NORMAL_MAD = 1.4826

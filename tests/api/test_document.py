@@ -10,6 +10,7 @@ from neuroshard_api.document import Document, DocumentError, parse_data
 from neuroshard_api.request import Constraints
 from neuroshard_api.schemas import DOCUMENTS
 from neuroshard_api.tables import TableSet
+from neuroshard_api.torchrec_plan import TorchRecPlan
 from pydantic import ValidationError
 
 EXAMPLES: tuple[Document, ...] = (
@@ -23,6 +24,7 @@ EXAMPLES: tuple[Document, ...] = (
     builders.step_report(),
     builders.hardware(),
     builders.progress(),
+    TorchRecPlan.of(builders.plan()),
 )
 each_document = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.schema_name)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import builders
-import psutil
 import pytest
 import yaml
 from neuroshard_api.exit_codes import ExitCode
@@ -23,6 +22,7 @@ from neuroshard_api.plan import Plan
 from neuroshard_api.step_report import StepReport
 from neuroshard_planner.costs.bundle_store import bundled_root, load_bundle
 from neuroshard_planner.search import plan as search
+from processes import has_ended
 
 NEUROSHARD = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
 BUNDLED = {"policy": "Never", "deviceType": "h100-80gb"}
@@ -410,7 +410,7 @@ def test_ctrl_c_ends_everything_and_the_next_run_goes_on(runs: Runs) -> None:
     assert process.returncode == ExitCode.INTERRUPTED
     assert "stopped; run it again to go on where it was" in rest
     assert rest.endswith("error: interrupted\n")
-    assert not psutil.pid_exists(child)
+    assert has_ended(child)
     assert runs.train().code == ExitCode.OK
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from neuroshard_cli import stage_process
 from neuroshard_cli.stage_process import StageTimeoutError, end_marked, run_stage
+from processes import has_ended
 
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"
@@ -118,7 +118,7 @@ def test_children_in_other_sessions_are_ended_too(
     with pytest.raises(KeyboardInterrupt):
         stage(HAS_A_CHILD, look=once_ready(tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT)))
 
-    assert not psutil.pid_exists(child_in(log_of(tmp_path)))
+    assert has_ended(child_in(log_of(tmp_path)))
 
 
 def test_a_stage_that_ended_leaves_no_children(stage: Callable[..., int], tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_stage_that_ended_leaves_no_children(stage: Callable[..., int], tmp_pa
     forgets = HAS_A_CHILD.replace("child.wait()", "")
 
     assert stage(forgets) == 0
-    assert not psutil.pid_exists(child_in(log_of(tmp_path)))
+    assert has_ended(child_in(log_of(tmp_path)))
 
 
 def test_what_another_run_left_is_found_by_its_mark(tmp_path: Path) -> None:

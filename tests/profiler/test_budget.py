@@ -12,6 +12,7 @@ class Clock:
         self.now = 100.0
 
     def __call__(self) -> float:
+        """Return the seconds that were set."""
         return self.now
 
 
@@ -24,7 +25,7 @@ def test_a_budget_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["", "10", "0s", "-5m", "10 minutes", "1d"])
 def test_anything_else_is_refused(text: str) -> None:
     """The message says how a budget is written."""
-    with pytest.raises(SettingsError, match="budget: .* write a number and s, m or h"):
+    with pytest.raises(SettingsError, match=r"budget: .* write a number and s, m or h"):
         parse_budget(text)
 
 
@@ -40,4 +41,6 @@ def test_a_budget_ends_by_time_or_by_records() -> None:
     assert budget.share_spent(1) == pytest.approx(0.9)
     clock.now += 1
     assert budget.is_spent(0)
+    assert not Budget(seconds=0, min_records=2, clock=clock).is_spent(1)
+    assert Budget(seconds=0, min_records=2, clock=clock).is_spent(2)
     assert budget.share_spent(0) == 1.0

@@ -33,7 +33,8 @@ def parquet_file(folder: Path, **columns: Any) -> Path:
 def npz_file(folder: Path, **arrays: Any) -> Path:
     """Write an NPZ file; double underscores in names stand for dots."""
     path = folder / "data.npz"
-    np.savez(path, **{name.replace("__", "."): np.array(array) for name, array in arrays.items()})
+    values: dict[str, Any] = {name.replace("__", "."): np.array(array) for name, array in arrays.items()}
+    np.savez(path, **values)
     return path
 
 
@@ -150,7 +151,7 @@ def test_a_bad_npz_array_is_named(tmp_path: Path, arrays: dict[str, Any], messag
 @pytest.mark.parametrize("name", ["data.parquet", "data.npz", "data.tsv"])
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
     """Bytes without meaning are no data."""
-    with pytest.raises(DataError, match="is not|has 1 columns"):
+    with pytest.raises(DataError, match=r"is not|has 1 columns"):
         read(written(tmp_path, name, b"\xff\xfe\x00garbage"))
 
 

@@ -1,5 +1,7 @@
 """Specification of the rows that a measured batch looks up."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from builders import table
@@ -54,7 +56,7 @@ def test_one_hot_features_have_one_lookup_per_sample() -> None:
     ],
     ids=["uniform", "skewed", "small and multi-hot", "measured histogram"],
 )
-def test_rows_repeat_as_the_cost_models_expect(fields: dict[str, object]) -> None:
+def test_rows_repeat_as_the_cost_models_expect(fields: dict[str, Any]) -> None:
     """The features of a record describe what the kernel really did: distinct rows, and hits of each."""
     sample = compute_sample(table(**fields), batch_size=16_384, reuse_batch_size=16_384)
     expected = sample_shards(sample)

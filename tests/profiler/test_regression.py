@@ -24,7 +24,7 @@ def linear_times(samples: ComputeSamples) -> ComputeSamples:
     forward = 1e-6 * shards.lookups + 2e-9 * shards.batch_size * np.ceil(shards.num_columns / 8)
     backward = np.where(rowwise, 5e-6, 2e-6) * shards.unique_rows
     times = np.stack([np.bincount(samples.set_index, weights=each) for each in (forward, backward)], axis=1)
-    return replace(samples, times_ms=times + [0.1, 0.2])
+    return replace(samples, times_ms=times + np.array([0.1, 0.2]))
 
 
 def predicted(network: ComputeNetwork, samples: ComputeSamples) -> np.ndarray:

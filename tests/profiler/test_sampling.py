@@ -1,6 +1,7 @@
 """Specification of the table sets that are measured."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ JOB = table_set(
 )
 
 
-def space_of_job(**fields: object) -> SampleSpace:
+def space_of_job(**fields: Any) -> SampleSpace:
     """Return the CPU's space with a job of three tables."""
-    return replace(CPU_SPACE, job=JOB, job_batch_size=512, **fields)  # type: ignore[arg-type]
+    return replace(CPU_SPACE, job=JOB, job_batch_size=512, **fields)
 
 
 @given(seed=st.integers(0, 2**32), max_bytes=st.integers(2**14, 2**28), max_lookups=st.integers(2**14, 2**18))

@@ -26,6 +26,8 @@ from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.plan_adapter import load_sharding_plan
 from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
 
+pytestmark = pytest.mark.timeout(400)  # seconds where nothing else runs, minutes on a machine that is busy
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "torchrec"
 TWO_PROCESSES: Mapping[str, Cuts] = {
@@ -192,7 +194,7 @@ def test_the_others_end_when_a_rank_is_killed(tmp_path: Path) -> None:
         lines_until(started, "step 10 of")
         ranks = psutil.Process(started.pid).children()
         ranks[-1].kill()
-        printed, _ = started.communicate(timeout=30)  # a collective would wait for 60
+        printed, _ = started.communicate(timeout=45)  # a collective would wait for 60
 
     assert started.returncode == 128 + signal.SIGKILL, printed
     (sentence,) = [line for line in printed.splitlines() if line.startswith("error: rank 0")]

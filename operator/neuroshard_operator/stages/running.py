@@ -14,6 +14,7 @@ from neuroshard_api.job_status import (
     TrainerStatus,
     Workers,
 )
+from neuroshard_api.step_cost import error_percent
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event
@@ -212,8 +213,7 @@ def _cost(view: View, report: ReportSummary) -> dict[str, object]:
     before = cost.measured
     if before is not None and before.model_copy(update={"last_updated_time": None}) == report.measured:
         return {}
-    predicted, measured = cost.predicted.total_microseconds, report.measured.total_microseconds or 0
-    error = round(100 * (measured - predicted) / predicted) if predicted else None
+    error = error_percent(cost.predicted, report.measured)
     said = report.measured.model_copy(update={"last_updated_time": view.now})
     return {"cost": cost.model_copy(update={"measured": said, "error_percent": error})}
 

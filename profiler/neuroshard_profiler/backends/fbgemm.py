@@ -12,10 +12,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer
-from neuroshard_api.topology import DeviceType
 from torch import Tensor
 
-from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.backends.torch_device import TorchDevice
 from neuroshard_profiler.lookups import TableLookups, draw_batches
 
@@ -35,34 +34,18 @@ _NO_CPU_KERNEL = (Optimizer.ADAM, DataType.BF16, DataType.INT8)
 _LEARNING_RATE = 1e-3
 
 
-class FbgemmBackend:
-    """Times SplitTableBatchedEmbeddingBagsCodegen with its fused optimizer."""
+class FbgemmBackend(TorchBackend):
+    """Times SplitTableBatchedEmbeddingBagsCodegen with its fused optimizer, one call per data type of a sample."""
 
     def __init__(self, device: TorchDevice) -> None:
-        self.device = device
-        self.kind = device.kind
+        super().__init__(device, ("fbgemm-gpu", "fbgemm-gpu-cpu"))
         absent = _NO_CPU_KERNEL if device.kind == "cpu" else ()
         self.optimizers = tuple(optimizer for optimizer in _OPTIMIZERS if optimizer not in absent)
         self.data_types = tuple(data_type for data_type in _DATA_TYPES if data_type not in absent)
-        self.environment = device.environment(("fbgemm-gpu", "fbgemm-gpu-cpu"))
 
-    @property
-    def source(self) -> str:
-        """The label of every record."""
-        return self.device.source
-
-    @property
-    def total_memory_bytes(self) -> int:
-        """Memory of the device."""
-        return self.device.total_memory_bytes
-
-    def describe(self, *, num_processes: int) -> DeviceType:
-        """Return the device's numbers."""
-        return self.device.describe(num_processes=num_processes)
-
-    def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
-        """Time one fused call per data type of the sample. Raises OutOfDeviceMemoryError."""
-        return self.device.measure(sample, lambda: FusedCalls(sample, seed=seed, device=self.device.torch), repeats)
+    def calls(self, sample: ComputeSample, *, seed: int) -> "FusedCalls":
+        """Make the sample's tables and batches."""
+        return FusedCalls(sample, seed=seed, device=self.device.torch)
 
 
 class FusedCalls:

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer
-from neuroshard_api.topology import DeviceType
 from torch import Tensor, nn
 
-from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.backends.torch_device import TorchDevice
 from neuroshard_profiler.lookups import TableLookups, draw_batches
 
@@ -22,33 +21,18 @@ _OPTIMIZERS: dict[Optimizer, Callable[[list[nn.Parameter]], torch.optim.Optimize
 """torch has no row-wise Adagrad."""
 
 
-class TorchNativeBackend:
+class TorchNativeBackend(TorchBackend):
     """Times one nn.EmbeddingBag per table; the backward time includes the optimizer's step."""
 
+    optimizers = tuple(_OPTIMIZERS)
+    data_types = (DataType.FP32,)
+
     def __init__(self, device: TorchDevice) -> None:
-        self.device = device
-        self.kind = device.kind
-        self.optimizers = tuple(_OPTIMIZERS)
-        self.data_types = (DataType.FP32,)
-        self.environment = device.environment(())
+        super().__init__(device, ())
 
-    @property
-    def source(self) -> str:
-        """The label of every record."""
-        return self.device.source
-
-    @property
-    def total_memory_bytes(self) -> int:
-        """Memory of the device."""
-        return self.device.total_memory_bytes
-
-    def describe(self, *, num_processes: int) -> DeviceType:
-        """Return the device's numbers."""
-        return self.device.describe(num_processes=num_processes)
-
-    def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
-        """Time the calls of all tables of the sample. Raises OutOfDeviceMemoryError."""
-        return self.device.measure(sample, lambda: _Bags(sample, seed=seed, device=self.device.torch), repeats)
+    def calls(self, sample: ComputeSample, *, seed: int) -> "_Bags":
+        """Make the sample's tables and batches."""
+        return _Bags(sample, seed=seed, device=self.device.torch)
 
 
 class _Bags:

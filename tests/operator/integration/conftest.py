@@ -104,13 +104,13 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]
     programs = KUBERNETES.target(home)
     with contextlib.ExitStack() as stack:
         try:
-            kubeconfig = stack.enter_context(bare_api(folder, home)).kubectl.kubeconfig
+            api = stack.enter_context(bare_api(folder, home))
         except HostError as error:
             pytest.skip(f"the operator is tried on a real API server: {error}")
         argv = [
             *BOUND_TO_CALLER,
             str(programs / "kube-controller-manager"),
-            f"--kubeconfig={kubeconfig}",
+            f"--kubeconfig={api.kubectl.kubeconfig}",
             f"--controllers={CONTROLLERS}",
             "--leader-elect=false",
             "--secure-port=0",
@@ -119,7 +119,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]
             controllers = subprocess.Popen(argv, stdout=log, stderr=log)
         stack.callback(controllers.wait)
         stack.callback(controllers.kill)
-        kubectl = Kubectl(kubeconfig=kubeconfig, program=str(programs / "kubectl"))
+        kubectl = api.kubectl
         kubectl.apply(CRD.read_text())
         kubectl("wait", "--for=condition=Established", f"crd/{CRD.stem}.training.neuroshard.dev", "--timeout=30s")
         yield kubectl
@@ -147,3 +147,4 @@ def operator(cluster: Kubectl, tmp_path: Path) -> Iterator[Operator]:
         stack.callback(running.end)
         running.wait_until_ready()
         yield running
+        sys.stdout.write(running.log.read_text())  # what pytest shows of a test that failed

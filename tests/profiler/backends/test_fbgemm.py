@@ -74,12 +74,12 @@ def test_a_sample_beyond_the_memory_is_refused_before_linux_kills(
     """Linux grants memory that it has not and kills later."""
     monkeypatch.setattr(torch_device, "available_memory_bytes", lambda: 1000)
 
-    with pytest.raises(OutOfDeviceMemoryError, match="needs .* bytes"):
+    with pytest.raises(OutOfDeviceMemoryError, match=r"needs \d+ bytes"):
         backend.measure(compute_sample(), seed=0, repeats=QUICK)
 
 
 def test_an_allocation_that_fails_is_out_of_memory(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's own message for it is a RuntimeError."""
+    """Torch's own message for it is a RuntimeError."""
     monkeypatch.setattr(torch_device, "available_memory_bytes", lambda: 2**80)
     sample = compute_sample(table(num_embeddings=10**11, embedding_dim=512), batch_size=2)
 

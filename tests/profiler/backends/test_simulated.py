@@ -1,5 +1,6 @@
 """Specification of the simulated backend."""
 
+import numpy as np
 import pytest
 from builders import device_type, table
 from neuroshard_planner.costs.reuse import sample_shards
@@ -7,8 +8,6 @@ from neuroshard_planner.costs.simulator import DeviceSimulator
 from neuroshard_profiler.backends.simulated import SimulatedBackend
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
 from profiler_builders import QUICK, compute_sample
-
-import numpy as np
 
 
 def test_times_are_the_simulators_within_its_noise() -> None:

@@ -1,0 +1,155 @@
+"""Specification of ``python -m neuroshard_profiler``: whole runs, as a pod makes them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import table_set
+from neuroshard_api.document import read_data
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.hardware import Hardware
+from neuroshard_api.job_request import plan_request
+from neuroshard_api.stage_commands import profiler_command
+from neuroshard_api.topology import Topology
+from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_planner.costs.bundle_store import load_bundle
+from neuroshard_planner.costs.records_store import read_records
+from neuroshard_planner.search import plan
+from neuroshard_profiler.__main__ import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SIMULATED = ("--backend", "simulated", "--device-type", "h100-80gb")
+
+
+@pytest.fixture
+def tables_file(tmp_path: Path) -> Path:
+    """Return a file of four tables."""
+    path = tmp_path / "tables.json"
+    path.write_text(table_set().to_json(), encoding="utf-8")
+    return path
+
+
+def test_a_simulated_profile_is_whole(tmp_path: Path, tables_file: Path) -> None:
+    """Records, hardware and a bundle that fit each other, all labelled simulated."""
+    out = tmp_path / "profile"
+    options = ["--tables", str(tables_file), "--out", str(out), "--max-records", "30", "--devices-per-node", "8"]
+
+    assert main(["profile", *SIMULATED, *options]) == ExitCode.OK
+    hardware, manifest = Hardware.read(out / "hardware.json"), load_bundle(out / "bundle").manifest
+    assert hardware.source == manifest.source == "simulated:NVIDIA-H100-80GB-HBM3"
+    assert (hardware.device.name, hardware.devices_per_node) == ("h100-80gb", 8)
+    assert len(read_records(out / "records" / "compute.jsonl")) == 30
+    assert len(read_records(out / "records" / "communication.jsonl")) == 30
+    assert Topology.read(out / "topology.json") == hardware.topology(num_nodes=1, devices_per_node=8)
+    assert manifest.calibration is not None
+
+
+def test_a_simulated_profile_needs_neither_torch_nor_scipy(tmp_path: Path) -> None:
+    """The image of a mocked profiler is small."""
+    command = ["profile", *SIMULATED, "--out", str(tmp_path / "profile"), "--max-records", "20"]
+    code = (
+        "import sys\nfrom neuroshard_profiler.__main__ import main\n"
+        f"assert main({command!r}) == 0\n"
+        "print(*sorted({'torch', 'scipy', 'pyarrow', 'matplotlib', 'fbgemm_gpu'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert result.stdout.splitlines()[-1] == ""
+
+
+def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
+    """After kill -9 the file holds whole records, and the rest is measured as if nothing had happened."""
+    path, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
+    command = ["collect-compute", *SIMULATED, "--max-records", "100000", "--budget", "10m", "--out", str(path)]
+    process = subprocess.Popen([sys.executable, "-m", "neuroshard_profiler", *command])
+    while not (path.exists() and path.read_bytes().count(b"\n") >= 5):
+        assert process.poll() is None
+        os.sched_yield()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with path.open("ab") as file:
+        file.write(b'{"schema_version": "profile-record/v1", "comp')
+    finished = path.read_bytes().count(b"\n") + 3
+
+    for target in (path, whole):
+        options = ["--max-records", str(finished), "--out", str(target)]
+        assert main(["collect-compute", *SIMULATED, *options]) == ExitCode.OK
+    assert path.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.torch
+@pytest.mark.torchrec
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_this_cpu_is_profiled_and_planned_for(tmp_path: Path) -> None:
+    """Real FBGEMM kernels, and a real all-to-all of two processes that torchrun starts, become a plan."""
+    job_file, tables_file, out = EXAMPLES / "02-movielens.yaml", tmp_path / "tables.json", tmp_path / "profile"
+    job = DLRMTrainingJob.from_data(read_data(job_file))
+    tables = job.spec.model.inline_tables("movielens")
+    assert tables is not None
+    tables_file.write_text(tables.to_json(), encoding="utf-8")
+    command = profiler_command(
+        job, job_file=str(job_file), tables_file=str(tables_file), out_dir=str(out), python=sys.executable
+    )
+    result = subprocess.run([*command, "--max-records", "30"], check=False, capture_output=True, text=True)
+
+    assert result.returncode == ExitCode.OK, result.stderr
+    hardware, bundle = Hardware.read(out / "hardware.json"), load_bundle(out / "bundle")
+    assert hardware.source == bundle.manifest.source
+    assert hardware.source.startswith("cpu:")
+    assert hardware.intra_node.bandwidth_bytes_per_second > 1e6
+    transfers = read_records(out / "records" / "communication.jsonl")
+    assert {len(record.device_ms) for record in transfers} == {2}
+    assert {
+        record.compute.optimizer for record in read_records(out / "records" / "compute.jsonl") if record.compute
+    } == {job.spec.model.embedding_optimizer.optimizer}
+    topology = hardware.topology(num_nodes=1, devices_per_node=2)
+    made = plan(plan_request(job, tables=tables, topology=topology), bundle=bundle)
+    assert made.predicted.source == hardware.source
+    assert made.predicted.total_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["profile", "--out", "x", "--backend", "simulated"], 2, "needs a device type to simulate"),
+        (["profile", "--out", "x", *SIMULATED, "--budget", "soon"], 2, "budget: 'soon' is no time"),
+        (["profile", "--out", "x", *SIMULATED[:2], "--device-type", "h1000"], 2, "device type 'h1000' is not known"),
+        (["profile", "nowhere.yaml", "--out", "x"], 2, "nowhere.yaml: does not exist"),
+        (["profile"], 2, "--out"),
+        (["profile", *SIMULATED, "--out", "/dev/null/x"], 2, "cannot be a folder here"),
+        (["collect-comm", "--out", "x"], 2, "found itself alone; start it with `torchrun"),
+        (["fit", "nowhere.jsonl", "--hardware", "h.json", "--out", "x"], 2, "nowhere.jsonl: cannot be read"),
+    ],
+    ids=["no device", "budget", "unknown device", "no job", "no out", "no folder", "alone", "no records"],
+)
+def test_a_mistake_is_told_in_a_sentence(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the exit code of the neuroshard command, and without a traceback."""
+    assert main(arguments) == code
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
+
+
+def test_records_are_fitted_again_without_measuring(tmp_path: Path) -> None:
+    """Under another seed or base, or after records of several runs were joined."""
+    out = tmp_path / "profile"
+    assert main(["profile", *SIMULATED, "--out", str(out), "--max-records", "20"]) == ExitCode.OK
+    options = ["--hardware", str(out / "hardware.json"), "--out", str(tmp_path / "again")]
+
+    assert main(["fit", str(out / "records" / "compute.jsonl"), *options]) == ExitCode.OK
+    assert load_bundle(tmp_path / "again").manifest.device.name == "h100-80gb"
+
+
+def test_the_manifest_is_printed_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stdout carries the document alone."""
+    command = ["profile", *SIMULATED, "--out", str(tmp_path / "profile"), "--max-records", "20", "--json"]
+
+    assert main(command) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["schema_version"] == "bundle-manifest/v1"

@@ -1,0 +1,35 @@
+"""Specification of what a profile is asked for."""
+
+from pathlib import Path
+
+import pytest
+from neuroshard_api.document import DocumentError
+from neuroshard_api.tables import Optimizer
+from neuroshard_profiler.errors import SettingsError
+from neuroshard_profiler.settings import ProfileSettings, job_settings
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_a_job_says_how_it_is_profiled() -> None:
+    """Two processes of 256 samples each: tables serve 512."""
+    settings = ProfileSettings(out=Path("out"), **job_settings(EXAMPLES / "02-movielens.yaml"))
+
+    assert (settings.backend, settings.device_type, settings.optimizer) == ("fbgemm", None, Optimizer.ROWWISE_ADAGRAD)
+    assert (settings.num_nodes, settings.devices_per_node, settings.global_batch_size) == (1, 2, 512)
+
+
+def test_a_job_file_that_breaks_its_schema_is_named(tmp_path: Path) -> None:
+    """By file and field, as everywhere."""
+    path = tmp_path / "job.yaml"
+    path.write_text("apiVersion: training.neuroshard.dev/v1alpha1\nkind: DLRMTrainingJob\nspec: {}\n", "utf-8")
+
+    with pytest.raises(DocumentError, match=r"job.yaml: metadata: is missing"):
+        job_settings(path)
+
+
+def test_a_device_type_is_a_preset() -> None:
+    """A name that is none is refused, with those that are."""
+    assert ProfileSettings(out=Path(), device_type="h100-80gb").preset is not None
+    with pytest.raises(SettingsError, match="'h1' is not known; choose one of a100-40gb"):
+        _ = ProfileSettings(out=Path(), device_type="h1").preset
