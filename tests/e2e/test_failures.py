@@ -17,7 +17,7 @@ LIMITS = {"requests": {"cpu": "10m"}}
 @pytest.mark.parametrize(
     ("profiler", "reason", "words"),
     [
-        ({"resources": LIMITS, "backoffLimit": 0, "image": "OPERATOR"}, "ProfilingFailed", "exit code 5"),
+        ({"resources": LIMITS, "backoffLimit": 0, "image": "OPERATOR"}, "ProfilingFailed", "numpy"),
         (
             {"resources": LIMITS, "timeoutSeconds": 6, "budgetSeconds": 5, "image": "MISSING"},
             "ProfilingTimedOut",
