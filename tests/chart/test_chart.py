@@ -250,7 +250,7 @@ def test_only_the_metrics_port_is_open_and_only_the_api_server_is_reached() -> N
 def test_the_notes_name_the_next_command(bare_api: BareApi) -> None:
     """What to type after `helm install`."""
     cluster = f"--kubeconfig={bare_api.kubectl.kubeconfig}"
-    done = run_helm("install", {"watchNamespaces": ["blue"]}, "--dry-run=client", cluster)
+    done = run_helm("install", {"watchNamespaces": ["blue"]}, "--dry-run=client", "--take-ownership", cluster)
 
     assert "helm test shop --namespace neuroshard" in done.stdout, done.stderr
     assert "kubectl apply --namespace blue --filename examples/01-smallest.yaml" in done.stdout

@@ -12,11 +12,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_a_job_says_how_it_is_profiled() -> None:
-    """Two processes of 256 samples each: tables serve 512."""
+    """Two processes of 512 samples each: tables serve 1,024."""
     settings = ProfileSettings(out=Path("out"), **job_settings(EXAMPLES / "02-movielens.yaml"))
 
     assert (settings.backend, settings.device_type, settings.optimizer) == ("fbgemm", None, Optimizer.ROWWISE_ADAGRAD)
-    assert (settings.num_nodes, settings.devices_per_node, settings.global_batch_size) == (1, 2, 512)
+    assert (settings.num_nodes, settings.devices_per_node, settings.global_batch_size) == (1, 2, 1024)
 
 
 def test_a_job_file_that_breaks_its_schema_is_named(tmp_path: Path) -> None:
