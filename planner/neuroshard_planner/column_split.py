@@ -144,17 +144,11 @@ class SplitSearch:
             batch = batch[: max(affordable, 0 if found else 1)]
             if not batch:
                 break
-            placements = place(self._problem, [lane for _, lane in batch], self._loads)
-            self.placements += len(batch)
-            fitting = [
-                (state, lane, placement)
-                for (state, lane), placement in zip(batch, placements, strict=True)
-                if placement is not None
-            ]
+            fitting = self._placed(batch)
             # The lane that looks best stands for its state.
             by_state: dict[bytes, int] = {}
-            for row in np.argsort(self._estimates_ms([placement for _, _, placement in fitting]), kind="stable"):
-                by_state.setdefault(fitting[row][0].tobytes(), int(row))
+            for row, (state, _, _) in enumerate(fitting):
+                by_state.setdefault(state.tobytes(), row)
             found += self._judge([fitting[row] for row in list(by_state.values())[:NUM_JUDGED]])
         self._judged += found
         return _smoothest(found, count)
@@ -173,25 +167,29 @@ class SplitSearch:
             )
             for _ in range(NUM_SHUFFLES)
         ]
+        likely = self._placed([(candidate.state, lane) for lane in lanes])[:NUM_JUDGED_SHUFFLES]
+        return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
+
+    def _placed(self, lanes: Sequence[tuple[IndexArray, Lane]]) -> list[tuple[IndexArray, Lane, Placement]]:
+        """Place these lanes side by side; return those that found room, cheapest by additive loads first."""
+        placements = place(self._problem, [lane for _, lane in lanes], self._loads)
         self.placements += len(lanes)
-        placements = place(self._problem, lanes, self._loads)
         fitting = [
-            (candidate.state, lane, placement)
-            for lane, placement in zip(lanes, placements, strict=True)
+            (state, lane, placement)
+            for (state, lane), placement in zip(lanes, placements, strict=True)
             if placement is not None
         ]
-        estimates = self._estimates_ms([placement for _, _, placement in fitting])
-        likely = [fitting[row] for row in np.argsort(estimates, kind="stable")[:NUM_JUDGED_SHUFFLES]]
-        return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
+        order = np.argsort(self._estimates_ms([placement for _, _, placement in fitting]), kind="stable")
+        return [fitting[row] for row in order]
 
     def _judge(self, placed: Sequence[tuple[IndexArray, Lane, Placement]]) -> list[Candidate]:
         """Return the placements with their costs by the networks."""
         times, columns = self._problem.device_levels([placement for _, _, placement in placed])
-        transfer = self._problem.transfer.total_ms(columns.max(axis=1, initial=0.0))
+        total = self._problem.cost_ms(times, columns)
+        transfer = self._problem.transfer.total_ms(columns.max(axis=1))
         both = times.sum(axis=2)
         most = both.max(axis=1, keepdims=True, initial=1e-30)
         smooth = most[:, 0] * ((both / most) ** SMOOTHNESS_POWER).mean(axis=1) ** (1 / SMOOTHNESS_POWER) + transfer
-        total = times.max(axis=1, initial=0.0).sum(axis=1) + transfer
         return [
             Candidate(state=state, lane=lane, placement=placement, total_ms=total_ms, smooth_ms=smooth_ms)
             for (state, lane, placement), total_ms, smooth_ms in zip(
@@ -205,10 +203,7 @@ class SplitSearch:
         Few large shards cost less in sum but are harder to even out: greedy placement is bad at it, local
         search better.
         """
-        cheapest: dict[bytes, Candidate] = {}
-        for candidate in sorted(candidates, key=lambda each: each.total_ms):
-            cheapest.setdefault(candidate.state.tobytes(), candidate)
-        distinct = list(cheapest.values())
+        distinct = _distinct(sorted(candidates, key=lambda each: each.total_ms))
         if not distinct:
             return []
         representation = self._problem.kinds.representation
@@ -241,9 +236,12 @@ def _distinct_states(states: Sequence[IndexArray]) -> list[IndexArray]:
 
 def _smoothest(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     """Return the candidates of least smooth cost and distinct states; ties keep their order."""
-    best: dict[bytes, Candidate] = {}
-    for candidate in sorted(candidates, key=lambda each: each.smooth_ms):
-        best.setdefault(candidate.state.tobytes(), candidate)
-        if len(best) == count:
-            break
-    return list(best.values())
+    return _distinct(sorted(candidates, key=lambda each: each.smooth_ms))[:count]
+
+
+def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the first candidate of each state."""
+    first: dict[bytes, Candidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.state.tobytes(), candidate)
+    return list(first.values())

@@ -269,7 +269,10 @@ class Problem:
 
     def total_ms(self, placements: Sequence[Placement]) -> FloatArray:
         """Return [p] the cost of each placement: the largest compute of either direction plus the all-to-alls."""
-        times, columns = self.device_levels(placements)
+        return self.cost_ms(*self.device_levels(placements))
+
+    def cost_ms(self, times: FloatArray, columns: FloatArray) -> FloatArray:
+        """Return [p] the cost of placements with these [p, devices, 2] times and [p, devices] columns."""
         total: FloatArray = times.max(axis=1).sum(axis=1) + self.transfer.total_ms(columns.max(axis=1))
         return total
 
