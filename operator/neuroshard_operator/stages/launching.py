@@ -13,7 +13,7 @@ from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.inputs import workers_hash
 from neuroshard_operator.observed import ChildJob
 from neuroshard_operator.stages.planning import Planned
-from neuroshard_operator.stages.step import Course, Step, says
+from neuroshard_operator.stages.step import Course, Step, says, says_of_workers
 from neuroshard_operator.view import View, seconds_until
 
 FIRST_PAUSE_S = 10.0
@@ -148,10 +148,7 @@ def _active(
         shown=Stage.LAUNCHING,
         reason=reason,
         message=message,
-        says=(
-            says(ConditionType.PODS_READY, reason, message, holds=False),
-            says(ConditionType.RUNNING, reason, message, holds=False),
-        ),
+        says=says_of_workers(reason, message, holds=False),
         actions=actions,
         events=events,
         courses=(Course(stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=name, message=message),),

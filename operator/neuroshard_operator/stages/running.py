@@ -18,12 +18,12 @@ from neuroshard_api.step_cost import error_percent
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event
-from neuroshard_operator.conditions import ConditionType, Reason
+from neuroshard_operator.conditions import Reason
 from neuroshard_operator.documents import ReportSummary
 from neuroshard_operator.failures import Verdict, cause_of, trouble, verdict
 from neuroshard_operator.observed import ChildJob
 from neuroshard_operator.stages.profiling import queued
-from neuroshard_operator.stages.step import Course, End, Step, described, failed, says
+from neuroshard_operator.stages.step import Course, End, Step, described, failed, says_of_workers
 from neuroshard_operator.view import View, seconds_until
 
 RESTARTED = "WorkersRestarted"
@@ -44,10 +44,7 @@ def succeeded(view: View) -> Step | None:
         shown=Stage.SUCCEEDED,
         reason=Reason.TRAINED,
         message=message,
-        says=(
-            says(ConditionType.PODS_READY, Reason.TRAINED, message, holds=False),
-            says(ConditionType.RUNNING, Reason.TRAINED, message, holds=False),
-        ),
+        says=says_of_workers(Reason.TRAINED, message, holds=False),
         facts={"workers": _counted(view, current), **_reported(view, last=True)},
         courses=(
             Course(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED),
@@ -85,10 +82,7 @@ def _running(view: View, current: ChildJob) -> Step:
         shown=Stage.RUNNING,
         reason=Reason.WORKERS_READY,
         message=message,
-        says=(
-            says(ConditionType.PODS_READY, Reason.WORKERS_READY, message, holds=True),
-            says(ConditionType.RUNNING, Reason.WORKERS_READY, message, holds=True),
-        ),
+        says=says_of_workers(Reason.WORKERS_READY, message, holds=True),
         facts={"workers": _counted(view, current), **reported},
         courses=(
             Course(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED, job_name=current.meta.name),
@@ -103,10 +97,7 @@ def _launching(view: View, current: ChildJob, reason: Reason, message: str) -> S
         shown=Stage.LAUNCHING,
         reason=reason,
         message=message,
-        says=(
-            says(ConditionType.PODS_READY, reason, message, holds=False),
-            says(ConditionType.RUNNING, reason, message, holds=False),
-        ),
+        says=says_of_workers(reason, message, holds=False),
         facts={"workers": _counted(view, current), **_reported(view, last=False)},
         courses=(
             Course(stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=current.meta.name, message=message),
@@ -140,10 +131,7 @@ def _failure(view: View, current: ChildJob) -> Step:
         )
     else:
         return _restart(view, described(cause), decided, failure, facts)
-    stopped = tuple(
-        says(kind, step.reason, step.message, holds=False) for kind in (ConditionType.PODS_READY, ConditionType.RUNNING)
-    )
-    return replace(step, facts=facts, says=stopped)
+    return replace(step, facts=facts, says=says_of_workers(step.reason, step.message, holds=False))
 
 
 def _restart(view: View, what: str, decided: Verdict, failure: LastFailure, facts: dict[str, object]) -> Step:
@@ -155,10 +143,7 @@ def _restart(view: View, what: str, decided: Verdict, failure: LastFailure, fact
         shown=Stage.LAUNCHING,
         reason=Reason.RESTARTING,
         message=message,
-        says=(
-            says(ConditionType.PODS_READY, Reason.RESTARTING, message, holds=False),
-            says(ConditionType.RUNNING, Reason.RESTARTING, message, holds=False),
-        ),
+        says=says_of_workers(Reason.RESTARTING, message, holds=False),
         events=(Event(kind="Warning", reason=RESTARTED, message=message),),
         facts={
             **facts,

@@ -71,6 +71,14 @@ def says(kind: ConditionType, reason: Reason, message: str, *, holds: bool) -> S
     return Says(type=kind, holds=holds, reason=reason, message=message)
 
 
+def says_of_workers(reason: Reason, message: str, *, holds: bool) -> tuple[Says, Says]:
+    """Return what a look finds about the workers' pods and about their running, where it is the same."""
+    return (
+        says(ConditionType.PODS_READY, reason, message, holds=holds),
+        says(ConditionType.RUNNING, reason, message, holds=holds),
+    )
+
+
 def log_tail(cause: Cause) -> str:
     """Return the last line of a pod's termination message, which for our commands is the error's sentence."""
     lines = [line.strip() for line in cause.message.splitlines() if line.strip()]

@@ -4,7 +4,7 @@ from neuroshard_api.job_status import Stage, StageName, StageState
 
 from neuroshard_operator.actions import Delete
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.stages.step import Course, Step, says
+from neuroshard_operator.stages.step import Course, Step, says, says_of_workers
 from neuroshard_operator.view import View
 
 
@@ -31,8 +31,7 @@ def rest(view: View) -> Step:
         message=message,
         says=(
             says(ConditionType.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true", holds=True),
-            says(ConditionType.PODS_READY, Reason.SUSPENDED, "spec.suspend is true", holds=False),
-            says(ConditionType.RUNNING, Reason.SUSPENDED, "spec.suspend is true", holds=False),
+            *says_of_workers(Reason.SUSPENDED, "spec.suspend is true", holds=False),
         ),
         actions=going,
         facts={"hardware": None, "start_time": None},
