@@ -49,7 +49,7 @@ Times = dict[str, list[list[dict[str, float]]]]
 
 HEAD = """# Predicted and measured embedding time of whole plans
 
-Machine: {machine}, two cores, shared with other work; load average at the end: {load:.1f}.
+Machine: {machine}, two cores; load average at the end: {load:.1f}.
 {num_tables} tables, {batch_size} samples per process, row-wise Adagrad, FBGEMM's CPU kernels, two processes over gloo,
 each on a core of its own with one thread. Cost models: `{bundle}`, {source}, hold-out error of compute {error:.1%}.
 Measured: the slowest process's sum of lookups, backward kernels and both all-to-alls (waiting included), median of

@@ -1,7 +1,6 @@
 """Measures fused embedding calls on this CPU and how well cost models predict them; writes the result.
 
-    export OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647
-    python -m benchmarks.profiler_error [--seconds 700] [--records FOLDER]
+    OMP_NUM_THREADS=1 python -m benchmarks.profiler_error [--seconds 700] [--records FOLDER]
 
 FBGEMM, one pinned core, one thread. Every table set is measured in four rounds, one after the other over all sets, and
 the least of its four medians counts: other work on the machine makes a call slower, never faster. Times are processor
@@ -94,10 +93,10 @@ def _head(rounds: Sequence[Sequence[ProfileRecord]]) -> Iterator[str]:
     yield ""
     yield f"FBGEMM's fused embedding calls with row-wise Adagrad in FP32, {len(rounds[0]):,} table sets: half spread"
     yield f"widely, half of the tables of {WORKLOAD} at a global batch of {GLOBAL_BATCH:,}. One pinned core and thread."
-    yield "The machine was shared with other work: times are processor time, and of four rounds the least median"
-    yield "counts."
-    kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"
-    yield f"glibc {'kept' if kept else 'gave back'} freed memory. Load average at the end: {os.getloadavg()[0]:.1f}."
+    yield "Times are processor time, and of four rounds the least median counts: other work on the machine makes a"
+    yield "call slower, never faster."
+    freed = rounds[0][0].environment["freed_memory"]
+    yield f"Freed memory is {freed} by the C library. Load average at the end: {os.getloadavg()[0]:.1f}."
     yield ""
 
 
@@ -150,7 +149,7 @@ def _errors(rounds: Sequence[Sequence[ProfileRecord]], scratch: Path) -> Iterato
 
 def _rates(scratch: Path) -> Iterator[str]:
     yield ""
-    yield f"## Records per second\n\nOver {RATE_SECONDS:.0f} s each, with the default repeats; the machine is shared."
+    yield f"## Records per second\n\nOver {RATE_SECONDS:.0f} s each, with the default repeats."
     yield "torch_native makes one call per table and has no row-wise Adagrad, so it is timed with SGD. Processor time"
     yield f"is what the run would take on a core of its own. Load average at the start: {os.getloadavg()[0]:.1f}."
     yield ""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.host_memory import keep_freed_memory
 from neuroshard_api.job_model import Model
 from neuroshard_api.plan import Plan
 from neuroshard_api.tables import Optimizer, Table, TableSet
@@ -82,7 +83,8 @@ class ShardedTraining:
 
 
 def start_process() -> None:
-    """Meet the other process, on a core and a thread of its own."""
+    """Meet the other process, on a core and a thread of its own and with the profiler's treatment of memory."""
+    keep_freed_memory()
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
     torch.set_num_threads(1)

@@ -62,6 +62,11 @@ class Caches:
             return seen
         return written
 
+    def lacks_profile(self, key: JobKey) -> bool:
+        """Return whether a job goes on without a recorded profile: a new one of its namespace may be what it needs."""
+        job = self.training_job(key)
+        return job is not None and "profile" not in job.status and "completionTime" not in job.status
+
     def jobs(self, key: JobKey) -> list[ChildJob]:
         """Return the Jobs of a job."""
         return self._with_written(key, self._indices.jobs.get(key, ()), ChildJob)

@@ -85,9 +85,9 @@ class Controller:
         self.queue.wake(key)
 
     def wake_waiting_for_profile(self, namespace: str) -> None:
-        """Wake the jobs of a namespace that wait for a profile of another one's."""
+        """Wake the jobs of a namespace that have no profile yet: the one that came may be theirs."""
         for key in self._caches.known():
-            if key[0] == namespace and self._stages.get(key) == "Profiling":
+            if key[0] == namespace and self._caches.lacks_profile(key):
                 self.queue.wake(key)
 
     async def _resync_forever(self) -> None:

@@ -40,7 +40,7 @@ class Settings(Value):
     no ClusterRole: then the job's own node selector says which hardware it gets."""
     workers: Annotated[int, Field(ge=1, le=256)] = 8
     """Jobs that are looked at side by side."""
-    resync_seconds: Seconds = 60.0
+    resync_seconds: Seconds = 300.0
     """Every job is looked at this often even if nothing seems to have changed."""
     measured_seconds: Seconds = 30.0
     """Measured costs are written into a status at most this often."""

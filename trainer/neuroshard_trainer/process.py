@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.host_memory import keep_freed_memory
 
 from neuroshard_trainer.errors import InputError, PeerLostError
 
@@ -49,6 +50,8 @@ def joined(choice: DeviceChoice, *, timeout_seconds: float) -> Process:
     if missing:
         raise InputError(f"{missing[0]} is not set; start with `torchrun ... -m neuroshard_trainer`")
     device = _device(choice, int(os.environ["LOCAL_RANK"]))
+    if device.type == "cpu":
+        keep_freed_memory()  # as the profiler did whose times the plan was made from
     with lost_peers(lambda: "while meeting the others"):
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout_seconds))
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))

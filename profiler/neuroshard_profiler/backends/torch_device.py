@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
+from neuroshard_api.host_memory import keep_freed_memory
 from neuroshard_api.presets import load_presets
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import Optimizer
@@ -52,13 +53,18 @@ class TorchDevice:
     """One core, or one GPU."""
 
     kind: DeviceKind
+    keeps_freed_memory: bool = False
 
     @classmethod
     def of_kind(cls, kind: DeviceKind | None) -> "TorchDevice":
-        """Return the device to time on. ``kind`` None: the GPU if there is one. Raises SettingsError."""
+        """Return the device to time on. ``kind`` None: the GPU if there is one. Raises SettingsError.
+
+        On a CPU the process keeps the memory that it frees from now on, as NeuroShard's trainer does.
+        """
         if kind == "cuda" and not torch.cuda.is_available():
             raise SettingsError("there is no GPU that torch can use here; profile the CPU, or check the driver")
-        return cls(kind=kind or ("cuda" if torch.cuda.is_available() else "cpu"))
+        chosen = kind or ("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(kind=chosen, keeps_freed_memory=chosen == "cpu" and keep_freed_memory())
 
     @property
     def torch(self) -> torch.device:
@@ -94,7 +100,8 @@ class TorchDevice:
         """Return driver, libraries and clocks."""
         found = library_versions(("torch", *packages))
         if self.kind == "cpu":
-            return {**found, "kernel": platform.release(), "threads": "1, pinned"}
+            freed = "kept" if self.keeps_freed_memory else "returned"
+            return {**found, "kernel": platform.release(), "threads": "1, pinned", "freed_memory": freed}
         properties = torch.cuda.get_device_properties(0)
         found["driver"] = driver_version() or "unknown"
         found["cuda"] = torch.version.cuda or "unknown"

@@ -45,6 +45,7 @@ class Operator:
             "NEUROSHARD_TRAINER_IMAGE": "trainer:test",
             "NEUROSHARD_HTTP_PORT": "0",
             "NEUROSHARD_LOG_FORMAT": "json",
+            "NEUROSHARD_RESYNC_SECONDS": "3600",  # a wake-up that is lost must show
             **self.environment,
         }
         argv = [*BOUND_TO_CALLER, sys.executable, "-m", "neuroshard_operator"]
