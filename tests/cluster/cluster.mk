@@ -30,11 +30,19 @@ cluster-scale: $(DEV) ## Measure 1,000 simulated nodes and 1,000 plain Jobs on i
 
 # The images of the rooms; those with PyTorch take some minutes to build, and 5 GB each.
 ROOM_IMAGES = operator planner profiler trainer
+E2E_CLUSTER ?= e2e
+CHAOS_SECONDS ?= 900
 
 .PHONY: e2e
 e2e: $(DEV) ## The end-to-end tests on a cluster of their own, which stays up
-	$(MAKE) cluster-up CLUSTER_NAME=e2e IMAGES="$(ROOM_IMAGES)"
-	$(BIN)/python -m pytest tests/e2e --cluster e2e --cluster-provider $(CLUSTER) --table
+	$(MAKE) cluster-up CLUSTER_NAME=$(E2E_CLUSTER) IMAGES="$(ROOM_IMAGES)"
+	$(BIN)/python -m pytest tests/e2e --cluster $(E2E_CLUSTER) --cluster-provider $(CLUSTER) --table
+
+.PHONY: chaos
+chaos: $(DEV) ## Kill at random under 30 jobs at once for CHAOS_SECONDS=900, on the same cluster
+	$(MAKE) cluster-up CLUSTER_NAME=$(E2E_CLUSTER) IMAGES="$(ROOM_IMAGES)"
+	$(BIN)/python -m pytest tests/e2e/test_chaos.py --cluster $(E2E_CLUSTER) --cluster-provider $(CLUSTER) \
+		--chaos-seconds $(CHAOS_SECONDS)
 
 .PHONY: demo-cluster
 demo-cluster: $(DEV) ## A job from kubectl apply to Succeeded on a cluster with mocked GPUs, which stays up

@@ -3,12 +3,15 @@
 import pytest
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.commands import run
-from neuroshard_cluster.images import TORCH
+from neuroshard_cluster.folders import SOURCES
+from neuroshard_cluster.images import TRAINER
+from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.workloads import job, pod_spec, service, spread
 
 pytestmark = pytest.mark.e2e
+RANKS = SOURCES / "probe" / "ranks.py"
 
 
 def test_nodes_share_images_on_disk(cluster: Cluster) -> None:
@@ -38,12 +41,26 @@ def test_torchrun_across_nodes(cluster: Cluster, namespace: Namespace) -> None:
     """With torchrun on two nodes, four gloo ranks meet through a headless Service and agree on their sums."""
     if isinstance(cluster, LocalCluster):
         present = run([*cluster.inside_node(cluster.nodes()[0]), "ctr", "-n", "k8s.io", "images", "ls", "-q"])
-        if TORCH.tag not in present.split():
-            pytest.skip("the nodes have no PyTorch image; make cluster-up IMAGES='probe torch'")
+        if TRAINER.tag not in present.split():
+            pytest.skip("the nodes have no image with PyTorch; make cluster-up IMAGES='probe trainer'")
+    ranks: Object = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "ranks"},
+        "data": {RANKS.name: RANKS.read_text()},
+    }
+    namespace.kubectl.create(ranks)
     namespace.kubectl.create(service("ranks", headless=True, port=29500))
     meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=ranks-0.ranks:29500"]
-    argv = ["--nnodes=2", "--nproc-per-node=2", *meeting, "/ranks.py"]
-    template = pod_spec(*argv, image=TORCH.tag, subdomain="ranks", affinity=spread("ranks"))
+    argv = ["--nnodes=2", "--nproc-per-node=2", *meeting, "/mnt/ranks.py"]
+    template = pod_spec(
+        *argv,
+        image=TRAINER.tag,
+        subdomain="ranks",
+        affinity=spread("ranks"),
+        volumes=[{"name": "ranks", "configMap": {"name": "ranks"}}],
+    )
+    template["containers"][0]["volumeMounts"] = [{"name": "ranks", "mountPath": "/mnt"}]
     namespace.kubectl.create(job("ranks", template, completions=2, parallelism=2, completionMode="Indexed"))
 
     namespace.kubectl("wait", "--for=condition=Complete", "job/ranks", "--timeout=100s")

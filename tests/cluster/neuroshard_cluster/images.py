@@ -25,8 +25,7 @@ ROOMS = ("operator", "planner", "profiler", "trainer")
 """The rooms that have an image of their own; the chart names the images so."""
 
 PROBE = Image(name="probe", dockerfile=SOURCES / "probe" / "Dockerfile", context=SOURCES / "probe")
-TORCH = Image(name="torch", dockerfile=SOURCES / "probe" / "torch.Dockerfile", context=SOURCES / "probe")
 OPERATOR, PLANNER, PROFILER, TRAINER = (
     Image(name=room, dockerfile=ROOT / room / "Dockerfile", context=ROOT) for room in ROOMS
 )
-IMAGES = {image.name: image for image in (PROBE, TORCH, OPERATOR, PLANNER, PROFILER, TRAINER)}
+IMAGES = {image.name: image for image in (PROBE, OPERATOR, PLANNER, PROFILER, TRAINER)}
