@@ -41,7 +41,7 @@ US_PER_MS = 1000.0
 
 HEAD = """# Overhead of the step reporter
 
-Machine: {machine}, two cores, shared with other work; load average at the end: {load:.1f}. Processor time is what that
+Machine: {machine}, two cores; load average at the end: {load:.1f}. Processor time is what that
 disturbs least.
 {num_tables} tables, two processes over gloo, each on a core of its own with one thread; rank 0's numbers. Pairs of
 blocks of {steps} steps, one without and one with the reporter, which collects and writes a report of all ranks every
