@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from e2e import jobs
@@ -59,7 +60,7 @@ class Chaos:
             while self._unended() < self._at_once:
                 self._submit()
             self._strike()
-            eventually("the next blow is due", lambda at=next_blow: time.monotonic() > at, within_s=60)
+            eventually("the next blow is due", time.monotonic, within_s=60, accept=next_blow.__lt__)
 
     def end(self) -> None:
         """Wait until every job has ended."""
@@ -91,7 +92,7 @@ class Chaos:
         profiler = jobs.SIMULATED if self._random.random() < 0.2 else jobs.BUNDLED
         policy = {"maxRestarts": 100}
         job = jobs.script_job(name, script, profiler=profiler, failurePolicy=policy)
-        patiently(lambda: self._kubectl.apply(job))
+        patiently(partial(self._kubectl.apply, job))
         self.fates.append(
             Fate(name=name, stage="Failed" if kind == "refuses" else "Succeeded", is_deleted=kind == "is-deleted")
         )
@@ -143,7 +144,7 @@ class Chaos:
     def wake_all(self) -> None:
         """Let every job go on that rests."""
         for name in self._under_way("rests-"):
-            patiently(lambda name=name: self._kubectl.patch(jobs.KIND, name, {"spec": {"suspend": False}}))
+            patiently(partial(self._kubectl.patch, jobs.KIND, name, {"spec": {"suspend": False}}))
 
     def _delete_a_job(self) -> str:
         name = self._any_job("is-deleted-")

@@ -16,7 +16,7 @@ SAYS_ITS_NUMBER = 'echo "worker $JOB_COMPLETION_INDEX has $NEUROSHARD_PLAN"'
 
 def neuroshard(namespace: Namespace, *words: str) -> str:
     """Run the command as a user of the test's namespace does; return what it prints."""
-    program = Path(sys.executable).with_name("neuroshard")
+    program = str(Path(sys.executable).with_name("neuroshard"))
     argv = [program, *words, "--namespace", namespace.name]
     return run(argv, env=namespace.kubectl.environment, timeout_s=300)
 
