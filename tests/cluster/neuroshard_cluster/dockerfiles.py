@@ -6,6 +6,7 @@ The result is an archive that a cluster loads. Nothing is pushed to or pulled fr
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from neuroshard_cluster.preflight import require_tools
 TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap", "setpriv": "util-linux", "apt-get": "apt"}
 SUITE = "bookworm"
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
+STAGE = re.compile(r"^FROM .* AS (\w+)$", re.MULTILINE)
 CERTIFICATES = Path("/etc/ssl/certs")
 
 
@@ -26,6 +28,7 @@ class ImageBuilder:
 
     def __init__(self, home: Home, *, say: Callable[[str], None]) -> None:
         require_tools(TOOLS)
+        self._home = home
         self._folder = home.images
         self._say = say
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -40,8 +43,15 @@ class ImageBuilder:
         machine = ["--network=host", f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"]
         values = {"BASE_IMAGE": self._base(), "SSL_CERT_FILE": self._certificates(), "DEVICE": "cpu"}
         arguments = [f"--build-arg={name}={value}" for name, value in values.items()]
-        options = ["--layers", "--pull-never", f"--tag={tag}", f"--file={dockerfile}"]
-        self._buildah("build", *machine, *arguments, *options, str(context))
+        options = [*machine, *arguments, "--layers", "--pull-never", f"--file={dockerfile}"]
+        with self._home.locked("builds"):
+            for stage in STAGE.findall(dockerfile.read_text(encoding="utf-8")):
+                # A name keeps the steps of a stage that only gives files to the last one.
+                self._buildah("build", *options, f"--target={stage}", f"--tag={tag}-{stage}", str(context))
+            self._buildah("build", *options, f"--tag={tag}", str(context))
+            # What builds that were killed left, and steps that no image is built on any more, would fill the disk.
+            self._buildah("rm", "--all")
+            self._buildah("rmi", "--prune")
         return self._archive(tag)
 
     def _base(self) -> str:
