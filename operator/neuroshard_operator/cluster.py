@@ -83,14 +83,15 @@ class Cluster:
             await self._write_status(key, observed.job, as_json(desired.status))
         elif desired.actions:
             await self._check_is_fresh(observed.job)
+        # Before the actions: what they meet may end this look, and the next one has no news of the status any more.
+        for event in desired.events:
+            await self._tell(observed.job, event)
         for actions in _together(desired.actions):
             done = await asyncio.gather(*(self._do(key, observed.job, action) for action in actions))
             refused = tuple(refusal for refusal in done if refusal is not None)
             if refused:
                 self._refusals[key] = refused
                 return refused != tuple(observed.refusals)
-        for event in desired.events:
-            await self._tell(observed.job, event)
         return False
 
     def forget(self, key: JobKey) -> None:
