@@ -26,6 +26,8 @@ RUN_DIR_VARIABLE = "NEUROSHARD_RUN_DIR"
 """Environment of the workers: the folder for checkpoints and reports; it outlives a worker."""
 DATA_DIR_VARIABLE = "NEUROSHARD_DATA_DIR"
 """Environment of the workers: the folder that relative paths of spec.data begin in."""
+READY_FILE_VARIABLE = "NEUROSHARD_READY_FILE"
+"""Environment of a pod's worker: the file that it makes once all its processes train under the plan."""
 
 
 def profiler_command(

@@ -13,6 +13,8 @@ from neuroshard_api.step_report import StepReport
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.live_sharding import LiveSharding
+from neuroshard_trainer.model import TABLES_PATH
+from neuroshard_trainer.plan_adapter import sharding_plan
 from trainer_builders import job_data, plan_of, write_job, write_plan
 
 Run = Callable[..., ExitCode]
@@ -213,6 +215,22 @@ def test_an_id_out_of_range_is_named(run: Run, tmp_path: Path, capsys: pytest.Ca
     assert run(data={"format": "Parquet", "path": "x.parquet", "numSamples": None}) == ExitCode.INVALID_INPUT
 
     assert "x.parquet row 40: 'user' looks up row 60, table 'user' has rows 0 to 59" in capsys.readouterr().err
+
+
+def test_a_node_is_ready_when_its_first_process_trains(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for the file by the variable finds it once the live sharding has proven to be the plan."""
+    ready = tmp_path / "ready"
+    monkeypatch.setenv("NEUROSHARD_READY_FILE", str(ready))
+    with monkeypatch.context() as other_plan:
+        cut = sharding_plan(plan_of({"user": ((0, 16), (0, 16))}), module_path=TABLES_PATH, compute_device="cpu")
+        other_plan.setattr("neuroshard_trainer.run.sharding_plan", lambda *_, **__: cut)
+        assert run() == ExitCode.INVALID_INPUT
+        assert not ready.exists()
+    assert run(training={"maxSteps": 2}) == ExitCode.OK
+
+    assert ready.exists()
 
 
 def test_a_plan_for_more_processes_is_refused(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

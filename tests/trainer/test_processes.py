@@ -45,10 +45,10 @@ FOUR_PROCESSES: Mapping[str, Cuts] = {
 
 
 @contextmanager
-def processes(count: int, *arguments: str | Path) -> Iterator["subprocess.Popen[str]"]:
+def processes(count: int, *arguments: str | Path, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     """Start processes that write to one pipe; none of them outlives the block."""
     command = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node", str(count)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1", **variables}
     started = subprocess.Popen(
         [*command, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -166,8 +166,10 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             clean.delenv(name)
         arguments = options(tmp_path, cuts=TWO_PROCESSES["repeated-rank"], world_size=2, run_dir="run")
-        with processes(2, "-m", "neuroshard_trainer", *arguments) as started:
+        ready = tmp_path / "ready"
+        with processes(2, "-m", "neuroshard_trainer", *arguments, NEUROSHARD_READY_FILE=str(ready)) as started:
             began = lines_until(started, "step 20 of")
+            assert ready.exists()
             started.send_signal(signal.SIGTERM)
             printed, _ = started.communicate()
 

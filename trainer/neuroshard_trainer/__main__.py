@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 def _run(options: argparse.Namespace) -> None:
     try:  # here, because --help and a wrong option need none of it
+        from neuroshard_api.stage_commands import READY_FILE_VARIABLE  # noqa: PLC0415
+
         from neuroshard_trainer.process import joined  # noqa: PLC0415
         from neuroshard_trainer.run import Places, read_job, train  # noqa: PLC0415
     except (ImportError, OSError) as error:  # fbgemm-gpu without a driver fails to load its libraries: OSError
@@ -43,10 +45,12 @@ def _run(options: argparse.Namespace) -> None:
 
     job_file: Path = options.job
     job = read_job(job_file)
+    ready_file = os.environ.get(READY_FILE_VARIABLE)
     places = Places(
         plan_file=options.plan,
         run_dir=options.run_dir,
         data_dir=options.data_dir or job_file.resolve().parent,
+        ready_file=Path(ready_file) if ready_file and os.environ.get("LOCAL_RANK") == "0" else None,
     )
     process = joined(options.device, timeout_seconds=job.spec.rendezvous.timeout_seconds)
     train(job, places, process, metrics_port=options.metrics_port)

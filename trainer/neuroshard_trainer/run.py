@@ -47,6 +47,8 @@ class Places:
     run_dir: Path
     data_dir: Path
     """What relative paths of spec.data start from."""
+    ready_file: Path | None = None
+    """What this process makes when training begins; None: another one of its node does, or nobody asked for it."""
 
 
 def read_job(path: Path) -> DLRMTrainingJob:
@@ -75,6 +77,8 @@ def train(job: DLRMTrainingJob, places: Places, process: Process, *, metrics_por
     _warn_of_other_conditions(job, plan, process)
     with lost_peers(lambda: "while the model was set up"):
         run = _set_up(job, plan, places, process, metrics_port)
+    if places.ready_file is not None:  # the proof is behind every rank, for none passes it without the others
+        write_whole(places.ready_file, "")
     with lost_peers(lambda: f"behind step {run.step}"):
         metrics = run.run()
     if process.is_first:
