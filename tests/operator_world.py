@@ -1,8 +1,10 @@
 """A cluster in memory: an API server that keeps Kubernetes' rules, and the controllers and kubelets that tests move.
 
-The operator's own code runs against it unchanged. Watches may lag behind, and the operator may die after any write.
+The operator's own code runs against it unchanged (`operator_process`). Watches may lag behind, and the operator may die
+after any write.
 """
 
+import asyncio
 import copy
 import hashlib
 import itertools
@@ -16,18 +18,13 @@ from neuroshard_api.request import PlanRequest
 from neuroshard_api.training_job import KIND
 from neuroshard_operator import names, trimming
 from neuroshard_operator.api import ApiError, Json
-from neuroshard_operator.caches import Caches, Indices, JobKey
-from neuroshard_operator.cluster import Cluster, StaleError
-from neuroshard_operator.reconcile import reconcile
-from neuroshard_operator.settings import Settings
+from neuroshard_operator.caches import Indices, JobKey
 
 NAMESPACE = "training"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Place = tuple[str, str]
 """Kind and name of an object."""
 Kept = TypeVar("Kept")
-
-SETTINGS = Settings(profiler_image="profiler", planner_image="planner", trainer_image="trainer")
 
 
 class CrashError(BaseException):
@@ -51,8 +48,12 @@ class World:
         self.created: list[Json] = []
         self.statuses: list[Json] = []
         """Every status that was written, in order."""
+        self.too_early: list[str] = []
+        """Children that were made before something that they refer to."""
         self.doubled: list[str] = []
         """Worker pods that were made while one of another Job still lived."""
+        self._mounted: dict[str, dict[str, Json]] = {}
+        """ConfigMaps as a pod found them when it started, by its uid."""
         self._seen: dict[Place, Json] = {}
         self._numbers = itertools.count(1)
         self._trimmed: dict[tuple[str, str], Any] = {}
@@ -74,6 +75,12 @@ class World:
             raise self.refuse[kind]
         if (kind, name) in self.objects:
             raise ApiError(409, "AlreadyExists", f"{kind} {name} already exists")
+        missing = self._missing_for(manifest)
+        if missing is not None:
+            self.too_early.append(f"{kind} {name} before {missing}")
+        if missing is not None and kind == "RoleBinding":
+            raise ApiError(404, "NotFound", f"{missing} not found")
+        await asyncio.sleep(0)  # calls that are made side by side do not see what the others make
         made = self.put(manifest)
         self.created.append(made)
         self._written()
@@ -131,6 +138,16 @@ class World:
             if self.crash_after <= 0:
                 self.crash_after = None
                 raise CrashError
+
+    def _missing_for(self, manifest: Mapping[str, Any]) -> str | None:
+        """Return what a new object refers to and is not there: a binding's Role, or what a Job's pods need to start."""
+        wanted: list[Place] = []
+        if manifest["kind"] == "RoleBinding":
+            wanted = [("Role", manifest["roleRef"]["name"])]
+        elif manifest["kind"] == "Job":
+            pod = manifest["spec"]["template"]["spec"]
+            wanted = [("ServiceAccount", pod["serviceAccountName"]), *_mounts(pod)]
+        return next((" ".join(place) for place in wanted if place not in self.objects), None)
 
     def _object(self, kind: str, name: str) -> Json:
         if (kind, name) not in self.objects:
@@ -244,6 +261,8 @@ class World:
 
     def _make_pod(self, job: Json, index: int) -> None:
         template = job["spec"]["template"]
+        if ("ServiceAccount", template["spec"]["serviceAccountName"]) not in self.objects:
+            return
         labels = {**template["metadata"]["labels"], names.POD_INDEX_LABEL: str(index)}
         name = f"{job['metadata']['name']}-{index}-{next(self._numbers)}"
         uid = job["metadata"]["uid"]
@@ -266,7 +285,13 @@ class World:
         self._touch(job)
 
     def start_pod(self, pod: Json) -> None:
-        """Let a pod run and be ready."""
+        """Let a pod run and be ready; it waits for a ConfigMap that it mounts and that is not there."""
+        if pod["status"]["phase"] == "Pending":
+            if not all(place in self.objects for place in _mounts(pod["spec"])):
+                return
+            self._mounted[pod["metadata"]["uid"]] = {
+                name: self.objects[kind, name] for kind, name in _mounts(pod["spec"])
+            }
         pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         self._touch(pod)
 
@@ -302,7 +327,10 @@ class World:
             self._touch(found)
 
     def work(self, pod: Json) -> None:
-        """Do the work of a profiler's or planner's pod, and let it end well."""
+        """Do the work of a profiler's or planner's pod, if it can start, and let it end well."""
+        self.start_pod(pod)
+        if pod["status"]["phase"] == "Pending":
+            return
         command = pod["spec"]["containers"][0]["command"]
         result = command[command.index("--config-map") + 1]
         role = pod["metadata"]["labels"][names.ROLE_LABEL]
@@ -310,10 +338,7 @@ class World:
             self.publish(result, profile_files())
         elif role == names.PLANNER:
             volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
-            asked = self.objects.get(("ConfigMap", volumes["request"]["configMap"]["name"]))
-            if asked is None:
-                self.end_pod(pod, 1)
-                return
+            asked = self._mounted[pod["metadata"]["uid"]][volumes["request"]["configMap"]["name"]]
             request = PlanRequest.from_json(unpack_files(contents_of(asked))["request.json"])
             self.publish(result, {"plan.json": builders.plan(request).to_json().encode()})
         self.end_pod(pod, 0)
@@ -387,33 +412,6 @@ class Index(Mapping[Any, Any]):
         return len(self._read())
 
 
-class OperatorProcess:
-    """The operator's code, without its queue: a pass is a look, a decision and its writes."""
-
-    def __init__(self, world: World, settings: Settings = SETTINGS) -> None:
-        """Start with caches as they are."""
-        self._world = world
-        self._settings = settings
-        caches = Caches(world.indices(), clock=(world.now - START).total_seconds)
-        self._cluster = Cluster(world, caches, settings, clock=(world.now - START).total_seconds)
-        self.look_again_s: float | None = None
-
-    async def look(self, key: JobKey) -> bool:
-        """Look once at a job; return whether nothing more is to be done now."""
-        world = self._world
-        observed = await self._cluster.observe(key, world.now)
-        if observed is None:
-            return True
-        desired = reconcile(observed, now=world.now, settings=self._settings)
-        before = world.writes
-        try:
-            is_due = await self._cluster.apply(observed, desired)
-        except StaleError:
-            return False
-        self.look_again_s = desired.look_again_s
-        return not is_due and world.writes == before
-
-
 def profile_files() -> dict[str, bytes]:
     """Return what a profiler publishes: it belongs together, and no network is in it."""
     weights = b"weights"
@@ -445,6 +443,11 @@ def is_finished(job: Mapping[str, Any]) -> bool:
 def stamp(moment: datetime) -> str:
     """Return a time as Kubernetes writes it."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _mounts(pod_spec: Mapping[str, Any]) -> list[Place]:
+    """Return the ConfigMaps that a pod mounts."""
+    return [("ConfigMap", each["configMap"]["name"]) for each in pod_spec["volumes"] if "configMap" in each]
 
 
 def _lives(pod: Mapping[str, Any]) -> bool:

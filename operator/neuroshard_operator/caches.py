@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from neuroshard_operator.conditions import ConditionType
 from neuroshard_operator.observed import (
     ChildConfigMap,
     ChildJob,
@@ -62,10 +63,13 @@ class Caches:
             return seen
         return written
 
-    def lacks_profile(self, key: JobKey) -> bool:
-        """Return whether a job goes on without a recorded profile: a new one of its namespace may be what it needs."""
+    def needs_profile(self, key: JobKey) -> bool:
+        """Return whether a job has no plan yet, or none any more: a profile that comes or goes may be its own."""
         job = self.training_job(key)
-        return job is not None and "profile" not in job.status and "completionTime" not in job.status
+        if job is None or "completionTime" in job.status:
+            return False
+        said = {each["type"]: each["status"] for each in job.status.get("conditions", ())}
+        return said.get(ConditionType.PLANNED) != "True" or said.get(ConditionType.PROFILED) == "False"
 
     def jobs(self, key: JobKey) -> list[ChildJob]:
         """Return the Jobs of a job."""
@@ -107,6 +111,15 @@ class Caches:
     def wrote(self, key: JobKey, kind: str, child: Child) -> None:
         """Show a child that was just written, until the watch brings it."""
         self._written.setdefault(key, {})[kind, child.meta.name] = (self._clock(), child)
+
+    def unseen_s(self, key: JobKey) -> float | None:
+        """Return in how many seconds the first of our writes that no watch has brought counts as undone; None: none is.
+
+        Somebody may have deleted the child before the watch came to it.
+        """
+        written = self._written.get(key, {}).values()
+        until_s = min((at_s for at_s, _ in written), default=None)
+        return None if until_s is None else max(until_s + EXPECTED_WITHIN_S - self._clock(), 0.0) + 0.1
 
     def wrote_status(self, key: JobKey, before: Meta, written: TrainingJobObject) -> None:
         """Show a job's status that was just written, until the watch brings it or a later one."""

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 from neuroshard_api.training_job import API_VERSION, KIND
@@ -65,13 +66,14 @@ class Cluster:
         more = wanted(seen, now=now, settings=self._settings)
         return await self._with(seen, more)
 
-    async def apply(self, observed: Observed, desired: Desired) -> bool:
+    async def apply(self, observed: Observed, desired: Desired) -> float | None:
         """Do what was decided: the status first, so that nothing is done on a view that is out of date.
 
         A write that the API server refuses ends the work of this look, and the next look is told of it.
 
         Returns:
-            Whether the next look is due at once: a write was refused that was not refused before.
+            In how many seconds the next look is due beside what was decided: 0 after a refusal that is new, a few while
+            a watch has not brought what was made; None: when something changes.
 
         Raises:
             StaleError: the job changed since it was looked at.
@@ -91,8 +93,8 @@ class Cluster:
             refused = tuple(refusal for refusal in done if refusal is not None)
             if refused:
                 self._refusals[key] = refused
-                return refused != tuple(observed.refusals)
-        return False
+                return None if refused == tuple(observed.refusals) else 0.0
+        return self._caches.unseen_s(key)
 
     def forget(self, key: JobKey) -> None:
         """Drop what is kept for a job that is gone."""
@@ -159,12 +161,7 @@ class Cluster:
         self._caches.wrote_status(key, job.meta, trimming.training_job(written))
 
     async def _check_is_fresh(self, job: TrainingJobObject) -> None:
-        try:
-            found = await self._api.get(KIND, job.namespace, job.meta.name)
-        except ApiError as error:
-            if error.code == NOT_FOUND:
-                raise StaleError(f"{job.meta.name} is gone") from error
-            raise
+        found = await self._get(KIND, job, job.meta.name)
         if found["metadata"]["resourceVersion"] != job.meta.resource_version:
             raise StaleError(f"{job.meta.name} has changed since it was looked at")
 
@@ -173,7 +170,7 @@ class Cluster:
             case Create():
                 return await self._make(key, job, action.manifest)
             case CopyConfigMap():
-                source = await self._api.get("ConfigMap", job.namespace, action.source)
+                source = await self._get("ConfigMap", job, action.source)
                 if source["metadata"]["resourceVersion"] != action.source_version:
                     raise StaleError(f"ConfigMap {action.source} has changed since it was looked at")
                 data: Json = {part: source[part] for part in ("data", "binaryData") if part in source}
@@ -188,6 +185,15 @@ class Cluster:
                 await self._remove(job, action)
         return None
 
+    async def _get(self, kind: str, job: TrainingJobObject, name: str) -> Json:
+        """Return an object that was there a moment ago."""
+        try:
+            return await self._api.get(kind, job.namespace, name)
+        except ApiError as error:
+            if error.code == NOT_FOUND:
+                raise StaleError(f"{kind} {name} is gone") from error
+            raise
+
     async def _make(self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any]) -> Refusal | None:
         try:
             return await self._write(key, manifest, self._api.create)
@@ -195,7 +201,7 @@ class Cluster:
             if error.code != CONFLICT:
                 raise
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        found = await self._api.get(kind, job.namespace, name)
+        found = await self._get(kind, job, name)
         return self._judge(key, job, manifest, found)
 
     def _judge(self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any], found: Json) -> Refusal | None:
@@ -276,16 +282,14 @@ class Cluster:
 
 
 def _together(actions: Sequence[Action]) -> Iterator[list[Action]]:
-    """Return actions in groups that may be done side by side: whatever a Job's pods need is there before the Job."""
-    group: list[Action] = []
-    for action in actions:
-        alone = not isinstance(action, Create) or action.manifest["kind"] == "Job"
-        if alone and group:
-            yield group
-            group = []
-        group.append(action)
-        if alone:
-            yield group
-            group = []
-    if group:
-        yield group
+    """Return actions in groups that may be done side by side: what an object needs is made before it."""
+    for is_create, run in groupby(actions, key=lambda action: isinstance(action, Create)):
+        if is_create:
+            yield from (list(group) for _, group in groupby(sorted(run, key=_turn), key=_turn))
+        else:
+            yield from ([action] for action in run)
+
+
+def _turn(action: Action) -> int:
+    """Return after how many others an object is made: a binding's Role must be there, a Job's pods need them all."""
+    return {"RoleBinding": 1, "Job": 2}.get(action.manifest["kind"], 0) if isinstance(action, Create) else 0

@@ -16,6 +16,7 @@ from neuroshard_operator.queue import KeyedQueue
 from neuroshard_operator.reconcile import reconcile
 from neuroshard_operator.recorded import read_status
 from neuroshard_operator.settings import Settings
+from neuroshard_operator.view import earliest
 
 PASS_TIMEOUT_S = 300.0
 """One look with all its calls takes less; a longer one is given up and begins anew."""
@@ -84,10 +85,10 @@ class Controller:
         self._is_filled = True
         self.queue.wake(key)
 
-    def wake_waiting_for_profile(self, namespace: str) -> None:
-        """Wake the jobs of a namespace that have no profile yet: the one that came may be theirs."""
+    def wake_for_profile(self, namespace: str) -> None:
+        """Wake the jobs of a namespace that may be about the profile that came or went."""
         for key in self._caches.known():
-            if key[0] == namespace and self._caches.lacks_profile(key):
+            if key[0] == namespace and self._caches.needs_profile(key):
                 self.queue.wake(key)
 
     async def _resync_forever(self) -> None:
@@ -143,7 +144,7 @@ class Controller:
             self._forget(key)
             return "gone"
         desired = reconcile(observed, now=now, settings=self._settings)
-        is_due = await self._cluster.apply(observed, desired)
+        due_s = await self._cluster.apply(observed, desired)
         self.queue.succeeded(key)
         before = read_status(observed.job.status)
         after = desired.status or before
@@ -157,10 +158,9 @@ class Controller:
         for event in desired.events:
             self._metrics.event_told(event.reason)
         self._note_stage(key, after.stage.value if after.stage else "Pending")
-        if is_due:
-            self.queue.wake(key)
-        elif desired.look_again_s is not None:
-            self.queue.wake_after(key, desired.look_again_s)
+        again_s = earliest([due_s, desired.look_again_s])
+        if again_s is not None:
+            self.queue.wake_after(key, again_s)
         return "changed" if desired.status is not None or desired.actions else "unchanged"
 
     def _forget(self, key: JobKey) -> None:

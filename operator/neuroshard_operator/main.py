@@ -90,7 +90,7 @@ class Operator:
         register(
             registry,
             wake=lambda key: started.result().wake(key),
-            wake_for_profile=lambda namespace: started.result().wake_waiting_for_profile(namespace),
+            wake_for_profile=lambda namespace: started.result().wake_for_profile(namespace),
         )
         watching = kopf.OperatorSettings()
         watch_settings(watching, is_clusterwide=not settings.namespaces)

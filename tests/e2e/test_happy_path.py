@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures
 def test_an_applied_job_is_profiled_planned_and_trained_under_its_plan(namespace: Namespace) -> None:
     """Simulated profile, real plan, real torchrun workers on two nodes, measured beside predicted cost."""
     kubectl = namespace.kubectl
-    kubectl.apply(jobs.training_job("shop"))
+    kubectl.apply(jobs.training_job("shop", data={"numSamples": 100_000}))  # it is seen training
     jobs.wait_for_stage(kubectl, "shop", "Running", "Succeeded")
     nodes = {pod["spec"]["nodeName"] for pod in jobs.children(kubectl, "shop", "pods", "worker")}
     seen = jobs.wait_for_stage(kubectl, "shop", "Succeeded")

@@ -3,7 +3,8 @@
 import asyncio
 
 from neuroshard_operator.api import ApiError
-from operator_world import OperatorProcess, World
+from operator_process import OperatorProcess
+from operator_world import World
 
 
 def test_news_are_told_though_a_write_is_refused() -> None:

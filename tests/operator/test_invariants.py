@@ -18,10 +18,9 @@ from hypothesis.stateful import (
 )
 from neuroshard_operator import names
 from neuroshard_operator.documents import content_hash
-from operator_world import NAMESPACE, CrashError, OperatorProcess, World, is_finished, owners
+from operator_process import JOB, KEY, OperatorProcess
+from operator_world import CrashError, World, is_finished, owners
 
-JOB = "job"
-KEY = (NAMESPACE, JOB)
 MAX_RESTARTS = 2
 KINDS = ("DLRMTrainingJob", "Job", "Pod", "ConfigMap", "Role")
 EDGES = {"DELETABLE": ("Job", "ConfigMap", "Role", "RoleBinding", "ServiceAccount", "Service")}

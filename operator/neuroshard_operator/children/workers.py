@@ -5,6 +5,7 @@ from typing import Any
 
 from neuroshard_api.stage_commands import (
     PROGRESS_FILE,
+    READY_FILE_VARIABLE,
     STEP_REPORT_FILE,
     torchrun_environment,
     trainer_command,
@@ -34,6 +35,17 @@ CONTAINER = "trainer"
 PUBLISHER = "publisher"
 GRACE_SECONDS = 300
 """Time for a checkpoint after SIGTERM; spec.podTemplate may say otherwise."""
+READY_FILE = "/tmp/neuroshard-ready"  # noqa: S108 - a volume of the pod's own
+STARTUP_PROBE: Mapping[str, Any] = {
+    "exec": {"command": ["test", "-e", READY_FILE]},
+    "periodSeconds": 1,
+    "timeoutSeconds": 10,
+    "failureThreshold": 2**31 - 1,  # how long a start may take, spec.runPolicy.preRunningDeadlineSeconds says
+}
+"""Of NeuroShard's trainer: without a readiness probe a pod is ready from this one's success on.
+
+A readiness probe would go on and disturb the training that it is meant to see.
+"""
 ANY_FAILURE: Mapping[str, Any] = {
     "action": "FailJob",
     "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0]},
@@ -111,6 +123,7 @@ def _pod_spec(view: View, plan: str, plan_key: str, files: Manifest, result: str
             view.job, host=names.worker_host(view.name, view.attempt, 0), run_id=f"{view.uid}-{view.attempt}"
         ),
         **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=data_dir),
+        READY_FILE_VARIABLE: READY_FILE,
         "HOME": "/tmp",  # noqa: S108 - a volume of the pod's own
     }
     main = container(
@@ -122,6 +135,7 @@ def _pod_spec(view: View, plan: str, plan_key: str, files: Manifest, result: str
         ports=[{"name": "rendezvous", "containerPort": view.spec.rendezvous.port}],
         resources=resources(trainer.resources_per_node, {}),
         **({"imagePullPolicy": trainer.image_pull_policy} if trainer.image_pull_policy else {}),
+        **({} if is_own or _template_decides(view.spec.pod_template.spec) else {"startupProbe": STARTUP_PROBE}),
     )
     main["env"] += [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in trainer.env]
     if is_own:
@@ -149,6 +163,13 @@ def _pod_spec(view: View, plan: str, plan_key: str, files: Manifest, result: str
         "containers": [main],
         "volumes": volumes,
     }
+
+
+def _template_decides(pod_spec: Mapping[str, Any]) -> bool:
+    """Tell whether the job's pod template says itself what the trainer's container runs, or when it has started."""
+    containers = pod_spec.get("containers")
+    said = [each for each in containers if isinstance(each, Mapping)] if isinstance(containers, list) else []
+    return any(each.get("name") == CONTAINER and {"command", "startupProbe"} & each.keys() for each in said)
 
 
 def _publisher(view: View, result: str, reports: list[str], run_dir: str) -> dict[str, Any]:

@@ -47,8 +47,11 @@ def launch(view: View, planned: Planned) -> tuple[Step, ChildJob | None]:
 
 def _there(view: View, planned: Planned, current: ChildJob) -> Step:
     """Return the step of workers that were started, with what sets right what someone touched."""
-    actions, events = ensured(view, _surroundings(view))
     nodes = view.spec.trainer.num_nodes
+    started = [pod for pod in view.pods_of(current) if pod.phase != "Pending"]
+    # A pod reads its files when it starts.
+    files = [job_files(view)] if current.outcome is None and len(started) < nodes else []
+    actions, events = ensured(view, [*_surroundings(view), *files])
     change = {}
     if current.outcome is None and current.parallelism != nodes:
         change["parallelism"] = nodes

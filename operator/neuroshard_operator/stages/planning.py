@@ -11,7 +11,7 @@ from neuroshard_api.request import Algorithm
 from neuroshard_api.tables import TableSet
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event
+from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest
 from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.children.files import request_file
@@ -22,7 +22,7 @@ from neuroshard_operator.failures import Cause, cause_of, trouble
 from neuroshard_operator.inputs import fallback_hash
 from neuroshard_operator.observed import ChildConfigMap, ChildJob
 from neuroshard_operator.profiled import Profiled
-from neuroshard_operator.stages.profiling import RESULT_LATE
+from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
 from neuroshard_operator.stages.step import Course, Step, described, failed, says
 from neuroshard_operator.stages.tables import tables_of
 from neuroshard_operator.view import View, seconds_until
@@ -208,15 +208,22 @@ def _attempt(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algori
         stuck = trouble(view.pods_of(job))
         reason = Reason.PODS_PENDING if stuck else Reason.PLANNER_RUNNING
         message = f"the planner's pod does not start: {stuck}" if stuck else _plans(view, name)
-        repairs, events = ensured(view, access(view, names.PLANNER, names.result(name)))
+        asked = _request(view, inputs_hash, profiled, algorithm)  # another pod may start and read it
+        inputs = [] if isinstance(asked, Step) else [asked]
+        repairs, events = ensured(view, [*access(view, names.PLANNER, names.result(name)), *inputs])
         return _active(reason, message, name, actions=repairs, events=events)
     if not job.outcome.succeeded:
         return _failed_job(view, job, cause_of(job, view.observed.pods))
     late = (job.outcome.time or view.now) + RESULT_LATE
-    problem = _problem_with(view, view.config_map(names.result(name)))
+    result = view.config_map(names.result(name))
+    problem = _problem_with(view, result)
     if problem is None and view.now < late:
         message = "the planner is done; its plan is on the way"
         return _active(Reason.PLANNER_RUNNING, message, name, look_again_s=seconds_until(late, view.now))
+    if problem is None and was_deleted(job, result):
+        message = f"the result of Job {name} was deleted; it plans again"
+        actions, events = removed(job, message)
+        return _active(Reason.PLANNER_RUNNING, message, name, actions=actions, events=events)
     return _unusable(problem or "the planner ended well and published no plan")
 
 
@@ -235,7 +242,8 @@ def _plans(view: View, name: str) -> str:
     return f"Job {name} plans for {view.spec.trainer.world_size} devices"
 
 
-def _start(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> Step:
+def _request(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> Manifest | Step:
+    """Return what the planner is asked, or the step that says why it cannot be asked."""
     tables = tables_of(view)
     if not isinstance(tables, TableSet):
         return tables
@@ -244,16 +252,22 @@ def _start(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorith
         reserve = min(request.memory.reserve_fraction + MORE_RESERVE * (view.status.replans or 0), MOST_RESERVE)
         memory = request.memory.model_copy(update={"reserve_fraction": reserve})
         text = request.model_copy(update={"memory": memory}).to_json()
-        manifest = request_file(view, inputs_hash, text)
+        return request_file(view, inputs_hash, text)
     except (ConfigMapTooLargeError, DocumentError) as error:
         message = f"the planner's request does not fit into one ConfigMap: {error}"
         return failed(shown=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.INPUT_TOO_LARGE, message=message)
     except ValueError as error:
         return failed(shown=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.INVALID_INPUT, message=str(error))
+
+
+def _start(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> Step:
+    request = _request(view, inputs_hash, profiled, algorithm)
+    if isinstance(request, Step):
+        return request
     name = names.planner_job(view.name, inputs_hash)
     result = names.result(name)
-    job = planner_job(view, inputs_hash=inputs_hash, request=manifest, bundle=profiled.bundle, result=result)
-    actions, events = ensured(view, [*access(view, names.PLANNER, result), manifest, job])
+    job = planner_job(view, inputs_hash=inputs_hash, request=request, bundle=profiled.bundle, result=result)
+    actions, events = ensured(view, [*access(view, names.PLANNER, result), request, job])
     return _active(Reason.PLANNER_RUNNING, _plans(view, name), name, actions=actions, events=events)
 
 

@@ -1,7 +1,6 @@
 """Profiling: cost models of the hardware, from the namespace's profiles, a profiler Job, or the user."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 from neuroshard_api.config_map import ConfigMapTooLargeError
 from neuroshard_api.document import DocumentError
@@ -10,7 +9,7 @@ from neuroshard_api.job_status import ConfigMapReference, Hardware, ProfileStatu
 from neuroshard_api.tables import TableSet
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event
+from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest
 from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import job_files, profile
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
@@ -22,12 +21,10 @@ from neuroshard_operator.inputs import takes_given_models
 from neuroshard_operator.observed import ChildConfigMap, ChildJob
 from neuroshard_operator.profiled import Profiled
 from neuroshard_operator.stages.given_models import given_models
+from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
 from neuroshard_operator.stages.step import Course, Step, described, failed, says
 from neuroshard_operator.stages.tables import tables_of
 from neuroshard_operator.view import View, seconds_until
-
-RESULT_LATE = timedelta(seconds=30)
-"""How long a result may reach us after the Job that published it ended: two watches bring them."""
 
 
 def hardware_of(view: View) -> Hardware:
@@ -126,14 +123,9 @@ def _start(view: View, hardware: Hardware, key: str, facts: dict[str, Hardware])
     if other is not None:
         message = f"job {other} profiles the same hardware; its profile will be shared"
         return _active(Reason.OTHER_PROFILES, message, None, facts, look_again_s=15.0)
-    tables = tables_of(view)
-    if not isinstance(tables, TableSet):
-        return tables
-    try:
-        files = job_files(view, tables)
-    except (ConfigMapTooLargeError, DocumentError) as error:
-        message = f"the tables do not fit into one ConfigMap beside the job: {error}"
-        return failed(shown=Stage.PROFILING, stage=StageName.PROFILING, reason=Reason.INPUT_TOO_LARGE, message=message)
+    files = _files(view)
+    if isinstance(files, Step):
+        return files
     name = names.profiler_job(view.name, key)
     job = profiler_job(view, hardware=hardware, profile_key=key, files=files, result=names.result(name))
     children = [*access(view, names.PROFILER, names.result(name)), files, job]
@@ -142,10 +134,24 @@ def _start(view: View, hardware: Hardware, key: str, facts: dict[str, Hardware])
     return _active(Reason.PROFILER_RUNNING, message, None, facts, actions=actions, events=events, job_name=name)
 
 
+def _files(view: View) -> Manifest | Step:
+    """Return what the profiler's pod reads, or the step that says why there is nothing to read."""
+    tables = tables_of(view)
+    if not isinstance(tables, TableSet):
+        return tables
+    try:
+        return job_files(view, tables)
+    except (ConfigMapTooLargeError, DocumentError) as error:
+        message = f"the tables do not fit into one ConfigMap beside the job: {error}"
+        return failed(shown=Stage.PROFILING, stage=StageName.PROFILING, reason=Reason.INPUT_TOO_LARGE, message=message)
+
+
 def _watch(view: View, job: ChildJob, result: ChildConfigMap | None, facts: dict[str, Hardware]) -> Step:
     outcome = job.outcome
     if outcome is None:
-        repairs, events = ensured(view, access(view, names.PROFILER, names.result(job.meta.name)))
+        files = _files(view)  # another pod may start and read them, after a failure too
+        inputs = [] if isinstance(files, Step) else [files]
+        repairs, events = ensured(view, [*access(view, names.PROFILER, names.result(job.meta.name)), *inputs])
         return replace(_running(view, job, facts), actions=repairs, events=events)
     if not outcome.succeeded:
         cause = cause_of(job, view.observed.pods)
@@ -163,6 +169,10 @@ def _watch(view: View, job: ChildJob, result: ChildConfigMap | None, facts: dict
     if view.now < late and not (result is not None and isinstance(result.document, Unreadable)):
         message = "the profiler is done; its result is on the way"
         return _active(Reason.PROFILER_RUNNING, message, job, facts, look_again_s=seconds_until(late, view.now))
+    if was_deleted(job, result):
+        message = f"the result of Job {job.meta.name} was deleted; the hardware is measured again"
+        actions, events = removed(job, message)
+        return _active(Reason.PROFILER_RUNNING, message, job, facts, actions=actions, events=events)
     problem = result.document.problem if result and isinstance(result.document, Unreadable) else "it published nothing"
     return failed(
         shown=Stage.PROFILING,

@@ -18,12 +18,12 @@ from neuroshard_api.step_cost import error_percent
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event
-from neuroshard_operator.conditions import Reason
+from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.documents import ReportSummary
 from neuroshard_operator.failures import Verdict, cause_of, trouble, verdict
 from neuroshard_operator.observed import ChildJob
 from neuroshard_operator.stages.profiling import queued
-from neuroshard_operator.stages.step import Course, End, Step, described, failed, says_of_workers
+from neuroshard_operator.stages.step import Course, End, Step, described, failed, says, says_of_workers
 from neuroshard_operator.view import View, seconds_until
 
 RESTARTED = "WorkersRestarted"
@@ -63,26 +63,29 @@ def run(view: View, current: ChildJob) -> Step:
         return queued(_launching(view, current, Reason.QUEUED, message), message)
     wanted = view.spec.trainer.num_nodes
     pods = view.pods_of(current)
-    ready = sum(pod.ready or pod.phase == "Succeeded" for pod in pods)
-    if ready >= wanted:
-        return _running(view, current)
+    ready = sum(pod.ready for pod in pods)
+    ended = sum(pod.phase == "Succeeded" for pod in pods)
+    message = f"{ready} of {wanted} workers are ready" + (f", {ended} ended well" if ended else "")
+    if ready + ended >= wanted:
+        return _running(view, current, Reason.WORKERS_READY, message, are_ready=True)
     stuck = trouble(pods)
     if stuck:
-        return _launching(view, current, Reason.PODS_PENDING, f"{ready} of {wanted} workers are ready: {stuck}")
-    was_running = view.course(StageName.RUNNING).start_time is not None
-    if was_running:
-        return _launching(view, current, Reason.WORKERS_LOST, f"{ready} of {wanted} workers are ready")
-    return _launching(view, current, Reason.WORKERS_STARTING, f"{ready} of {wanted} workers are ready")
+        message = f"{message}: {stuck}"
+    if view.course(StageName.LAUNCHING).state is StageState.SUCCEEDED:  # so these workers ran already
+        return _running(view, current, Reason.WORKERS_LOST, message, are_ready=False)
+    return _launching(view, current, Reason.PODS_PENDING if stuck else Reason.WORKERS_STARTING, message)
 
 
-def _running(view: View, current: ChildJob) -> Step:
-    message = f"all {view.spec.trainer.num_nodes} workers are ready"
+def _running(view: View, current: ChildJob, reason: Reason, message: str, *, are_ready: bool) -> Step:
     reported = _reported(view, last=False)
     return Step(
         shown=Stage.RUNNING,
-        reason=Reason.WORKERS_READY,
+        reason=reason,
         message=message,
-        says=says_of_workers(Reason.WORKERS_READY, message, holds=True),
+        says=(
+            says(ConditionType.PODS_READY, reason, message, holds=are_ready),
+            says(ConditionType.RUNNING, reason, message, holds=True),
+        ),
         facts={"workers": _counted(view, current), **reported},
         courses=(
             Course(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED, job_name=current.meta.name),

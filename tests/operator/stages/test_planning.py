@@ -1,0 +1,135 @@
+"""Planning: the plan's ConfigMap, plans of one's own, fallbacks, approval."""
+
+from typing import Any
+
+import builders
+from neuroshard_api.plan import Plan
+from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION
+from neuroshard_operator import names
+from operator_process import JOB, Story
+
+
+def test_the_plan_is_kept_immutable_under_its_hash() -> None:
+    """The planner's result is copied once, and the workers get the copy."""
+    story = Story().planned()
+
+    [plan] = story.world.of_kind("ConfigMap", names.PLAN)
+    assert plan["immutable"]
+    assert plan["metadata"]["name"] == story.status["plan"]["configMapRef"]["name"]
+    assert names.short(story.status["plan"]["hash"]) in plan["metadata"]["name"]
+    assert story.condition("Planned")["reason"] == "PlanWritten"
+    assert story.status["cost"]["predicted"]["totalMicroseconds"] > 0
+
+
+def test_a_plan_that_was_deleted_comes_back_under_running_workers() -> None:
+    """It is copied again from the planner's result; nothing is planned or started anew."""
+    story = Story().running()
+    [plan] = story.world.of_kind("ConfigMap", names.PLAN)
+    story.world.remove("ConfigMap", plan["metadata"]["name"])
+    story.settle()
+
+    [again] = story.world.of_kind("ConfigMap", names.PLAN)
+    assert again["metadata"]["name"] == plan["metadata"]["name"]
+    assert again["data"] == plan["data"]
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.jobs(names.WORKER) == ["job-worker-0"]
+
+
+def test_a_plan_that_was_replaced_by_hand_is_put_right() -> None:
+    """A ConfigMap whose content is not what its name says is deleted and made again."""
+    story = Story().planned()
+    [plan] = story.world.of_kind("ConfigMap", names.PLAN)
+    content = plan["data"]["plan.json"]
+    plan["data"]["plan.json"] = content.replace("neuroshard", "random", 1)
+    story.world._touch(plan)
+    story.settle()
+
+    [again] = story.world.of_kind("ConfigMap", names.PLAN)
+    assert again["data"]["plan.json"] == content
+    assert "ChildRepaired" in story.reasons()
+
+
+def test_a_plan_that_is_lost_with_its_source_is_made_again_under_running_workers() -> None:
+    """Equal questions have equal answers: the workers go on under the same plan."""
+    story = Story().running()
+    [plan] = story.world.of_kind("ConfigMap", names.PLAN)
+    [result] = story.world.of_kind("ConfigMap", names.PLANNER)
+    for lost in (plan, result):
+        story.world.remove("ConfigMap", lost["metadata"]["name"])
+    story.later(31)
+    assert story.seen == ("Planning", "PlannerRunning")
+    story.do(names.PLANNER)
+
+    [again] = story.world.of_kind("ConfigMap", names.PLAN)
+    assert again["data"] == plan["data"]
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.jobs(names.WORKER) == ["job-worker-0"]
+
+
+def test_no_plan_that_fits_is_told_in_the_planners_words() -> None:
+    """Exit code 3 of the planner is infeasible, and not retried."""
+    story = Story().do(names.PROFILER)
+    story.fail(names.PLANNER, 3)
+
+    assert story.seen == ("Failed", "Infeasible")
+
+
+def test_the_fallback_plans_when_the_algorithm_fails() -> None:
+    """The second planner is asked for the fallback algorithm, and the job goes on with its plan."""
+    story = Story(planner={"fallbackAlgorithm": "DimGreedy"}).do(names.PROFILER)
+    story.fail(names.PLANNER, 1)
+    assert story.seen == ("Planning", "FallbackPlannerRunning")
+    story.do(names.PLANNER)
+
+    assert story.status["stage"] == "Launching"
+    assert len(story.jobs(names.PLANNER)) == 2
+
+
+def given_plan(world_size: int) -> dict[str, Any]:
+    """Return a ConfigMap with a plan for the story's tables."""
+    model = builders.job().spec.model.inline_tables(JOB)
+    assert model is not None
+    request = builders.request(*model.tables, num_devices=world_size)
+    plan: Plan = builders.plan(request)
+    return {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"plan.json": plan.to_json()}}
+
+
+def test_a_plan_of_ones_own_skips_both_stages() -> None:
+    """The plan is copied, so that a later change of the user's ConfigMap does not reach the workers."""
+    story = Story(planRef={"name": "mine"})
+    assert story.seen == ("Pending", "InputMissing")
+    story.world.put(given_plan(2))
+    story.later(15)
+
+    assert story.status["stage"] == "Launching"
+    assert story.condition("Planned")["reason"] == "PlanGiven"
+    assert [stage["state"] for stage in story.status["stages"][:2]] == ["Skipped", "Skipped"]
+
+
+def test_a_plan_for_another_world_size_is_refused() -> None:
+    """The sentence names both numbers."""
+    story = Story(planRef={"name": "mine"})
+    story.world.put(given_plan(4))
+    story.later(15)
+
+    assert story.seen == ("Failed", "WorldSizeMismatch")
+    assert "4 devices, the job has 2" in story.status["message"]
+
+
+def test_plan_only_ends_with_the_plan() -> None:
+    """Nothing is launched."""
+    story = Story(launchPolicy="PlanOnly").planned()
+
+    assert story.seen == ("Succeeded", "PlanOnly")
+    assert story.jobs(names.WORKER) == []
+
+
+def test_a_manual_launch_waits_for_the_approval_of_this_plan() -> None:
+    """An approval that names another plan does not count."""
+    story = Story(launchPolicy="Manual").planned()
+    assert story.seen == ("Launching", "WaitingForApproval")
+    story.annotate(APPROVED_PLAN_ANNOTATION, "another")
+    assert story.seen == ("Launching", "WaitingForApproval")
+    story.annotate(APPROVED_PLAN_ANNOTATION, story.status["plan"]["configMapRef"]["name"])
+
+    assert story.jobs(names.WORKER) == ["job-worker-0"]

@@ -1,0 +1,153 @@
+"""Profiling: what is made for it, what jobs share, and how it fails."""
+
+import asyncio
+
+from neuroshard_api.config_map import pack_files
+from neuroshard_operator import names
+from operator_process import JOB, KEY, OperatorProcess, Story
+from operator_world import NAMESPACE, World, owners, profile_files
+
+
+def test_a_new_job_is_profiled_first() -> None:
+    """The profiler's Job is made together with what lets it publish, and the status says so at once."""
+    story = Story()
+
+    assert story.seen == ("Profiling", "ProfilerRunning")
+    [job] = story.world.of_kind("Job", names.PROFILER)
+    assert job["spec"]["backoffLimit"] == 2
+    assert job["spec"]["activeDeadlineSeconds"] == 1800
+    [role] = story.world.of_kind("Role")
+    [rule] = role["rules"]
+    assert rule["verbs"] == ["patch"]
+    assert rule["resourceNames"] == [f"{job['metadata']['name']}-result"]
+
+
+def test_the_profiler_runs_on_the_kind_of_node_that_the_workers_get() -> None:
+    """Selector and tolerations are the workers', and the product of the commonest fitting node is kept to."""
+    selector = {"pool": "gpu"}
+    taints = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    world = World()
+    gpu = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "143771"}
+    world.nodes = [{"metadata": {"name": "n", "labels": {**gpu, "pool": "gpu"}}}]
+    operator = OperatorProcess(world)
+    limits = {"limits": {"nvidia.com/gpu": 8}}
+    world.submit(
+        JOB,
+        trainer={"numNodes": 1, "resourcesPerNode": limits},
+        podTemplate={"spec": {"nodeSelector": selector, "tolerations": taints}},
+    )
+    world.catch_up()
+    asyncio.run(operator.look(KEY))
+
+    [job] = world.of_kind("Job", names.PROFILER)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H200", "pool": "gpu"}
+    assert pod["tolerations"] == taints
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert world.status(JOB)["hardware"]["gpuProduct"] == "NVIDIA-H200"
+
+
+def test_a_profile_outlives_its_job_and_serves_the_next() -> None:
+    """A second job on equal hardware skips profiling."""
+    story = Story().planned()
+    [profile] = story.world.of_kind("ConfigMap", names.PROFILE)
+    assert owners(profile) == []
+    story.world.submit("second")
+    story.world.catch_up()
+    asyncio.run(story.operator.look((NAMESPACE, "second")))
+
+    status = story.world.status("second")
+    assert status["stage"] == "Planning"
+    assert status["profile"]["cached"]
+    assert status["conditions"][0]["reason"] == "CacheHit"
+
+
+def test_two_jobs_on_equal_hardware_do_not_both_profile() -> None:
+    """The second waits for the first one's profile."""
+    story = Story()
+    story.world.submit("second")
+    story.world.catch_up()
+    asyncio.run(story.operator.look((NAMESPACE, "second")))
+
+    assert story.world.status("second")["reason"] == "WaitingForProfile"
+    assert len(story.jobs(names.PROFILER)) == 1
+
+
+def test_a_job_that_waits_for_the_profile_of_one_that_is_deleted_profiles_itself() -> None:
+    """Nobody is left to wait for."""
+    story = Story()
+    world, second = story.world, (NAMESPACE, "second")
+    world.submit("second")
+    world.catch_up()
+    asyncio.run(story.operator.look(second))
+    assert world.status("second")["reason"] == "WaitingForProfile"
+    world.remove("DLRMTrainingJob", "job")
+    story.later(story.operator.look_again_s or 0)
+    asyncio.run(story.operator.look(second))
+
+    assert world.status("second")["reason"] == "ProfilerRunning"
+    assert story.jobs(names.PROFILER)[0].startswith("second-")
+
+
+def test_a_profile_that_was_damaged_is_made_anew() -> None:
+    """Weights that are not the manifest's are not used for a plan."""
+    story = Story().do(names.PROFILER)
+    [profile] = story.world.of_kind("ConfigMap", names.PROFILE)
+    name = profile["metadata"]["name"]
+    damaged = pack_files({**profile_files(), "weights.safetensors": b"other"})
+    profile |= {"data": dict(damaged.data), "binaryData": dict(damaged.binary_data)}
+    story.world._touch(profile)
+    story.settle()
+
+    assert "ChildRepaired" in story.reasons()
+    assert story.world.objects["ConfigMap", name]["binaryData" if damaged.binary_data else "data"] != damaged.data
+
+
+def test_a_profiler_that_fails_ends_the_job_with_its_words() -> None:
+    """The reason is the stage's, the message the pod's own, and the pod is recorded."""
+    story = Story()
+    story.fail(names.PROFILER, 1)
+
+    assert story.seen == ("Failed", "ProfilingFailed")
+    assert "exit 1" in story.status["message"]
+    assert story.status["lastFailure"]["exitCode"] == 1
+    assert story.status["lastFailure"]["nodeName"] == "node-0"
+    assert story.reasons() == ["Failed"]
+
+
+def test_a_profile_that_is_lost_with_its_source_is_measured_again() -> None:
+    """Somebody deleted both the profile and the profiler's result while the planner was at work."""
+    story = Story().do(names.PROFILER)
+    [profile] = story.world.of_kind("ConfigMap", names.PROFILE)
+    [result] = story.world.of_kind("ConfigMap", names.PROFILER)
+    for lost in (profile, result):
+        story.world.remove("ConfigMap", lost["metadata"]["name"])
+    story.later(31)
+    assert story.seen == ("Profiling", "ProfilerRunning")
+    assert "ChildRepaired" in story.reasons()
+    story.do(names.PROFILER)
+
+    assert story.seen == ("Planning", "PlannerRunning")
+
+
+def test_a_profiler_that_publishes_nothing_ends_the_job() -> None:
+    """The two watches get half a minute to bring the result; then it is missing."""
+    story = Story()
+    [pod] = story.pods(names.PROFILER)
+    story.world.end_pod(pod, 0)
+    story.settle()
+    assert story.seen == ("Profiling", "ProfilerRunning")
+    story.later(31)
+
+    assert story.seen == ("Failed", "ProfileUnusable")
+
+
+def test_cost_models_that_are_given_replace_profiling() -> None:
+    """With policy Never the planner takes the bundled models of the device type."""
+    story = Story(profiler={"policy": "Never", "deviceType": "h100-80gb"})
+
+    assert story.seen == ("Planning", "PlannerRunning")
+    [job] = story.world.of_kind("Job", names.PLANNER)
+    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[command.index("--bundle") + 1] == "h100-80gb"
+    assert story.jobs(names.PROFILER) == []

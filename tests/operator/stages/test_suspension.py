@@ -1,0 +1,114 @@
+"""Suspension, queues and deadlines."""
+
+import pytest
+from neuroshard_operator import names
+from operator_process import JOB, OperatorProcess, Story
+from operator_world import World
+
+
+@pytest.mark.parametrize("stage", ["profiling", "planning", "running"])
+def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(stage: str) -> None:
+    """Profile and plan stay; the workers start again without a restart being counted."""
+    story = Story()
+    if stage != "profiling":
+        story.do(names.PROFILER)
+    if stage == "running":
+        story.do(names.PLANNER)
+        story.start_workers()
+    story.world.change_spec(JOB, suspend=True)
+    story.settle()
+    story.bury()
+    assert story.seen == ("Suspended", "SuspendedByUser")
+    assert [pod for role in ("profiler", "planner", "worker") for pod in story.pods(role)] == []
+    story.world.change_spec(JOB, suspend=False)
+    story.settle()
+    if stage == "profiling":
+        story.do(names.PROFILER)
+    if stage != "running":
+        story.do(names.PLANNER)
+    story.start_workers()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.status["restarts"] == 0
+    assert story.condition("Suspended")["status"] == "False"
+
+
+def test_another_size_while_suspended_means_another_plan() -> None:
+    """The profile stays."""
+    story = Story().running()
+    story.world.change_spec(JOB, suspend=True)
+    story.settle()
+    story.bury()
+    story.world.change_spec(JOB, suspend=False, trainer={"numNodes": 3})
+    story.settle()
+    assert story.seen == ("Planning", "PlannerRunning")
+    story.do(names.PLANNER)
+
+    assert story.status["plan"]["worldSize"] == 3
+    [job] = story.world.of_kind("Job", names.WORKER)
+    assert job["spec"]["parallelism"] == 3
+
+
+def test_a_queued_job_waits_for_kueue() -> None:
+    """The Job is made suspended with Kueue's label, and the operator leaves the switch alone."""
+    story = Story()
+    world = World()
+    operator = OperatorProcess(world)
+    world.submit(JOB, profiler={"policy": "Never", "deviceType": "h100-80gb"})
+    world.training_job(JOB)["metadata"]["labels"] = {names.QUEUE_LABEL: "gpus"}
+    story.world, story.operator = world, operator
+    story.settle()
+    story.do(names.PLANNER)
+
+    assert story.seen == ("Suspended", "WaitingForAdmission")
+    [job] = world.of_kind("Job", names.WORKER)
+    assert job["spec"]["suspend"]
+    assert job["metadata"]["labels"][names.QUEUE_LABEL] == "gpus"
+
+
+def test_a_job_that_kueue_takes_its_nodes_from_is_launched_again() -> None:
+    """Its pods are gone; when they are admitted again, they start and are not merely unready."""
+    story = Story(profiler={"policy": "Never", "deviceType": "h100-80gb"})
+    queued = story.world.training_job(JOB)
+    queued["metadata"]["labels"] = {names.QUEUE_LABEL: "gpus"}
+    story.world._touch(queued)
+    story.do(names.PLANNER)
+
+    def admit(*, admitted: bool) -> None:
+        [job] = story.world.of_kind("Job", names.WORKER)
+        job["spec"]["suspend"] = not admitted
+        story.world._touch(job)
+
+    admit(admitted=True)
+    story.settle()
+    story.start_workers()
+    assert story.status["stage"] == "Running"
+    admit(admitted=False)
+    for pod in story.pods(names.WORKER):
+        story.world.remove("Pod", pod["metadata"]["name"])
+        story.world.finish_deletion(pod)
+    story.settle()
+    assert story.seen == ("Suspended", "WaitingForAdmission")
+    admit(admitted=True)
+    story.settle()
+
+    assert story.seen == ("Launching", "WorkersStarting")
+
+
+def test_a_job_that_takes_too_long_fails() -> None:
+    """Its workers are stopped."""
+    story = Story(runPolicy={"activeDeadlineSeconds": 100}).running()
+    story.later(101)
+    story.bury()
+
+    assert story.seen == ("Failed", "DeadlineExceeded")
+    assert story.jobs(names.WORKER) == []
+
+
+def test_workers_that_never_all_run_end_the_job_in_time() -> None:
+    """The message says what it was waiting for."""
+    story = Story(runPolicy={"preRunningDeadlineSeconds": 60}).planned()
+    story.later(61)
+
+    assert story.seen == ("Failed", "PreRunningDeadlineExceeded")
+    assert "0 of 2 workers are ready" in story.status["message"]

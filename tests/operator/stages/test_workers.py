@@ -1,0 +1,278 @@
+"""Workers: how they are started, what they report, and what follows when they fail."""
+
+from typing import Any
+
+import builders
+import pytest
+from neuroshard_operator import names
+from operator_process import TWO_NODES, Story
+
+
+def test_workers_are_an_indexed_job_that_finds_itself() -> None:
+    """All pods or none, host names by a Service, torchrun's settings in its variables, shared memory, time to stop."""
+    story = Story().planned()
+
+    [job] = story.world.of_kind("Job", names.WORKER)
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (
+        "Indexed",
+        2,
+        2,
+        0,
+    )
+    pod = spec["template"]["spec"]
+    assert pod["subdomain"] == "job-workers"
+    assert pod["terminationGracePeriodSeconds"] == 300
+    [container] = pod["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["PET_RDZV_ENDPOINT"] == "job-worker-0-0.job-workers:29500"
+    assert env["PET_NNODES"] == "2"
+    assert "dshm" in [mount["name"] for mount in container["volumeMounts"]]
+    [service] = story.world.of_kind("Service")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"]
+
+
+def trainer_container(story: Story) -> dict[str, Any]:
+    """Return the container that the workers train in."""
+    [job] = story.world.of_kind("Job", names.WORKER)
+    containers: list[dict[str, Any]] = job["spec"]["template"]["spec"]["containers"]
+    return next(each for each in containers if each["name"] == "trainer")
+
+
+def environment(container: dict[str, Any]) -> dict[str, str]:
+    """Return a container's variables."""
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def test_a_worker_is_ready_once_it_trains() -> None:
+    """Its trainer makes a file, on a volume that goes with the pod; a slow start is nobody's failure."""
+    container = trainer_container(Story().planned())
+
+    file = environment(container)["NEUROSHARD_READY_FILE"]
+    probe = container["startupProbe"]
+    assert probe["exec"]["command"] == ["test", "-e", file]
+    assert probe["failureThreshold"] == 2**31 - 1
+    assert {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")} >= {"/tmp"}  # noqa: S108
+    assert file.startswith("/tmp/")  # noqa: S108
+    assert "readinessProbe" not in container
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        pytest.param({"startupProbe": {"httpGet": {"port": 80}}}, {"httpGet": {"port": 80}}, id="its own probe"),
+        pytest.param({"startupProbe": None}, None, id="no probe"),
+        pytest.param({"command": ["train"]}, None, id="another command"),
+    ],
+)
+def test_the_pod_template_has_the_last_word_on_the_probe(said: dict[str, Any], expected: object) -> None:
+    """A probe of ours beside it would be none that Kubernetes takes, or would hold the workers up for ever."""
+    story = Story(trainer=TWO_NODES, podTemplate={"spec": {"containers": [{"name": "trainer", **said}]}}).planned()
+
+    assert trainer_container(story).get("startupProbe") == expected
+
+
+@pytest.mark.parametrize("containers", ["trainer", ["trainer"], [{"image": "x"}]], ids=["text", "texts", "no name"])
+def test_a_pod_template_that_makes_no_sense_is_left_to_the_api_server(containers: object) -> None:
+    """It knows best what is wrong."""
+    story = Story(podTemplate={"spec": {"containers": containers}}).planned()
+
+    [job] = story.world.of_kind("Job", names.WORKER)
+    assert job["spec"]["template"]["spec"]["containers"] == containers
+
+
+def test_a_trainer_of_ones_own_is_ready_when_it_runs() -> None:
+    """It need not know of the file; a probe of its own may ask for it."""
+    story = Story(trainer={"numNodes": 1, "image": "mine", "command": ["torchrun", "train.py"]}).planned()
+
+    container = trainer_container(story)
+    assert "startupProbe" not in container
+    assert environment(container)["NEUROSHARD_READY_FILE"].startswith("/tmp/")  # noqa: S108
+
+
+def test_a_trainer_of_ones_own_gets_a_sidecar_that_publishes() -> None:
+    """Its image need not know our command."""
+    story = Story(trainer={"numNodes": 1, "image": "mine", "command": ["torchrun", "train.py"]}).planned()
+
+    [job] = story.world.of_kind("Job", names.WORKER)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["containers"][0]["command"] == ["torchrun", "train.py"]
+    [sidecar] = pod["initContainers"]
+    assert sidecar["restartPolicy"] == "Always"
+    assert sidecar["command"][:2] == ["neuroshard", "publish"]
+
+
+def test_a_job_that_trains_succeeds() -> None:
+    """All workers ended well."""
+    story = Story().running()
+    assert story.seen == ("Running", "AllWorkersReady")
+    for pod in story.pods(names.WORKER):
+        story.world.end_pod(pod, 0)
+    story.settle()
+
+    assert story.seen == ("Succeeded", "TrainingCompleted")
+    assert story.status["completionTime"]
+    assert story.reasons() == ["Profiled", "Planned", "Running", "Succeeded"]
+
+
+def attempts(story: Story) -> dict[str, int]:
+    """Return how often each stage has begun."""
+    return {stage["name"]: stage["attempts"] for stage in story.status["stages"]}
+
+
+def test_workers_that_end_one_after_another_are_still_running() -> None:
+    """Also in the moment in which a worker's container has ended and its pod has not."""
+    story = Story().running()
+    first, second = story.pods(names.WORKER)
+    first["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    story.world._touch(first)
+    story.settle()
+    assert story.status["stage"] == "Running"
+    story.world.end_pod(first, 0)
+    story.settle()
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.status["message"] == "1 of 2 workers are ready, 1 ended well"
+    story.world.end_pod(second, 0)
+    story.settle()
+
+    assert story.seen == ("Succeeded", "TrainingCompleted")
+    assert (attempts(story)["Launching"], attempts(story)["Running"]) == (1, 1)
+
+
+def test_a_worker_that_is_not_ready_for_a_while_is_told_and_not_launched_again() -> None:
+    """Its node may be out of reach for a moment."""
+    story = Story().running()
+    [pod, _] = story.pods(names.WORKER)
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    story.world._touch(pod)
+    story.settle()
+    assert story.seen == ("Running", "WorkersNotReady")
+    assert story.condition("PodsReady")["status"] == "False"
+    assert story.condition("Running")["status"] == "True"
+    story.start_workers()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert attempts(story)["Launching"] == 1
+    assert story.reasons() == ["Profiled", "Planned", "Running"]
+
+
+def test_what_the_workers_measure_is_held_beside_the_prediction() -> None:
+    """Once at once, then at most every 30 s, and the last word in any case."""
+    story = Story().running()
+    digest = story.status["plan"]["hash"].removeprefix("sha256:")
+
+    def report(compute_ms: float) -> None:
+        ranks = (builders.rank_times(0, forward_compute_ms=compute_ms), builders.rank_times(1))
+        document = builders.step_report(plan_sha256=digest, ranks=ranks)
+        story.world.publish("job-report", {"step-report.json": document.to_json().encode()})
+        story.settle()
+
+    report(2.0)
+    assert story.status["cost"]["measured"]["totalMicroseconds"] == 5000
+    predicted = story.status["cost"]["predicted"]["totalMicroseconds"]
+    assert story.status["cost"]["errorPercent"] == round(100 * (5000 - predicted) / predicted)
+    report(3.0)
+    assert story.status["cost"]["measured"]["totalMicroseconds"] == 5000
+    story.later(31)
+    assert story.status["cost"]["measured"]["totalMicroseconds"] == 6000
+
+
+def test_a_report_under_another_plan_is_not_believed() -> None:
+    """It was measured by workers of an earlier plan."""
+    story = Story().running()
+    story.world.publish("job-report", {"step-report.json": builders.step_report().to_json().encode()})
+    story.settle()
+
+    assert "measured" not in story.status["cost"]
+
+
+def test_a_failure_restarts_all_workers_with_the_same_plan() -> None:
+    """The restart is recorded with its cause, then the next attempt starts."""
+    story = Story().running()
+    plan = story.status["plan"]
+    story.fail(names.WORKER, 137)
+
+    assert story.jobs(names.WORKER) == ["job-worker-0", "job-worker-1"]
+    assert story.seen == ("Launching", "WorkersStarting")
+    assert attempts(story)["Launching"] == 2
+    assert (story.status["restarts"], story.status["restartsCountTowardsMax"]) == (1, 1)
+    assert story.status["lastFailure"]["exitCode"] == 137
+    assert story.status["plan"] == plan
+    assert len(story.jobs(names.PLANNER)) == 1
+    assert "WorkersRestarted" in story.reasons()
+
+
+def test_new_workers_wait_until_the_old_ones_are_gone() -> None:
+    """A pod that still ends holds GPUs and a checkpoint."""
+    story = Story().running()
+    story.world.end_pod(story.pods(names.WORKER)[0], 137)
+    story.settle()
+    assert story.seen == ("Launching", "WaitingForOldPods")
+    assert story.jobs(names.WORKER) == ["job-worker-0"]
+    story.bury()
+
+    assert story.jobs(names.WORKER) == ["job-worker-0", "job-worker-1"]
+
+
+def test_a_pod_on_a_lost_node_holds_nobody_up_for_ever() -> None:
+    """A minute past its grace period it counts as gone."""
+    story = Story().running()
+    story.world.end_pod(story.pods(names.WORKER)[0], 137)
+    story.settle()
+    story.later(91)
+
+    assert "job-worker-1" in story.jobs(names.WORKER)
+
+
+def test_a_drained_node_does_not_count() -> None:
+    """The pod says that the cluster took it away."""
+    story = Story().running()
+    story.fail(names.WORKER, 143, disruption="EvictionByEvictionAPI")
+
+    assert (story.status["restarts"], story.status["restartsCountTowardsMax"]) == (1, 0)
+    assert story.status["lastFailure"]["reason"] == "EvictionByEvictionAPI"
+
+
+def test_wrong_input_is_not_tried_twice() -> None:
+    """Exit code 2 ends the job."""
+    story = Story().running()
+    story.fail(names.WORKER, 2)
+
+    assert story.seen == ("Failed", "WorkersFailed")
+
+
+def test_restarts_end_at_their_limit() -> None:
+    """Each pause is longer than the one before; the failure after the last restart ends the job."""
+    story = Story(failurePolicy={"maxRestarts": 2}).running()
+    for _ in range(2):
+        story.fail(names.WORKER, 1)
+        story.later(400)
+        story.start_workers()
+    story.fail(names.WORKER, 1)
+
+    assert story.seen == ("Failed", "MaxRestartsExceeded")
+    assert story.status["restarts"] == 2
+
+
+def test_the_second_restart_waits_a_little() -> None:
+    """A job that fails at once does not fill the cluster with pods."""
+    story = Story().running()
+    story.fail(names.WORKER, 1)
+    story.start_workers()
+    story.fail(names.WORKER, 1)
+    assert story.seen == ("Launching", "WaitingToRestart")
+    story.later(11)
+
+    assert "job-worker-2" in story.jobs(names.WORKER)
+
+
+def test_a_rule_can_ask_for_another_plan() -> None:
+    """ReplanAndRestart plans with more memory held back, since equal questions have equal answers."""
+    rule = {"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [9]}}
+    story = Story(failurePolicy={"rules": [rule]}).running()
+    story.fail(names.WORKER, 9)
+
+    assert story.seen == ("Planning", "PlannerRunning")
+    requests = [each["data"]["request.json"] for each in story.world.of_kind("ConfigMap", names.REQUEST)]
+    assert len({text for text in requests if '"reserve_fraction": 0.15' in text}) == 1

@@ -1,0 +1,74 @@
+"""What is done to the cluster, in which order, and on which view of it."""
+
+import asyncio
+from datetime import timedelta
+
+from neuroshard_operator import names
+from operator_process import JOB, KEY, OperatorProcess, Story
+from operator_world import World
+
+CHILDREN = ("Job", "Pod", "ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding")
+
+
+def test_nothing_is_made_before_what_it_refers_to() -> None:
+    """A binding comes behind its Role, and a Job behind all that its pods need; the API server refuses nothing."""
+    story = Story().running()
+    story.fail(names.WORKER, 137)
+    story.start_workers()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.world.too_early == []
+
+
+def test_a_look_at_an_old_status_makes_nothing() -> None:
+    """An operator whose watch of the jobs lags behind does not know yet that this one has failed."""
+    story = Story(runPolicy={"cleanPodPolicy": "All"}).planned()
+    world = story.world
+    world.end_pod(story.pods(names.WORKER)[0], 2)
+    for _ in range(3):
+        world.run_job_controller()
+        world.catch_up(CHILDREN)
+        asyncio.run(story.operator.look(KEY))
+    assert story.status["stage"] == "Failed"
+    assert story.jobs(names.WORKER) == []
+    for pod in story.pods(names.WORKER):
+        world.finish_deletion(pod)
+    world.catch_up(CHILDREN)
+    made = len(world.created)
+
+    asyncio.run(OperatorProcess(world).look(KEY))
+
+    assert len(world.created) == made
+
+
+def test_a_child_that_no_watch_ever_showed_is_made_again() -> None:
+    """Whoever deleted it was faster than the watch; what was written is believed for some seconds only."""
+    world = World()
+    operator = OperatorProcess(world)
+    world.submit(JOB)
+    world.catch_up()
+    asyncio.run(operator.look(KEY))
+    [job] = world.of_kind("Job", names.PROFILER)
+    world.remove("Job", job["metadata"]["name"])
+    world.catch_up()
+    asyncio.run(operator.look(KEY))
+    assert world.of_kind("Job") == []
+    assert operator.look_again_s is not None
+    world.now += timedelta(seconds=operator.look_again_s)
+    asyncio.run(operator.look(KEY))
+
+    assert len(world.of_kind("Job", names.PROFILER)) == 1
+
+
+def test_a_result_that_goes_before_it_is_copied_makes_the_look_stale() -> None:
+    """The watch had shown it; the next look sees what is left, without a pause as after an error."""
+    story = Story()
+    [pod] = story.pods(names.PROFILER)
+    story.world.work(pod)
+    story.world.run_job_controller()
+    story.world.catch_up()
+    [result] = story.world.of_kind("ConfigMap", names.PROFILER)
+    story.world.remove("ConfigMap", result["metadata"]["name"])
+
+    assert not asyncio.run(story.operator.look(KEY))
+    assert story.world.of_kind("ConfigMap", names.PROFILE) == []

@@ -1,0 +1,142 @@
+"""What other people's hands do to a job's children and inputs, and what the API server refuses."""
+
+import asyncio
+
+import pytest
+from neuroshard_operator import names
+from neuroshard_operator.api import ApiError
+from operator_process import JOB, KEY, SETTINGS, OperatorProcess, Story
+from operator_world import World
+
+
+def test_a_foreign_object_is_never_adopted() -> None:
+    """A Service of the same name stays as it is, and the job says why it cannot go on."""
+    story = Story()
+    foreign = story.world.put(
+        {"kind": "Service", "metadata": {"name": "job-workers"}, "spec": {"clusterIP": "10.0.0.1"}}
+    )
+    story.planned()
+
+    assert story.seen == ("Failed", "NameConflict")
+    assert foreign["spec"] == {"clusterIP": "10.0.0.1"}
+
+
+def test_a_widened_role_is_narrowed_again() -> None:
+    """An edit by hand is set right and told."""
+    story = Story()
+    [role] = story.world.of_kind("Role")
+    rules = role["rules"]
+    role["rules"] = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+    story.world._touch(role)
+    story.planned()
+    [worker] = [each for each in story.world.of_kind("Role") if each["metadata"]["name"] == "job-worker"]
+    worker["rules"] = []
+    story.world._touch(worker)
+    story.settle()
+
+    assert rules
+    assert worker["rules"] == [{**rules[0], "resourceNames": ["job-report"]}]
+    assert "ChildRepaired" in story.reasons()
+
+
+def test_a_worker_job_that_was_deleted_is_made_again() -> None:
+    """The same attempt goes on once its pods are gone."""
+    story = Story().running()
+    story.world.remove("Job", "job-worker-0")
+    story.settle()
+    assert story.seen == ("Launching", "WaitingForOldPods")
+    story.bury()
+
+    assert story.jobs(names.WORKER) == ["job-worker-0"]
+    assert story.status["restarts"] == 0
+
+
+@pytest.mark.parametrize("role", [names.PROFILER, names.PLANNER, names.WORKER])
+def test_what_pods_need_to_start_is_made_again(role: str) -> None:
+    """The files that they mount, and the account that they run as."""
+    story = Story()
+    if role != names.PROFILER:
+        story.do(names.PROFILER)
+    if role == names.WORKER:
+        story.do(names.PLANNER)
+    stage, pods = story.seen, story.pods(role)
+    volumes = [volume for pod in pods for volume in pod["spec"]["volumes"]]
+    mounted = {volume["configMap"]["name"] for volume in volumes if "configMap" in volume}
+    for place in [("ServiceAccount", f"{JOB}-{role}"), *(("ConfigMap", name) for name in mounted)]:
+        story.world.remove(*place)
+    for pod in pods:
+        story.world.start_pod(pod)
+    assert mounted
+    assert [pod["status"]["phase"] for pod in pods] == ["Pending"] * len(pods)
+    story.settle()
+
+    assert story.seen == stage
+    for pod in pods:
+        story.world.start_pod(pod)
+    assert [pod["status"]["phase"] for pod in pods] == ["Running"] * len(pods)
+    assert ("ServiceAccount", f"{JOB}-{role}") in story.world.objects
+
+
+def test_files_of_workers_that_run_are_not_missed() -> None:
+    """A pod reads them when it starts."""
+    story = Story().running()
+    [files] = [each for each in story.world.of_kind("ConfigMap", "files") if "tables.json" not in each["data"]]
+    story.world.remove("ConfigMap", files["metadata"]["name"])
+    writes = story.world.writes
+    story.settle()
+
+    assert story.world.writes == writes
+
+
+def test_a_refused_child_is_told_and_tried_again() -> None:
+    """A quota that is full may have room later."""
+    story = Story()
+    story.world.refuse["Job"] = ApiError(403, "Forbidden", "exceeded quota: gpus")
+    story.do(names.PROFILER)
+    assert story.seen == ("Planning", "ChildRefused")
+    assert "exceeded quota: gpus" in story.status["message"]
+    assert story.operator.look_again_s is not None
+    story.world.refuse.clear()
+    story.later(30)
+
+    assert story.seen == ("Planning", "PlannerRunning")
+
+
+def test_a_pod_template_that_kubernetes_refuses_ends_the_job() -> None:
+    """The API server's own words are the message."""
+    story = Story(profiler={"policy": "Never", "deviceType": "h100-80gb"})
+    story.world.refuse["Job"] = ApiError(422, "Invalid", "spec.template.spec.containers[0].image: Required value")
+    story.do(names.PLANNER)
+
+    assert story.seen == ("Failed", "InvalidPodTemplate")
+    assert "image: Required value" in story.status["message"]
+
+
+def test_a_job_of_another_manager_is_left_alone() -> None:
+    """Kueue runs it in another cluster."""
+    world = World()
+    world.submit(JOB, managedBy="kueue.x-k8s.io/multikueue")
+    world.catch_up()
+
+    assert asyncio.run(OperatorProcess(world).look(KEY))
+    assert world.writes == 0
+
+
+def test_tables_may_come_from_a_config_map() -> None:
+    """The job waits for it, and a broken one ends it with the field's path."""
+    reference = {"configMapKeyRef": {"name": "tables", "key": "tables.json"}}
+    story = Story(model={"embeddingTablesFrom": reference})
+    assert story.seen == ("Pending", "InputMissing")
+    story.world.put({"kind": "ConfigMap", "metadata": {"name": "tables"}, "data": {"tables.json": '{"tables": 3}'}})
+    story.later(15)
+
+    assert story.seen == ("Failed", "InvalidInput")
+    assert "schema_version" in story.status["message"]
+
+
+def test_the_settings_are_the_images_of_pods_that_name_none() -> None:
+    """A job need not know where the operator's images lie."""
+    story = Story()
+
+    [job] = story.world.of_kind("Job", names.PROFILER)
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == SETTINGS.profiler_image

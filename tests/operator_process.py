@@ -1,0 +1,144 @@
+"""The operator against the cluster in memory of `operator_world`: one process of it, and the story of one job."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from neuroshard_operator import names
+from neuroshard_operator.caches import Caches, JobKey
+from neuroshard_operator.cluster import Cluster, StaleError
+from neuroshard_operator.reconcile import reconcile
+from neuroshard_operator.settings import Settings
+from neuroshard_operator.view import earliest
+from operator_world import NAMESPACE, START, World
+
+SETTINGS = Settings(profiler_image="profiler", planner_image="planner", trainer_image="trainer")
+JOB = "job"
+KEY = (NAMESPACE, JOB)
+TWO_NODES = {"numNodes": 2}
+
+
+class OperatorProcess:
+    """The operator's code, without its queue: a pass is a look, a decision and its writes."""
+
+    def __init__(self, world: World, settings: Settings = SETTINGS) -> None:
+        """Start with caches as they are."""
+        self._world = world
+        self._settings = settings
+        caches = Caches(world.indices(), clock=self._seconds)
+        self._cluster = Cluster(world, caches, settings, clock=self._seconds)
+        self.look_again_s: float | None = None
+
+    def _seconds(self) -> float:
+        return (self._world.now - START).total_seconds()
+
+    async def look(self, key: JobKey) -> bool:
+        """Look once at a job; return whether nothing more is to be done now."""
+        world = self._world
+        observed = await self._cluster.observe(key, world.now)
+        if observed is None:
+            return True
+        desired = reconcile(observed, now=world.now, settings=self._settings)
+        before = world.writes
+        try:
+            due_s = await self._cluster.apply(observed, desired)
+        except StaleError:
+            return False
+        self.look_again_s = earliest([due_s, desired.look_again_s])
+        return due_s != 0 and world.writes == before
+
+
+class Story:
+    """A world with one job, told in the words of what happens."""
+
+    def __init__(self, **spec: Any) -> None:
+        """Submit the job."""
+        self.world = World()
+        self.operator = OperatorProcess(self.world)
+        self.world.submit(JOB, **{"trainer": TWO_NODES, **spec})
+        self.settle()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The job's status."""
+        return self.world.status(JOB)
+
+    @property
+    def seen(self) -> tuple[str, str]:
+        """Stage and reason, as a user sees them."""
+        return self.status["stage"], self.status["reason"]
+
+    def condition(self, kind: str) -> Mapping[str, Any]:
+        """Return one condition."""
+        return next(each for each in self.status["conditions"] if each["type"] == kind)
+
+    def settle(self) -> None:
+        """Let the operator look until it wants nothing more."""
+        for _ in range(20):
+            self.world.run_job_controller()
+            self.world.catch_up()
+            if asyncio.run(self.operator.look(KEY)):
+                return
+        raise AssertionError("the operator does not come to rest")
+
+    def later(self, seconds: float) -> None:
+        """Let time pass, and the operator look."""
+        self.world.now += timedelta(seconds=seconds)
+        self.settle()
+
+    def pods(self, role: str) -> list[dict[str, Any]]:
+        """Return the pods of a role that have not ended."""
+        found = self.world.of_kind("Pod", role)
+        return [pod for pod in found if pod["status"]["phase"] not in {"Succeeded", "Failed"}]
+
+    def do(self, role: str) -> "Story":
+        """Let the one pod of a stage do its work."""
+        [pod] = self.pods(role)
+        self.world.work(pod)
+        self.settle()
+        return self
+
+    def planned(self) -> "Story":
+        """Go on until there is a plan."""
+        return self.do(names.PROFILER).do(names.PLANNER)
+
+    def running(self) -> "Story":
+        """Go on until all workers are ready."""
+        self.planned()
+        self.start_workers()
+        return self
+
+    def start_workers(self) -> None:
+        """Let all workers be ready."""
+        for pod in self.pods(names.WORKER):
+            self.world.start_pod(pod)
+        self.settle()
+
+    def fail(self, role: str, code: int, **how: str) -> None:
+        """Let one pod of a role fail, and the others of its Job go."""
+        self.world.end_pod(self.pods(role)[0], code, **how)
+        self.settle()
+        self.bury()
+
+    def bury(self) -> None:
+        """Let every pod be gone that was asked to go."""
+        for pod in self.world.of_kind("Pod"):
+            if "deletionTimestamp" in pod["metadata"]:
+                self.world.finish_deletion(pod)
+        self.settle()
+
+    def jobs(self, role: str) -> list[str]:
+        """Return the names of the Jobs of a role."""
+        return [job["metadata"]["name"] for job in self.world.of_kind("Job", role)]
+
+    def annotate(self, key: str, value: str) -> None:
+        """Annotate the job."""
+        job = self.world.training_job(JOB)
+        job["metadata"].setdefault("annotations", {})[key] = value
+        self.world._touch(job)
+        self.settle()
+
+    def reasons(self) -> list[str]:
+        """Return the reasons of the events."""
+        return [event["reason"] for event in self.world.events]
