@@ -12,11 +12,20 @@ FOLDER = Path(__file__).parent / "results"
 PACKAGES = ("numpy", "torch", "torchrec", "ortools")
 
 
-def write_result(topic: str, lines: Sequence[str], *, hardware: str | None = None) -> Path:
-    """Write a result below a head, which goes under the first line, the title; return the file's path."""
+def write_result(
+    topic: str, lines: Sequence[str], *, hardware: str | None = None, packages: Sequence[str] = PACKAGES
+) -> Path:
+    """Write a result below a head, which goes under the first line, the title; return the file's path.
+
+    Args:
+        topic: begins the file's name.
+        lines: of the result, in Markdown.
+        hardware: None: one core of this machine.
+        packages: whose versions the head names.
+    """
     path = result_path(topic, hardware)
     date = datetime.now(tz=UTC).date().isoformat()
-    head = ["", f"Made by `{_command()}` on {date}, Python {platform.python_version()}, {_versions()}."]
+    head = ["", f"Made by `{_command()}` on {date}, Python {platform.python_version()}, {_versions(packages)}."]
     if hardware is None:
         head.append(f"Machine: {cpu_model()}, {_num_cores()} cores, of which one is used.")
     path.write_text("\n".join([lines[0], *head, *lines[1:], ""]), encoding="utf-8")
@@ -47,8 +56,8 @@ def _num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _versions() -> str:
-    return ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+def _versions(packages: Sequence[str]) -> str:
+    return ", ".join(f"{name} {version(name)}" for name in packages)
 
 
 def _command() -> str:
