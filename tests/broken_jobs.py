@@ -7,7 +7,7 @@ import builders
 
 TABLE = {"name": "user", "numEmbeddings": 1000, "embeddingDim": 16}
 GPUS = {"limits": {"nvidia.com/gpu": 8}}
-SIZE = "must be a size in bytes, such as 80Gi, 500M or 1073741824"
+SIZE = "must be a size of 1 byte to 8192Ti, such as 80Gi, 500M or 1073741824"
 NUMBER = "must be a number above 0: an integer, or text such as '2.5' or '1e-3'"
 
 
@@ -117,6 +117,20 @@ RULES = (
         SIZE,
         '"0Gi"',
         planner={"denseMemoryPerDevice": "0Gi"},
+    ),
+    broken_rule(
+        "less-than-a-byte",
+        "spec.planner.maxMemoryPerDevice",
+        SIZE,
+        '"0.0001Ki"',
+        planner={"maxMemoryPerDevice": "0.0001Ki"},
+    ),
+    broken_rule(
+        "more-memory-than-can-be-counted",
+        "spec.planner.maxMemoryPerDevice",
+        SIZE,
+        '"99999999Ti"',
+        planner={"maxMemoryPerDevice": "99999999Ti"},
     ),
     broken_rule(
         "learning-rate-of-zero",

@@ -88,7 +88,7 @@ def assert_valid(request: PlanRequest, plan: Plan) -> None:
         least = own.min_shard_width or constraints.min_shard_width
         assert all(shard.num_columns % 4 == 0 for shard in shards)
         assert len(shards) == 1 or min(shard.num_columns for shard in shards) >= least
-        assert len(shards) <= min(most for most in (10**9, own.max_shards, constraints.max_shards_per_table) if most)
+        assert len(shards) <= (own.max_shards or constraints.max_shards_per_table or 10**9)
         assert not on_device[table.name] & set(constraints.forbidden_devices)
         assert max(on_device[table.name]) < request.topology.num_devices
         assert own.devices is None or on_device[table.name] <= set(own.devices)

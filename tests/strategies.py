@@ -87,6 +87,6 @@ requests = st.builds(
     optimizer=st.sampled_from(Optimizer),
     memory=st.builds(MemorySettings, dense_bytes=st.integers(0, 2**50), reserve_fraction=st.floats(0.0, 0.99)),
     constraints=constraints,
-    search=st.builds(SearchSettings, seed=st.integers(0, 2**63 - 1), work_budget=st.none() | st.integers(1)),
+    search=st.builds(SearchSettings, seed=st.integers(0, 2**63 - 1), work_budget=st.none() | st.integers(1, 2**63 - 1)),
     algorithm=st.sampled_from(Algorithm),
 )

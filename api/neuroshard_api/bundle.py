@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.document import Document, Value
+from neuroshard_api.document import Document, PositiveCount, Value
 from neuroshard_api.topology import DeviceType
 
 Source = Annotated[str, Field(pattern=r"^(measured|cpu|simulated):.+$", max_length=200)]
@@ -27,7 +27,7 @@ class Range(Value):
 class ErrorReport(Value):
     """Error of one network on samples it was not trained on."""
 
-    num_samples: Annotated[int, Field(ge=1)]
+    num_samples: PositiveCount
     mse_ms2: Annotated[float, Field(ge=0)]
     """Mean squared error in square milliseconds."""
     mape: Annotated[float, Field(ge=0)]
@@ -44,7 +44,7 @@ class Network(Value):
     name: Literal["compute", "forward_communication", "backward_communication"]
     features: tuple[str, ...]
     """Inputs in the order of the first layer's columns."""
-    hidden: tuple[int, ...]
+    hidden: tuple[PositiveCount, ...]
     """Widths of the hidden layers, from the input on."""
     validity: dict[str, Range]
     """Ranges the training samples covered, in the words and units of the request."""
@@ -56,7 +56,7 @@ class Calibration(Value):
 
     source: Source
     """The machine that was measured."""
-    num_records: Annotated[int, Field(ge=1)]
+    num_records: PositiveCount
     compute_scale: tuple[float, float]
     """Exponent and factor of the rescaled compute time: factor * time ** exponent."""
     forward_communication_scale: tuple[float, float] = (1.0, 1.0)
@@ -75,7 +75,7 @@ class BundleManifest(Document):
     name: Annotated[str, Field(min_length=1, max_length=128)]
     source: Source
     device: DeviceType
-    feature_version: Annotated[int, Field(ge=1)]
+    feature_version: PositiveCount
     """Version of the planner's feature code that the networks were trained with."""
     networks: Annotated[tuple[Network, ...], Field(min_length=3, max_length=3)]
     weights_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -7,14 +7,12 @@ those that shrink are compressed by gzip and carry the suffix ``.gz``. docs/refe
 import base64
 import binascii
 import gzip
-import io
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuroshard_api.document import DocumentError
+from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, decompressed
 from neuroshard_api.exit_codes import ExitCode
 
 LIMIT_BYTES = 1024 * 1024
@@ -23,11 +21,8 @@ COMPRESS_ABOVE_BYTES = LIMIT_BYTES // 2
 """Files that are larger together are compressed. Below it a person reads every file with ``kubectl get``."""
 ALWAYS_LEGIBLE_BYTES = 32 * 1024
 """A file of at most this size is never compressed: summaries stay legible beside a large plan."""
-UNPACKED_LIMIT_BYTES = 64 * LIMIT_BYTES
-"""Most bytes of one file after decompression: a few bytes of gzip must not fill a reader's memory."""
 SEPARATOR = "__"
 """Stands for the slash of a path, which a key may not have."""
-COMPRESSED_SUFFIX = ".gz"
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
@@ -78,7 +73,7 @@ def unpack_files(contents: ConfigMapContents, *, where: str = "ConfigMap") -> di
             files[key] = base64.b64decode(encoded, validate=True)
         except binascii.Error as error:
             raise DocumentError(where, [f"binaryData.{key}: is not base64: {error}; write it again"]) from error
-    return {_path(key): _decompressed(key, content, where) for key, content in sorted(files.items())}
+    return {_path(key): decompressed(key, content, where=f"{where}: {key}") for key, content in sorted(files.items())}
 
 
 def contents_of(config_map: Mapping[str, Any]) -> ConfigMapContents:
@@ -106,21 +101,6 @@ def _compressed(key: str, content: bytes) -> tuple[str, bytes]:
         return key, content
     smaller = gzip.compress(content, mtime=0)  # no time: equal files give equal bytes
     return (f"{key}{COMPRESSED_SUFFIX}", smaller) if len(smaller) < len(content) else (key, content)
-
-
-def _decompressed(key: str, content: bytes, where: str) -> bytes:
-    if not key.endswith(COMPRESSED_SUFFIX):
-        return content
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-            unpacked = file.read(UNPACKED_LIMIT_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DocumentError(where, [f"{key}: is not complete gzip data: {error}; write it again"]) from error
-    if len(unpacked) > UNPACKED_LIMIT_BYTES:
-        raise DocumentError(
-            where, [f"{key}: is larger than {UNPACKED_LIMIT_BYTES:,} bytes when decompressed; split it"]
-        )
-    return unpacked
 
 
 def _is_text(content: bytes) -> bool:

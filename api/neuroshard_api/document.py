@@ -1,14 +1,17 @@
 """The base of every document, and the reading of files into documents with errors a person can act on."""
 
+import gzip
+import io
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 
 class DocumentError(ValueError):
@@ -33,6 +36,17 @@ class DocumentError(ValueError):
 
 _NOT_TEXT = "is not text in UTF-8; is it the right file? If so, save it as plain text"
 MAX_PROBLEMS_SHOWN = 10  # enough to mend a file in one go without filling the terminal
+COMPRESSED_SUFFIX = ".gz"
+"""Behind the name of a file: it holds gzip data, as ConfigMaps keep large files."""
+UNPACKED_LIMIT_BYTES = 64 * 1024 * 1024
+"""Most bytes of one file after decompression: a few bytes of gzip must not fill a reader's memory."""
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""How many; whoever computes with it holds integers in 64 bits."""
+PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
+"""How many, at least one."""
+MAX_MEMORY_BYTES = 2**53
+"""Most memory of a device, 8 PiB: up to it integers are exact in floating point, in which solvers compute."""
 
 
 class Value(BaseModel):
@@ -52,11 +66,7 @@ class Document(Value):
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "document") -> Self:
         """Read JSON text. Raises DocumentError, never pydantic's own error."""
-        try:
-            text = text if isinstance(text, str) else text.decode()
-        except UnicodeDecodeError as error:
-            raise DocumentError(where, [_NOT_TEXT]) from error
-        raw = parse_data(text, where=where, is_json=True)
+        raw = parse_data(text if isinstance(text, str) else decoded(text, where=where), where=where, is_json=True)
         return cls.from_data(raw, where=where)
 
     @classmethod
@@ -96,19 +106,46 @@ def validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
 
 def read_data(path: Path) -> object:
     """Return the plain data of a JSON or YAML file. Raises DocumentError for anything unreadable."""
-    return parse_data(read_text(path), where=str(path), is_json=path.suffix.lower() == ".json")
+    is_json = path.name.removesuffix(COMPRESSED_SUFFIX).lower().endswith(".json")
+    return parse_data(read_text(path), where=str(path), is_json=is_json)
 
 
 def read_text(path: Path) -> str:
     """Return the text of a file in UTF-8, with or without a byte order mark. Raises DocumentError."""
+    return decoded(read_bytes(path), where=str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what a file holds, decompressed where its name says that it is compressed. Raises DocumentError."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
     except FileNotFoundError as error:
         raise DocumentError(str(path), ["does not exist; check the path"]) from error
-    except UnicodeDecodeError as error:
-        raise DocumentError(str(path), [_NOT_TEXT]) from error
     except OSError as error:
         raise DocumentError(str(path), [f"cannot be read: {error.strerror or error}"]) from error
+    return decompressed(path.name, content, where=str(path))
+
+
+def decompressed(name: str, content: bytes, *, where: str) -> bytes:
+    """Return what a file of this name holds, compressed or not. Raises DocumentError for damaged or oversized data."""
+    if not name.endswith(COMPRESSED_SUFFIX):
+        return content
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            unpacked = file.read(UNPACKED_LIMIT_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DocumentError(where, [f"is not complete gzip data: {error}; write it again"]) from error
+    if len(unpacked) > UNPACKED_LIMIT_BYTES:
+        raise DocumentError(where, [f"is larger than {UNPACKED_LIMIT_BYTES:,} bytes when decompressed; split it"])
+    return unpacked
+
+
+def decoded(content: bytes, *, where: str) -> str:
+    """Return text in UTF-8, with or without a byte order mark. Raises DocumentError."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(where, [_NOT_TEXT]) from error
 
 
 def parse_data(text: str, *, where: str, is_json: bool) -> object:

@@ -1,18 +1,12 @@
 """From a job to what its planner is asked: pure translations between documents."""
 
-import zlib
-
-from neuroshard_api.document import DocumentError
+from neuroshard_api.document import decoded, decompressed
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings
 from neuroshard_api.resource import size_bytes
 from neuroshard_api.table_files import parse_table_set
 from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Topology
 from neuroshard_api.training_job import DLRMTrainingJob
-
-COMPRESSED_SUFFIX = ".gz"
-UNPACKED_LIMIT_BYTES = 64 * 1024 * 1024
-"""Most bytes of a table set after decompression: a few bytes of gzip must not fill a reader's memory."""
 
 
 def plan_request(
@@ -51,22 +45,5 @@ def tables_of_file(name: str, content: bytes, *, where: str) -> TableSet:
     Raises:
         DocumentError: with the field, or in a CSV the line and the column.
     """
-    if name.endswith(COMPRESSED_SUFFIX):
-        name, content = name.removesuffix(COMPRESSED_SUFFIX), _unpacked(content, where)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DocumentError(where, ["is not text in UTF-8; save it as plain text"]) from error
+    text = decoded(decompressed(name, content, where=where), where=where)
     return parse_table_set(text, name=name, where=where)
-
-
-def _unpacked(content: bytes, where: str) -> bytes:
-    unpacker = zlib.decompressobj(wbits=31)  # gzip's header and check
-    try:
-        unpacked = unpacker.decompress(content, UNPACKED_LIMIT_BYTES)
-    except zlib.error as error:
-        raise DocumentError(where, [f"is not gzip data: {error}; compress it again"]) from error
-    if not unpacker.eof:
-        fault = "is larger than 64 MiB when decompressed" if unpacker.unconsumed_tail else "is cut off"
-        raise DocumentError(where, [f"{fault}; write it again"])
-    return unpacked

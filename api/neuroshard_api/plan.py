@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from neuroshard_api.bundle import Source
-from neuroshard_api.document import Document, Value
+from neuroshard_api.document import Count, Document, PositiveCount, Value
 from neuroshard_api.request import Algorithm, DeviceIndex, PlanRequest
 
 
@@ -24,10 +24,10 @@ class Shard(Value):
     """A rectangle of a table on one device."""
 
     device: DeviceIndex
-    row_offset: Annotated[int, Field(ge=0)] = 0
-    num_rows: Annotated[int, Field(ge=1)]
-    column_offset: Annotated[int, Field(ge=0)] = 0
-    num_columns: Annotated[int, Field(ge=1)]
+    row_offset: Count = 0
+    num_rows: PositiveCount
+    column_offset: Count = 0
+    num_columns: PositiveCount
 
 
 class TablePlacement(Value):
@@ -48,7 +48,7 @@ class DeviceCost(Value):
     """Start skew: from the end of this device's forward compute to the end of the slowest device's."""
     forward_communication_ms: Annotated[float, Field(ge=0)]
     backward_communication_ms: Annotated[float, Field(ge=0)]
-    embedding_dim_sum: Annotated[int, Field(ge=0)]
+    embedding_dim_sum: Count
     """Columns of all shards on the device; what its all-to-all sends."""
 
 
@@ -64,15 +64,15 @@ class PlanCost(Value):
 class DeviceMemory(Value):
     """What the plan needs of one device's memory, in bytes."""
 
-    weights_bytes: Annotated[int, Field(ge=0)]
-    optimizer_state_bytes: Annotated[int, Field(ge=0)]
-    activation_bytes: Annotated[int, Field(ge=0)]
+    weights_bytes: Count
+    optimizer_state_bytes: Count
+    activation_bytes: Count
     """Pooled embeddings and their gradients, before and after the all-to-all."""
-    input_bytes: Annotated[int, Field(ge=0)]
+    input_bytes: Count
     """Indices and offsets of the pipelined batches."""
-    dense_bytes: Annotated[int, Field(ge=0)]
-    reserve_bytes: Annotated[int, Field(ge=0)]
-    capacity_bytes: Annotated[int, Field(ge=1)]
+    dense_bytes: Count
+    reserve_bytes: Count
+    capacity_bytes: PositiveCount
     """The limit: the device's memory or the constraint, whichever is less."""
 
 
@@ -98,13 +98,13 @@ class BundleReference(Value):
 class SearchStatistics(Value):
     """How much the search did. Counts, not seconds: a plan is the same on every machine."""
 
-    evaluations: Annotated[int, Field(ge=0)]
+    evaluations: Count
     """Devices whose cost the networks evaluated."""
-    placements: Annotated[int, Field(ge=0)]
+    placements: Count
     """Complete placements tried."""
-    levels: Annotated[int, Field(ge=0)]
+    levels: Count
     """Levels of the beam search."""
-    improvements: Annotated[int, Field(ge=0)]
+    improvements: Count
     """Steps of the local search that lowered the cost."""
     budget_exhausted: bool
     """Whether the work budget ended the search."""

@@ -2,11 +2,10 @@
 
 from functools import lru_cache
 from importlib.resources import files
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
-from neuroshard_api.document import Value, parse_data
+from neuroshard_api.document import PositiveCount, Value, parse_data
 from neuroshard_api.topology import DeviceType, Link, Topology
 
 
@@ -18,7 +17,7 @@ class DevicePreset(Value):
     """The usual link between devices of a node."""
     inter_node: Link
     """The usual network between nodes, per device."""
-    devices_per_node: Annotated[int, Field(ge=1)]
+    devices_per_node: PositiveCount
 
     def topology(self, *, num_nodes: int = 1, devices_per_node: int | None = None) -> Topology:
         """Return equal nodes of this device. ``devices_per_node`` None: as many as usual."""

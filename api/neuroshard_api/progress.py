@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from neuroshard_api.document import Document
+from neuroshard_api.document import Count, Document, PositiveCount
 
 
 class TrainingProgress(Document):
@@ -13,15 +13,15 @@ class TrainingProgress(Document):
     schema_name: ClassVar[str] = "training-progress/v1"
 
     schema_version: Literal["training-progress/v1"] = "training-progress/v1"
-    step: Annotated[int, Field(ge=0)]
+    step: Count
     """Steps done, those before a restart included."""
-    num_steps: Annotated[int, Field(ge=1)] | None = None
+    num_steps: PositiveCount | None = None
     """Steps of the whole training. None: not known before its end."""
     remaining_seconds: Annotated[float, Field(ge=0)] | None = None
     """Time to the end at the present speed. None: not known."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """Latest numbers by name: ``loss``, and after an evaluation ``auc`` and ``normalized_entropy``."""
-    checkpoint_step: Annotated[int, Field(ge=0)] | None = None
+    checkpoint_step: Count | None = None
     """Steps that the newest whole checkpoint holds. None: there is none."""
     checkpoint_path: str | None = None
     """Where it lies."""

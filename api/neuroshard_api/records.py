@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
-from neuroshard_api.document import Document, Value
+from neuroshard_api.document import Count, Document, PositiveCount, Value
 from neuroshard_api.tables import Optimizer, Table
 from neuroshard_api.topology import Link
 
@@ -14,10 +14,10 @@ class ComputeSample(Value):
     """A fused embedding kernel over several tables on one device."""
 
     tables: Annotated[tuple[Table, ...], Field(min_length=1)]
-    batch_size: Annotated[int, Field(ge=1)]
+    batch_size: PositiveCount
     """Samples of the global batch: what the kernel serves."""
     optimizer: Optimizer
-    reuse_batch_size: Annotated[int, Field(ge=1)] = 65536
+    reuse_batch_size: PositiveCount = 65536
     """Batch at which the tables' reuse histograms were measured."""
 
 
@@ -25,13 +25,13 @@ class CommunicationSample(Value):
     """One all-to-all over all devices."""
 
     direction: Literal["forward", "backward"]
-    num_nodes: Annotated[int, Field(ge=1)]
-    devices_per_node: Annotated[int, Field(ge=1)]
+    num_nodes: PositiveCount
+    devices_per_node: PositiveCount
     intra_node: Link
     inter_node: Link
-    batch_size_per_device: Annotated[int, Field(ge=1)]
+    batch_size_per_device: PositiveCount
     bytes_per_element: Annotated[int, Field(ge=1, le=4)]
-    embedding_dim_sums: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
+    embedding_dim_sums: Annotated[tuple[Count, ...], Field(min_length=2)]
     """Columns on each device."""
     start_offsets_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
     """When each device enters the collective; empty means all at once."""
@@ -66,9 +66,11 @@ class ProfileRecord(Document):
     """Communication: median time of each device from its own start to its end."""
     spread: Annotated[float, Field(ge=0)] = 0.0
     """Interquartile range of the repeats as a share of the median."""
-    num_repeats: Annotated[int, Field(ge=1)] = 1
+    num_repeats: PositiveCount = 1
     out_of_memory: bool = False
     """The sample did not fit the device; no times are given."""
+    elapsed_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Time spent on the file's measurements when this one ended, over all runs that wrote it. None: not known."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Driver, libraries and clocks, for people."""
 

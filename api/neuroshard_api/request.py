@@ -1,15 +1,17 @@
 """What a plan is asked for: tables, devices, training settings, constraints and the search's budget."""
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from neuroshard_api.document import Document, Value
+from neuroshard_api.document import MAX_MEMORY_BYTES, Count, Document, PositiveCount, Value
 from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, TableSet
 from neuroshard_api.topology import Topology
 
-DeviceIndex = Annotated[int, Field(ge=0)]
+DeviceIndex = Count
+MAX_GLOBAL_BATCH_SIZE = 2**36
+"""Most samples of a step: with any table, what it needs of memory then is a number of 64 bits."""
 
 
 class Algorithm(StrEnum):
@@ -29,10 +31,11 @@ class TableConstraints(Value):
 
     devices: Annotated[tuple[DeviceIndex, ...], Field(min_length=1)] | None = None
     """The only devices that may hold shards of the table (one device pins it). None: all that are allowed."""
-    max_shards: Annotated[int, Field(ge=1)] | None = None
-    """Most shards of the table. None: the constraint of all tables."""
+    max_shards: PositiveCount | None = None
+    """Most shards of the table, also where all tables may have fewer. None: the constraint of all tables."""
     min_shard_width: EmbeddingDim | None = None
-    """Fewest columns of a shard of the table. None: the constraint of all tables."""
+    """Fewest columns of a shard of the table, also where those of all tables have more. None: the constraint of all
+    tables."""
 
 
 class Constraints(Document):
@@ -41,14 +44,14 @@ class Constraints(Document):
     schema_name: ClassVar[str] = "constraints/v1"
 
     schema_version: Literal["constraints/v1"] = "constraints/v1"
-    max_memory_bytes_per_device: Annotated[int, Field(ge=1)] | None = None
+    max_memory_bytes_per_device: Annotated[int, Field(ge=1, le=MAX_MEMORY_BYTES)] | None = None
     """Most memory that the ledger of a device may reach. None: the device's memory."""
     forbidden_devices: tuple[DeviceIndex, ...] = ()
     """Devices that hold no shard."""
-    max_shards_per_table: Annotated[int, Field(ge=1)] | None = None
-    """Most shards of any table. None: bound by min_shard_width alone."""
+    max_shards_per_table: PositiveCount | None = None
+    """Most shards of a table that says nothing of its own. None: bound by min_shard_width alone."""
     min_shard_width: EmbeddingDim = 4
-    """Fewest columns of any shard."""
+    """Fewest columns of a shard of a table that says nothing of its own."""
     colocate: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
     """Groups of table names; each group is placed whole on one device, beside the groups that tables name."""
     tables: dict[str, TableConstraints] = Field(default_factory=dict)
@@ -58,7 +61,7 @@ class Constraints(Document):
 class MemorySettings(Value):
     """What device memory is needed for beside weights and optimizer state."""
 
-    dense_bytes: Annotated[int, Field(ge=0)] = 0
+    dense_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] = 0
     """Memory of the dense part on every device: weights, gradients, optimizer state, activations."""
     reserve_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the device's memory kept free for the allocator's fragmentation, the CUDA context and NCCL."""
@@ -77,7 +80,7 @@ class SearchSettings(Value):
     """Partial splits kept per level; 3 is the reference's."""
     max_levels: Annotated[int, Field(ge=0, le=1000)] = 10
     """Deepest sequence of splits after the proposals; 10 is the reference's."""
-    work_budget: Annotated[int, Field(ge=1)] | None = None
+    work_budget: PositiveCount | None = None
     """Most device evaluations by the cost networks. None: grows with the number of tables."""
 
 
@@ -96,6 +99,15 @@ class PlanRequest(Document):
     constraints: Constraints = Constraints()
     search: SearchSettings = SearchSettings()
     algorithm: Algorithm = Algorithm.NEUROSHARD
+
+    @model_validator(mode="after")
+    def _countable_batch(self) -> Self:
+        if self.global_batch_size > MAX_GLOBAL_BATCH_SIZE:
+            raise ValueError(
+                f"batch_size_per_device: {self.batch_size_per_device:,} samples on each of "
+                f"{self.topology.num_devices:,} devices are more than {MAX_GLOBAL_BATCH_SIZE:,} in a step; lower it"
+            )
+        return self
 
     @property
     def global_batch_size(self) -> int:

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from neuroshard_api.document import Value
+from neuroshard_api.document import MAX_MEMORY_BYTES, Value
 
 INT32_MAX = 2**31 - 1
 """Largest value of most counts: clients in other languages read them as 32-bit integers."""
@@ -158,30 +158,32 @@ def _cel_text(pattern: str) -> str:
     return "'" + pattern.replace("\\", "\\\\") + "'"
 
 
-def _positive_quantity(pattern: str, message: str) -> Rule:
-    shaped = _matches(pattern)
-    return Rule(
-        cel=f"string(self).matches({_cel_text(pattern)}) && quantity(string(self)).isGreaterThan(quantity('0'))",
-        message=message,
-        holds=lambda value: shaped(value) and re.search("[1-9]", str(value).partition("e")[0]) is not None,
-    )
-
-
 Size = Annotated[
     int | str,
     Checked(
-        rules=(_positive_quantity(_SIZE_PATTERN, "must be a size in bytes, such as 80Gi, 500M or 1073741824"),),
+        rules=(
+            Rule(
+                cel=f"string(self).matches({_cel_text(_SIZE_PATTERN)}) && "
+                "!quantity(string(self)).isLessThan(quantity('1')) && "
+                "!quantity(string(self)).isGreaterThan(quantity('8Pi'))",
+                message="must be a size of 1 byte to 8192Ti, such as 80Gi, 500M or 1073741824",
+                holds=lambda value: _matches(_SIZE_PATTERN)(value) and 1 <= _exact_bytes(value) <= MAX_MEMORY_BYTES,
+            ),
+        ),
         schema=INT_OR_STRING,
     ),
 ]
-"""An amount of memory above 0: an integer of bytes, or text with a suffix k, M, G, T, Ki, Mi, Gi or Ti."""
+"""An amount of memory: an integer of bytes, or text with a suffix k, M, G, T, Ki, Mi, Gi or Ti."""
 
 PositiveDecimal = Annotated[
     int | str,
     Checked(
         rules=(
-            _positive_quantity(
-                _DECIMAL_PATTERN, "must be a number above 0: an integer, or text such as '2.5' or '1e-3'"
+            Rule(
+                cel=f"string(self).matches({_cel_text(_DECIMAL_PATTERN)}) && "
+                "quantity(string(self)).isGreaterThan(quantity('0'))",
+                message="must be a number above 0: an integer, or text such as '2.5' or '1e-3'",
+                holds=lambda value: _matches(_DECIMAL_PATTERN)(value) and Decimal(value) > 0,
             ),
         ),
         schema=INT_OR_STRING,
@@ -216,6 +218,10 @@ AbsolutePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^/[
 
 def size_bytes(size: int | str) -> int:
     """Return a Size in bytes, rounded down: ``size_bytes("1.5Ki")`` is 1536."""
+    return int(_exact_bytes(size))
+
+
+def _exact_bytes(size: int | str) -> Decimal:
     found = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(size))
     assert found, "a Size was checked when it was read"
-    return int(Decimal(found[1]) * _SUFFIX_BYTES[found[2]])
+    return Decimal(found[1]) * _SUFFIX_BYTES[found[2]]

@@ -50,6 +50,18 @@ def error_percent(predicted: StepCost, measured: StepCost) -> int | None:
     return round(100 * (measured.total_microseconds / predicted.total_microseconds - 1))
 
 
+def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
+    """Return what is to be said wherever the two stand side by side. None: both are simulated, or neither is."""
+    sources = (predicted.source or "", measured.source or "")
+    is_simulated = [source.startswith("simulated:") for source in sources]
+    if not all(sources) or is_simulated != [True, False]:
+        return None
+    return (
+        f"Predicted by simulated cost models ({sources[0]}), measured on a real device ({sources[1]}): the "
+        "difference says how far the simulation is from that device, not how good the plan is."
+    )
+
+
 def _device_ms(cost: DeviceCost) -> float:
     compute_ms = cost.forward_compute_ms + cost.backward_compute_ms
     return compute_ms + cost.wait_ms + cost.forward_communication_ms + cost.backward_communication_ms

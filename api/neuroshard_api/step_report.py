@@ -5,13 +5,13 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
-from neuroshard_api.document import Document, Value
+from neuroshard_api.document import Count, Document, PositiveCount, Value
 
 
 class RankTimes(Value):
     """Rolling medians of one rank, in milliseconds per step."""
 
-    rank: Annotated[int, Field(ge=0)]
+    rank: Count
     input_communication_ms: Annotated[float, Field(ge=0)] = 0.0
     """Indices on their way to the shards; no part of a plan's predicted cost."""
     forward_compute_ms: Annotated[float, Field(ge=0)]
@@ -37,9 +37,9 @@ class StepReport(Document):
     schema_version: Literal["step-report/v1"] = "step-report/v1"
     source: Source
     plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """Hash of the plan file that the ranks trained under."""
-    first_step: Annotated[int, Field(ge=0)]
-    num_steps: Annotated[int, Field(ge=1)]
+    """Hash of the plan file that the ranks trained under, decompressed."""
+    first_step: Count
+    num_steps: PositiveCount
     ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
 
     @model_validator(mode="after")

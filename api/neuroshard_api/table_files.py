@@ -6,7 +6,7 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from neuroshard_api.document import DocumentError, parse_data, read_text, validated
+from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, parse_data, read_text, validated
 from neuroshard_api.tables import TableSet
 
 REQUIRED_COLUMNS = ("name", "num_embeddings", "embedding_dim", "pooling_factor")
@@ -22,28 +22,29 @@ _NUMBERS = ("pooling_factor", "zipf_exponent")
 
 
 def read_table_set(path: Path) -> TableSet:
-    """Read a table set; the suffix (.csv, .json, .yaml, .yml) says how it is written.
+    """Read a table set; the suffix (.csv, .json, .yaml, .yml, each also with .gz) says how it is written.
 
     Raises DocumentError, naming the file and the field, or in a CSV the line and the column.
     """
-    _require_known_suffix(path.name, where=str(path))
+    _plain_path(path.name, where=str(path))
     return parse_table_set(read_text(path), name=path.name, where=str(path))
 
 
 def parse_table_set(text: str, *, name: str, where: str) -> TableSet:
     """Read a table set from text; the suffix of the file's name says how it is written. Raises DocumentError."""
-    _require_known_suffix(name, where=where)
-    path = Path(name)
+    path = _plain_path(name, where=where)
     if path.suffix.lower() == ".csv":
         return parse_csv(text, where=where, name=path.stem)
     return TableSet.from_data(parse_data(text, where=where, is_json=path.suffix.lower() == ".json"), where=where)
 
 
-def _require_known_suffix(name: str, *, where: str) -> None:
-    suffix = Path(name).suffix
-    if suffix.lower() not in SUFFIXES:
-        found = f"the suffix is {suffix!r}" if suffix else "it has no suffix"
+def _plain_path(name: str, *, where: str) -> Path:
+    """Return the name without the suffix of compressed files. Raises DocumentError if the rest tells no format."""
+    path = Path(name.removesuffix(COMPRESSED_SUFFIX))
+    if path.suffix.lower() not in SUFFIXES:
+        found = f"the suffix is {path.suffix!r}" if path.suffix else "it has no suffix"
         raise DocumentError(where, [f"is no table set that can be read: {found}, expected .csv, .json, .yaml or .yml"])
+    return path
 
 
 def parse_csv(text: str, *, where: str, name: str) -> TableSet:

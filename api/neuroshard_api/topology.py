@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from neuroshard_api.document import Document, Value
+from neuroshard_api.document import MAX_MEMORY_BYTES, Document, PositiveCount, Value
 
 
 class DeviceType(Value):
@@ -14,15 +14,15 @@ class DeviceType(Value):
     """Preset name such as ``h100-80gb``, or a name of your own."""
     product: Annotated[str, Field(min_length=1, max_length=128)]
     """Product name as the driver and the node label nvidia.com/gpu.product report it."""
-    memory_bytes: Annotated[int, Field(ge=1)]
+    memory_bytes: Annotated[int, Field(ge=1, le=MAX_MEMORY_BYTES)]
     """Device memory usable by a process."""
     memory_bandwidth_bytes_per_second: Annotated[float, Field(gt=0)]
     """Peak of the data sheet."""
-    cache_bytes: Annotated[int, Field(ge=0)]
+    cache_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)]
     """Last-level (L2) cache."""
     cache_bandwidth_bytes_per_second: Annotated[float, Field(gt=0)]
     """Read bandwidth of the last-level cache."""
-    num_multiprocessors: Annotated[int, Field(ge=1)]
+    num_multiprocessors: PositiveCount
     """Streaming multiprocessors (compute units)."""
     clock_hz: Annotated[float, Field(gt=0)]
     """Boost clock of the multiprocessors."""

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from neuroshard_api.bundle import Source
-from neuroshard_api.document import Document, DocumentError, Value
+from neuroshard_api.document import Count, Document, DocumentError, PositiveCount, Value
 from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
 from neuroshard_api.tables import DataType
 
@@ -13,7 +13,6 @@ DEFAULT_MODULE_PATH = "model.sparse_arch.embedding_bag_collection"
 """Where TorchRec's DLRMTrain, the usual argument of DistributedModelParallel, keeps its tables."""
 
 ComputeDevice = Literal["cuda", "cpu"]
-Count = Annotated[int, Field(ge=0)]
 
 
 class TorchRecShard(Value):
@@ -21,7 +20,7 @@ class TorchRecShard(Value):
 
     shard_offsets: tuple[Count, Count]
     """First row and first column."""
-    shard_sizes: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+    shard_sizes: tuple[PositiveCount, PositiveCount]
     """Rows and columns."""
     placement: Annotated[str, Field(pattern=r"^rank:\d+/(cpu|cuda:\d+)$")]
     """Global rank, then the device as the process of that rank sees it: ``rank:9/cuda:1`` on nodes of 8."""
@@ -51,9 +50,9 @@ class TorchRecPlan(Document):
     """Where the costs that the plan was chosen by come from."""
     predicted_ms: Annotated[float, Field(ge=0)]
     """Embedding part of one step under those costs."""
-    world_size: Annotated[int, Field(ge=1)]
+    world_size: PositiveCount
     """Processes to start, one per device."""
-    local_world_size: Annotated[int, Field(ge=1)]
+    local_world_size: PositiveCount
     """Processes per node."""
     modules: Annotated[dict[str, dict[str, TorchRecParameter]], Field(min_length=1)]
 

@@ -6,6 +6,7 @@ import sys
 import traceback
 
 from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.missing_package import missing_package
 
 OPTIONAL_PACKAGES = {
     "torch": "pretrain",
@@ -76,5 +77,4 @@ def _missing_package(error: ModuleNotFoundError) -> tuple[ExitCode, str] | None:
     package = (error.name or "").partition(".")[0]
     if package not in OPTIONAL_PACKAGES:
         return None
-    install = f"pip install 'neuroshard-operator[{OPTIONAL_PACKAGES[package]}]'"
-    return ExitCode.MISSING_PACKAGE, f"this command needs the package {package}, which is not installed; try {install}"
+    return ExitCode.MISSING_PACKAGE, missing_package(error, extra=OPTIONAL_PACKAGES[package])

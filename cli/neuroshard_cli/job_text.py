@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from neuroshard_api.job_status import Status, StepCost
+from neuroshard_api.step_cost import simulation_note
 from neuroshard_api.training_job import DLRMTrainingJob
 from neuroshard_planner.report.quantities import format_ms
 from neuroshard_planner.report.text import TextTable
@@ -64,8 +65,14 @@ def _costs(status: Status) -> RenderableType:
 
 
 def _facts(status: Status) -> Iterator[str]:
-    if status.cost is not None and status.cost.error_percent is not None:
-        yield f"measured is {status.cost.error_percent:+d} % of what was predicted"
+    cost = status.cost
+    if cost is not None and cost.error_percent is not None:
+        side = "above" if cost.error_percent >= 0 else "below"
+        yield f"measured is {abs(cost.error_percent)} % {side} what was predicted"
+    if cost is not None and cost.predicted is not None and cost.measured is not None:
+        note = simulation_note(cost.predicted, cost.measured)
+        if note is not None:
+            yield note
     if status.plan is not None and status.plan.config_map_ref is not None:
         found = f"{status.plan.algorithm or 'given'}, {status.plan.world_size or '?'} devices"
         yield f"plan: ConfigMap {status.plan.config_map_ref.name} ({found})"

@@ -34,7 +34,8 @@ def logs(
         started = {each.name.value.lower(): each.job_name for each in _stages(parsed(jobs.read(job))) if each.job_name}
         if not started or (stage and stage not in started):
             known = f"; there are logs of {', '.join(started)}" if started else ""
-            raise CommandError(f"{job}: no pod has run in stage {stage or 'any'}{known}; see `neuroshard status {job}`")
+            where = f"in stage {stage}" if stage else "yet"
+            raise CommandError(f"{job}: no pod has run {where}{known}; see `neuroshard status {job}`")
         wanted = stage or list(started)[-1]
         batch_job = started[wanted]
         assert batch_job, "those without were left out"

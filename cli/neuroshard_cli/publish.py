@@ -125,7 +125,8 @@ def read_files(results: Sequence[Path]) -> dict[str, bytes]:
         CommandError: two files have one name.
         ConfigMapTooLargeError: a file is larger than any that could fit when compressed.
     """
-    from neuroshard_api.config_map import LIMIT_BYTES, UNPACKED_LIMIT_BYTES, ConfigMapTooLargeError
+    from neuroshard_api.config_map import LIMIT_BYTES, ConfigMapTooLargeError
+    from neuroshard_api.document import UNPACKED_LIMIT_BYTES
 
     files: dict[str, bytes] = {}
     for result in results:

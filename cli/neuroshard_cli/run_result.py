@@ -92,9 +92,15 @@ def result_table(result: RunResult) -> "RenderableType":
 
 
 def _notes(result: RunResult) -> list[str]:
+    from neuroshard_api.step_cost import simulation_note
+
     notes = []
-    if result.measured is not None and result.error_percent is None:
-        notes.append("Measured on other devices than predicted for: the two cannot be compared.")
+    if result.measured is not None:
+        simulated = simulation_note(result.predicted, result.measured)
+        if simulated is not None:
+            notes.append(simulated)
+        elif result.error_percent is None:
+            notes.append("Measured on other devices than predicted for: the two cannot be compared.")
     if result.progress is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())
         notes.append(f"Trained {result.progress.step:,} steps{metrics}.")

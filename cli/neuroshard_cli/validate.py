@@ -47,19 +47,20 @@ def validate(
 
 def examine(path: Path) -> Finding:
     """Recognise a document by its suffix or its schema_version, and gather its problems."""
-    from neuroshard_api.document import DocumentError
+    from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError
     from neuroshard_planner.errors import BundleError
 
+    suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
     kind: str | None = None
     problems: Sequence[str]
     try:
         if path.is_dir():
             kind = "bundle"
             problems = _bundle_problems(path)
-        elif path.suffix.lower() == ".csv":
+        elif suffix == ".csv":
             kind = "table-set/v1"
             problems = _csv_problems(path)
-        elif path.suffix.lower() == ".jsonl":
+        elif suffix == ".jsonl":
             kind = "profile-record/v1"
             problems = _record_problems(path)
         else:

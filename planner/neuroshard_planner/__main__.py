@@ -9,14 +9,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from neuroshard_api.document import DocumentError
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.missing_package import missing_package
 
-from neuroshard_planner.costs.bundle_store import CostBundle, bundled_bundle, bundled_names, load_bundle
-from neuroshard_planner.errors import PlannerError
-from neuroshard_planner.search import plan
+if TYPE_CHECKING:
+    from neuroshard_planner.costs.bundle_store import CostBundle
 
 
 def main(arguments: Sequence[str] | None = None) -> ExitCode:
@@ -26,6 +25,19 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     parser.add_argument("--bundle", type=Path, required=True, help="directory of the cost models, or a bundled device")
     parser.add_argument("--out", type=Path, required=True, help="where the plan is written")
     options = parser.parse_args(arguments)
+    try:
+        return _run(options)
+    except ModuleNotFoundError as error:
+        return _failed(missing_package(error, extra="planner"), ExitCode.MISSING_PACKAGE)
+
+
+def _run(options: argparse.Namespace) -> ExitCode:
+    from neuroshard_api.document import DocumentError
+    from neuroshard_api.request import PlanRequest
+
+    from neuroshard_planner.errors import PlannerError
+    from neuroshard_planner.search import plan
+
     try:
         found = plan(PlanRequest.read(options.request), bundle=_bundle(options.bundle))
         scratch = options.out.with_name(f".{options.out.name}.{os.getpid()}")
@@ -41,8 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     return ExitCode.OK
 
 
-def _bundle(path: Path) -> CostBundle:
+def _bundle(path: Path) -> "CostBundle":
     """Return the bundle of a directory, or the one that comes with the planner for a device of that name."""
+    from neuroshard_planner.costs.bundle_store import bundled_bundle, bundled_names, load_bundle
+
     is_device = not path.exists() and str(path) in bundled_names()
     return bundled_bundle(str(path)) if is_device else load_bundle(path)
 

@@ -9,7 +9,7 @@ from neuroshard_api.plan import DeviceMemory, Plan, ShardingType, TablePlacement
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import DIM_MULTIPLE, Table
 
-from neuroshard_planner.constraints import BoolArray, Unit, allowed_devices, resolve_units
+from neuroshard_planner.constraints import BoolArray, Unit, allowed_devices, most_shards, resolve_units
 from neuroshard_planner.costs.shards import IndexArray
 from neuroshard_planner.emission import tables_memory
 from neuroshard_planner.errors import PlanError, RequestError
@@ -180,11 +180,9 @@ def _unit_problems(plan: Plan, unit: Unit, allowed: Sequence[int] | None) -> Ite
             )
         if len(unit.tables) > 1:
             continue
-        if len(placement.shards) > _most_shards(plan.request, placement.name):
-            yield (
-                f"{path}: {placement.name!r} has {len(placement.shards)} shards, the constraints allow "
-                f"{_most_shards(plan.request, placement.name)}"
-            )
+        most = most_shards(plan.request.constraints, placement.name)
+        if most is not None and len(placement.shards) > most:
+            yield f"{path}: {placement.name!r} has {len(placement.shards)} shards, the constraints allow {most}"
         narrowest = min(shard.num_columns for shard in placement.shards)
         if narrowest < unit.min_shard_width:
             yield (
@@ -196,12 +194,6 @@ def _unit_problems(plan: Plan, unit: Unit, allowed: Sequence[int] | None) -> Ite
     if len(members) > 1 and (len(places) > 1 or any(len(member.shards) > 1 for member in members)):
         names = ", ".join(repr(member.name) for member in members[:5])
         yield f"tables[{unit.tables[0]}].shards: {names} must be whole on one device, found {_listed(sorted(places))}"
-
-
-def _most_shards(request: PlanRequest, name: str) -> float:
-    own = request.constraints.tables.get(name)
-    limits = [request.constraints.max_shards_per_table, None if own is None else own.max_shards]
-    return min((limit for limit in limits if limit is not None), default=float("inf"))
 
 
 def _memory_problems(plan: Plan) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.request import PlanRequest, TableConstraints
+from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
 from numpy.typing import NDArray
 
 from neuroshard_planner.errors import RequestError
@@ -54,17 +54,23 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
             continue
         own = constraints.tables.get(table.name, _FREE)
         width = own.min_shard_width or constraints.min_shard_width
-        limits = [table.embedding_dim // width, constraints.max_shards_per_table, own.max_shards]
+        most = most_shards(constraints, table.name)
+        by_width = table.embedding_dim // width
         units.append(
             Unit(
                 tables=(index,),
                 num_rows=table.num_embeddings,
                 num_columns=table.embedding_dim,
                 min_shard_width=min(width, table.embedding_dim),
-                max_shards=max(1, min(limit for limit in limits if limit is not None)),
+                max_shards=max(1, by_width if most is None else min(most, by_width)),
             )
         )
     return tuple(units)
+
+
+def most_shards(constraints: Constraints, name: str) -> int | None:
+    """Return how many shards a table may have: what it says itself, or else what holds for all. None: any number."""
+    return constraints.tables.get(name, _FREE).max_shards or constraints.max_shards_per_table
 
 
 def allowed_devices(request: PlanRequest, units: Sequence[Unit]) -> BoolArray | None:

@@ -205,18 +205,20 @@ def _constraints(plan: Plan, unit: Unit, names: Sequence[str]) -> Sequence[str]:
     sentences = []
     if len(names) > 1:
         sentences.append(f"a co-located group of {len(names)} tables is placed whole on one device: {_listed(names)}")
+    most_of_all = constraints.max_shards_per_table
     for name in names:
         own = constraints.tables.get(name)
         if own is not None and own.devices is not None:
             sentences.append(f"constraints.tables.{name}.devices: only on {_devices(own.devices)}")
         if own is not None and own.max_shards is not None:
             sentences.append(f"constraints.tables.{name}.max_shards: at most {own.max_shards}")
+            most_of_all = None
         if own is not None and own.min_shard_width is not None:
             sentences.append(f"constraints.tables.{name}.min_shard_width: {own.min_shard_width} columns or more")
     if constraints.forbidden_devices:
         sentences.append(f"constraints.forbidden_devices: not on {_devices(constraints.forbidden_devices)}")
-    if constraints.max_shards_per_table is not None:
-        sentences.append(f"constraints.max_shards_per_table: at most {constraints.max_shards_per_table}")
+    if most_of_all is not None:
+        sentences.append(f"constraints.max_shards_per_table: at most {most_of_all}")
     if unit.max_shards == 1 and len(names) == 1:
         sentences.append(f"it cannot be split: {unit.num_columns} columns, at least {unit.min_shard_width} per shard")
     return sentences

@@ -6,28 +6,32 @@ Ends with the exit codes of the ``neuroshard`` command; a failure says one sente
 import sys
 from collections.abc import Sequence
 
-import typer
-from neuroshard_api.document import DocumentError
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_planner.errors import PlannerError
-from typer.exceptions import TyperException
-
-from neuroshard_profiler.commands import COMMANDS
-from neuroshard_profiler.errors import ProfilerError
-
-app = typer.Typer(name="neuroshard_profiler", rich_markup_mode=None, add_completion=False)
-for each in COMMANDS:
-    app.command()(each)
+from neuroshard_api.missing_package import missing_package
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
-        code = app(
-            list(sys.argv[1:] if arguments is None else arguments) or ["--help"],
-            prog_name="python -m neuroshard_profiler",
-            standalone_mode=False,
-        )
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except ModuleNotFoundError as error:
+        return _failed(missing_package(error, extra="profiler"), ExitCode.MISSING_PACKAGE)
+
+
+def _run(arguments: list[str]) -> int:
+    import typer
+    from neuroshard_api.document import DocumentError
+    from neuroshard_planner.errors import PlannerError
+    from typer.exceptions import TyperException
+
+    from neuroshard_profiler.commands import COMMANDS
+    from neuroshard_profiler.errors import ProfilerError
+
+    app = typer.Typer(name="neuroshard_profiler", rich_markup_mode=None, add_completion=False)
+    for each in COMMANDS:
+        app.command()(each)
+    try:
+        code = app(arguments or ["--help"], prog_name="python -m neuroshard_profiler", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("interrupted", ExitCode.INTERRUPTED)
     except (PlannerError, ProfilerError) as error:

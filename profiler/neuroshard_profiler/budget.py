@@ -31,6 +31,8 @@ class Budget:
     min_records: int = 0
     """Time alone does not end it before there are so many: fewer could not be fitted."""
     clock: Callable[[], float] = time.monotonic
+    earlier_seconds: float = 0.0
+    """Spent before the start, by runs that were stopped."""
     started: float = field(default=-1.0)
     """On the clock; the default is now."""
 
@@ -40,8 +42,8 @@ class Budget:
 
     @property
     def elapsed_seconds(self) -> float:
-        """Seconds since the start."""
-        return self.clock() - self.started
+        """Seconds since the start, and those spent before it."""
+        return self.earlier_seconds + self.clock() - self.started
 
     def is_spent(self, num_records: int) -> bool:
         """Tell whether the part is over with so many records in the file."""

@@ -35,7 +35,7 @@ def collect_communication(
         job: the job's tables, whose columns half of the samples have. None: samples that are spread widely, only.
         device: what each rank drives.
         job_batch_size_per_device: of these samples.
-        budget_seconds: from when all ranks have met.
+        budget_seconds: from when all ranks have met; what earlier runs spent on the file's records counts.
         max_records: of the file. None: time ends it, once there are enough for a fit of both directions.
         seed: of the samples.
         on_record: called on rank 0.
@@ -52,7 +52,12 @@ def collect_communication(
         first, links = _agreed(len(earlier), (known.intra_node, known.inter_node) if known else None)
         intra, inter = links or ranks.links()
         environment = device.environment(("fbgemm-gpu", "fbgemm-gpu-cpu"))
-        budget = Budget(seconds=budget_seconds, max_records=max_records, min_records=2 * MIN_RECORDS)
+        budget = Budget(
+            seconds=budget_seconds,
+            max_records=max_records,
+            min_records=2 * MIN_RECORDS,
+            earlier_seconds=file.elapsed_seconds if file else 0.0,  # rank 0 alone decides when it is spent
+        )
         link = intra or inter
         assert link is not None, "two ranks span a level"
         # A level that the ranks do not span takes the other's numbers; they cannot matter.
@@ -77,6 +82,7 @@ def collect_communication(
                         device_ms=times.device_ms,
                         spread=times.spread,
                         num_repeats=times.num_repeats,
+                        elapsed_seconds=budget.elapsed_seconds,
                         environment=environment,
                     )
                 )

@@ -36,6 +36,7 @@ def simulate_communication(
                 source=f"simulated:{device.product}",
                 communication=sample,
                 device_ms=tuple(float(each) for each in device_ms),
+                elapsed_seconds=budget.elapsed_seconds,
             )
         )
 

@@ -29,7 +29,9 @@ _Device = Annotated[DeviceChoice | None, typer.Option(help="What it is timed on.
 _DeviceType = Annotated[
     str | None, typer.Option(help="A device of `neuroshard devices`: what is simulated, or what the GPU is.")
 ]
-_Budget = Annotated[str, typer.Option(help="Time for measurements, such as 45s, 10m or 2h.")]
+_Budget = Annotated[
+    str, typer.Option(help="Time for measurements, earlier ones of the folder included: 45s, 10m or 2h.")
+]
 _MaxRecords = Annotated[
     int | None, typer.Option(min=1, help="Most records of each kind. Default: what the budget allows; simulated: 256.")
 ]

@@ -41,7 +41,8 @@ def collect_compute(
     while not budget.is_spent(len(file.records)):
         index = len(file.records)
         sample = draw_compute_sample(space, np.random.default_rng([seed, _COMPUTE_STREAM, index]))
-        file.append(_measured(backend, sample, seed=index, repeats=repeats or Repeats()))
+        record = _measured(backend, sample, seed=index, repeats=repeats or Repeats())
+        file.append(record.model_copy(update={"elapsed_seconds": budget.elapsed_seconds}))
         on_record(len(file.records))
 
 

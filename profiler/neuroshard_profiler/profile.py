@@ -46,7 +46,7 @@ _LOG_TAIL_LINES = 15
 def profile(
     settings: ProfileSettings, *, progress: Progress | None = None, say: Callable[[str], None] = lambda _: None
 ) -> FitReport:
-    """Measure, describe and fit. A run in a folder that holds records goes on with them and has its budget anew.
+    """Measure, describe and fit. A folder that holds records is gone on with, with what they left of the budget.
 
     Writes ``records/*.jsonl``, ``hardware.json``, ``topology.json`` (the job's devices) and ``bundle/`` below
     ``settings.out``.
@@ -126,10 +126,15 @@ def measure_compute(
         job=settings.tables(),
         job_batch_size=settings.global_batch_size,
     )
-    budget = Budget(seconds=budget_seconds, max_records=settings.max_records, min_records=MIN_RECORDS)
-    bar = BudgetBar(progress, "compute", budget)
     repeats = _SIMULATED_REPEATS if backend.kind == "simulated" else None
     with RecordsFile(path, source=backend.source) as file:
+        budget = Budget(
+            seconds=budget_seconds,
+            max_records=settings.max_records,
+            min_records=MIN_RECORDS,
+            earlier_seconds=file.elapsed_seconds,
+        )
+        bar = BudgetBar(progress, "compute", budget)
         collect_compute(backend, space, file, budget=budget, seed=settings.seed, repeats=repeats, on_record=bar.update)
 
 
@@ -142,7 +147,6 @@ def _measure_communication(
     settings: ProfileSettings, backend: Backend, path: Path, budget_seconds: float, progress: Progress
 ) -> None:
     num_processes = settings.num_processes or 1
-    budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
     if settings.preset is not None and backend.kind == "simulated":
         space = CommunicationSpace(
             num_nodes=settings.num_nodes,
@@ -154,8 +158,12 @@ def _measure_communication(
         )
         if num_processes * settings.num_nodes > 1:
             with RecordsFile(path, source=backend.source) as file:
+                budget = Budget(
+                    seconds=budget_seconds, max_records=settings.max_records, earlier_seconds=file.elapsed_seconds
+                )
                 simulate_communication(settings.preset.device, space, file, budget=budget, seed=settings.seed)
     elif num_processes > 1:
+        budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
         bar = BudgetBar(progress, "all-to-all", budget)
         run_ranks(_ranks_command(settings, backend, path, budget), path, budget, bar)
 

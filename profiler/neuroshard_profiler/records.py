@@ -44,6 +44,11 @@ class RecordsFile:
         """All records of the file, those of samples that ran out of memory too."""
         return tuple(self._records)
 
+    @property
+    def elapsed_seconds(self) -> float:
+        """Time that was spent on these records; 0 where none of them says it."""
+        return max((record.elapsed_seconds or 0.0 for record in self._records), default=0.0)
+
     def append(self, record: ProfileRecord) -> None:
         """Write one record in one piece, so that a kill of this process loses at most the sample in flight."""
         line = record.model_dump_json(exclude_none=True) + "\n"

@@ -1,12 +1,13 @@
 """What holds for every document: strict, versioned, frozen, read with errors that name the place."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.document import Document, DocumentError, parse_data
+from neuroshard_api.document import Document, DocumentError, field_path, parse_data
 from neuroshard_api.request import Constraints
 from neuroshard_api.schemas import DOCUMENTS
 from neuroshard_api.tables import TableSet
@@ -122,6 +123,32 @@ def test_truncated_json_names_line_and_column(example: Document) -> None:
 def test_what_is_no_mapping_is_refused(data: object, found: str) -> None:
     """The message says what kind of value stands there instead."""
     assert problems_of(TableSet, data).endswith(f"found {found}")
+
+
+Place = tuple[int | str, ...]
+
+
+def integers(data: object, place: Place = ()) -> Iterator[Place]:
+    """Give the place of every integer in plain data, but for notes of any type."""
+    if type(data) is int:
+        yield place
+    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in entries:
+        if key != "training":
+            yield from integers(value, (*place, key))
+
+
+@each_document
+def test_an_integer_of_more_than_64_bits_is_refused_by_name(example: Document) -> None:
+    """Whoever computes with it would overflow."""
+    for place in integers(data_of(example)):
+        data: Any = data_of(example)
+        part = data
+        for key in place[:-1]:
+            part = part[key]
+        part[place[-1]] = 2**63
+
+        assert f"file.json: {field_path(place)}: input should be less than" in problems_of(type(example), data)
 
 
 def test_every_fault_is_named_with_its_path() -> None:

@@ -1,7 +1,7 @@
 """Plan requests, constraints and search settings."""
 
 import pytest
-from builders import data_with, request, table
+from builders import data_with, request, table, topology
 from hypothesis import given, settings
 from neuroshard_api.document import DocumentError
 from neuroshard_api.request import Constraints, PlanRequest
@@ -37,6 +37,8 @@ def test_the_global_batch_spans_all_devices() -> None:
         ("search.beam_width", 0),
         ("search.seed", -1),
         ("search.work_budget", 0),
+        ("memory.dense_bytes", 2**53 + 1),
+        ("constraints.max_memory_bytes_per_device", 2**53 + 1),
         ("constraints.min_shard_width", 6),
         ("constraints.forbidden_devices", [-1]),
         ("constraints.max_shards_per_table", 0),
@@ -51,6 +53,14 @@ def test_a_bad_setting_is_refused_by_name(path: str, value: object) -> None:
         PlanRequest.from_data(data_with(request(), path, value))
 
     assert str(caught.value).startswith(f"document: {path}")
+
+
+def test_a_batch_of_more_samples_than_memory_can_be_counted_for_is_refused() -> None:
+    """Devices and samples per device are possible each, their product is not."""
+    data = data_with(request(topology=topology(8192, num_nodes=2)), "batch_size_per_device", 2**24)
+
+    with pytest.raises(DocumentError, match=r"batch_size_per_device: 16,777,216 samples on each of 8,192 devices"):
+        PlanRequest.from_data(data)
 
 
 def test_a_request_with_bad_tables_names_the_table() -> None:

@@ -1,9 +1,10 @@
 """The cost of a step in the words of a job's status."""
 
 import builders
+import pytest
 from neuroshard_api.plan import BaselineCost
 from neuroshard_api.request import Algorithm
-from neuroshard_api.step_cost import baseline_cost, error_percent, measured_cost, predicted_cost
+from neuroshard_api.step_cost import baseline_cost, error_percent, measured_cost, predicted_cost, simulation_note
 
 
 def test_predicted_is_the_slowest_device_in_microseconds() -> None:
@@ -72,3 +73,26 @@ def test_the_error_is_measured_above_predicted_in_percent() -> None:
         return error_percent(predicted.model_copy(update={"total_microseconds": total}), measured)
 
     assert (error_of(2000), error_of(5000), error_of(0), error_of(None)) == (100, -20, None, None)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "is_said"),
+    [
+        ("simulated:NVIDIA-H100", "cpu:Xeon", True),
+        ("simulated:NVIDIA-H100", "measured:NVIDIA-H100", True),
+        ("simulated:NVIDIA-H100", "simulated:NVIDIA-H100", False),
+        ("cpu:Xeon", "cpu:Xeon", False),
+        ("simulated:NVIDIA-H100", None, False),
+    ],
+)
+def test_a_simulated_prediction_of_real_steps_is_told_in_words(
+    predicted: str, measured: str | None, *, is_said: bool
+) -> None:
+    """Its error may be thousands of percent, and is the simulation's alone."""
+    note = simulation_note(
+        predicted_cost(builders.plan()).model_copy(update={"source": predicted}),
+        measured_cost(builders.step_report()).model_copy(update={"source": measured}),
+    )
+
+    assert (note is not None) is is_said
+    assert note is None or (predicted in note and str(measured) in note)

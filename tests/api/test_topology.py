@@ -26,6 +26,8 @@ def test_devices_are_counted_over_all_nodes() -> None:
         ("num_nodes", 0),
         ("devices_per_node", -1),
         ("device.memory_bytes", 0),
+        ("device.memory_bytes", 2**53 + 1),
+        ("device.cache_bytes", 2**53 + 1),
         ("device.memory_bandwidth_bytes_per_second", 0.0),
         ("device.clock_hz", -1.0),
         ("device.name", ""),

@@ -127,7 +127,8 @@ def test_the_status_tells_stages_costs_and_the_last_failure(neuroshard: Any, kub
     assert ["predicted", "41.2", "22.1", "-", "-", "simulated:h100-80gb"] in lines
     assert ["baseline", "50.3", "-", "-", "-", "SizeLookupGreedy"] in lines
     assert ["measured", "43.9", "-", "-", "-", "cpu:test"] in lines
-    assert "measured is +6 % of what was predicted" in result.out
+    assert "measured is 6 % above what was predicted" in result.out
+    assert "Predicted by simulated cost models (simulated:h100-80gb), measured on a real device" in result.out
     assert "plan: ConfigMap job-plan-1 (NeuroShard, 16 devices)" in result.out
     assert "trainer: 45 % done, auc 0.71" in result.out
     assert "last failure: OOMKilled of pod job-worker-0-1 on n1, exit code 137" in result.out
@@ -155,6 +156,14 @@ def test_watching_ends_with_the_job(neuroshard: Any, kubectl: Kubectl, stage: st
 
     assert result.code == code
     assert result.out.splitlines()[0].endswith(f" job: {stage} (Because)")
+
+
+def test_a_job_without_pods_has_no_logs(neuroshard: Any, kubectl: Kubectl) -> None:
+    """It is new, or the operator does not run."""
+    result = neuroshard("logs", submitted(kubectl), "--namespace", kubectl.namespace)
+
+    assert (result.code, result.out) == (2, "")
+    assert "error: job: no pod has run yet; see `neuroshard status job`" in result.err
 
 
 def test_logs_need_a_stage_that_has_run(neuroshard: Any, kubectl: Kubectl) -> None:

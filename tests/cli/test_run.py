@@ -114,11 +114,12 @@ def test_the_table_at_the_end_is_for_people(runs: Runs) -> None:
 
     for word in ("predicted", "measured", "best baseline", "simulated:NVIDIA-H100", "measured:NVIDIA-H100"):
         assert word in out
+    assert "Predicted by simulated cost models" in out
 
 
 def test_measured_elsewhere_is_not_compared(runs: Runs) -> None:
-    """A CPU's time says nothing of a prediction for a GPU."""
-    (runs.folder / "report.json").write_text(builders.step_report(source="cpu:any").to_json(), encoding="utf-8")
+    """The time of one device says nothing of a prediction for another; simulated ones are told apart."""
+    (runs.folder / "report.json").write_text(builders.step_report(source="simulated:any").to_json(), encoding="utf-8")
 
     result = runs.train()
 

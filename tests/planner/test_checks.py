@@ -150,6 +150,15 @@ DAMAGE: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: constrained(Constraints(max_shards_per_table=2), (0, 0, 20), (1, 20, 20), (2, 40, 24)),
         "tables[0].shards: 'a' has 3 shards, the constraints allow 2",
     ),
+    "too many shards for what the table says itself": (
+        lambda: constrained(
+            Constraints(max_shards_per_table=3, tables={"a": TableConstraints(max_shards=2)}),
+            (0, 0, 20),
+            (1, 20, 20),
+            (2, 40, 24),
+        ),
+        "tables[0].shards: 'a' has 3 shards, the constraints allow 2",
+    ),
     "too narrow": (
         lambda: constrained(Constraints(min_shard_width=16), (0, 0, 12), (1, 12, 52)),
         "tables[0].shards: 'a' has a shard of 12 columns",

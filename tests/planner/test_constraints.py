@@ -36,14 +36,14 @@ def test_a_free_table_may_be_split_down_to_four_columns() -> None:
         pytest.param(
             Constraints(max_shards_per_table=3, tables={"user": TableConstraints(max_shards=5)}),
             4,
-            3,
-            id="most shards of any table hold beside a table's own",
+            5,
+            id="own shards go before all's",
         ),
         pytest.param(Constraints(tables={"user": TableConstraints(max_shards=1)}), 4, 1, id="whole"),
     ],
 )
 def test_widths_and_counts_bound_the_shards_of_a_table(constraints: Constraints, width: int, shards: int) -> None:
-    """The tightest of minimum width and most shards holds."""
+    """The tighter of minimum width and most shards holds; of each, the table's own goes before that of all tables."""
     (unit,) = resolve_units(request(table(embedding_dim=128), constraints=constraints))
 
     assert (unit.min_shard_width, unit.max_shards) == (width, shards)

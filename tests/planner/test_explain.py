@@ -103,6 +103,15 @@ def test_obstacles_and_constraints_are_named() -> None:
     assert big.verdict.startswith("stays on device 1: nothing else is possible")
 
 
+def test_what_a_table_says_of_its_shards_stands_in_place_of_what_all_tables_are_told() -> None:
+    """A sentence that does not hold for the table would mislead."""
+    own = {"t3": TableConstraints(max_shards=2)}
+    plan, bundle = planned(request_of(constraints=Constraints(max_shards_per_table=1, tables=own)))
+
+    assert explain_table(plan, "t3", bundle=bundle).constraints == ("constraints.tables.t3.max_shards: at most 2",)
+    assert "constraints.max_shards_per_table: at most 1" in explain_table(plan, "t2", bundle=bundle).constraints
+
+
 def test_a_group_is_explained_as_one() -> None:
     """A co-located table names the tables that go with it; it is never split."""
     plan, bundle = planned(request_of(constraints=Constraints(colocate=(("t1", "t3"),))))

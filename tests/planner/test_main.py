@@ -6,9 +6,10 @@ from pathlib import Path
 
 import builders
 import pytest
+from mounts import mounted
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.request import Algorithm, PlanRequest
 from neuroshard_planner.__main__ import main
 from neuroshard_planner.costs.bundle_store import bundled_root, load_bundle
 from neuroshard_planner.search import plan
@@ -36,6 +37,21 @@ def test_it_writes_the_plan_that_the_search_finds(request_file: Path) -> None:
 
     expected = plan(PlanRequest.read(request_file), bundle=load_bundle(BUNDLE)).to_json()
     assert request_file.with_name("plan.json").read_text(encoding="utf-8") == expected
+
+
+def test_a_large_request_and_bundle_are_read_as_their_config_maps_hold_them(tmp_path: Path) -> None:
+    """Compressed, since they are above half a megabyte; the plan is the one of the plain files."""
+    tables = builders.tables(1500, num_embeddings=1000, reuse_histogram=(0.5, *[1 / 32] * 16))
+    request = builders.request(*tables, algorithm=Algorithm.DIM_GREEDY)
+    files = {path.name: path.read_bytes() for path in BUNDLE.iterdir()} | {"notes.txt": b"note\n" * 100_000}
+    folder = mounted({"request.json": request.to_json().encode()}, tmp_path / "request")
+    bundle = mounted(files, tmp_path / "bundle")
+    assert [path.name for path in folder.iterdir()] == ["request.json.gz"]
+    assert (bundle / "weights.safetensors.gz").exists()
+
+    out = tmp_path / "plan.json"
+    assert planned(folder / "request.json.gz", bundle=bundle, out=out) == ExitCode.OK
+    assert out.read_text(encoding="utf-8") == plan(request, bundle=load_bundle(BUNDLE)).to_json()
 
 
 def test_it_leaves_nothing_else_behind(request_file: Path) -> None:

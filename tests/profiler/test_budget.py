@@ -44,3 +44,15 @@ def test_a_budget_ends_by_time_or_by_records() -> None:
     assert not Budget(seconds=0, min_records=2, clock=clock).is_spent(1)
     assert Budget(seconds=0, min_records=2, clock=clock).is_spent(2)
     assert budget.share_spent(0) == 1.0
+
+
+def test_what_earlier_runs_spent_is_spent() -> None:
+    """Of the time, and on the bar."""
+    clock = Clock()
+    budget = Budget(seconds=10, earlier_seconds=6, clock=clock)
+    assert budget.share_spent(0) == pytest.approx(0.6)
+    assert not budget.is_spent(0)
+
+    clock.now += 4
+    assert budget.elapsed_seconds == 10
+    assert budget.is_spent(0)

@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import table_set
+from builders import job, table_set, tables
+from mounts import mounted
 from neuroshard_api.document import read_data
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.job_request import plan_request
+from neuroshard_api.records import ProfileRecord
 from neuroshard_api.stage_commands import profiler_command
 from neuroshard_api.topology import Topology
 from neuroshard_api.training_job import DLRMTrainingJob
@@ -20,6 +22,7 @@ from neuroshard_planner.costs.bundle_store import load_bundle
 from neuroshard_planner.costs.records_store import read_records
 from neuroshard_planner.search import plan
 from neuroshard_profiler.__main__ import main
+from neuroshard_profiler.fit import MIN_RECORDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIMULATED = ("--backend", "simulated", "--device-type", "h100-80gb")
@@ -78,7 +81,44 @@ def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
     for target in (path, whole):
         options = ["--max-records", str(finished), "--out", str(target)]
         assert main(["collect-compute", *SIMULATED, *options]) == ExitCode.OK
-    assert path.read_bytes() == whole.read_bytes()
+    assert [record.model_copy(update={"elapsed_seconds": None}) for record in read_records(path)] == [
+        record.model_copy(update={"elapsed_seconds": None}) for record in read_records(whole)
+    ]
+
+
+def test_a_run_that_goes_on_has_what_is_left_of_the_budget(tmp_path: Path) -> None:
+    """Where nothing is left, it measures no more than what a fit needs."""
+    path = tmp_path / "compute.jsonl"
+    command = ["collect-compute", *SIMULATED, "--out", str(path), "--budget", "1h"]
+    assert main([*command, "--max-records", "3"]) == ExitCode.OK
+    *others, last = path.read_text(encoding="utf-8").splitlines()
+    spent = ProfileRecord.from_json(last).model_copy(update={"elapsed_seconds": 3600.5})
+    path.write_text("\n".join([*others, spent.model_dump_json(exclude_none=True), ""]), encoding="utf-8")
+
+    assert main([*command, "--max-records", "1000"]) == ExitCode.OK
+    elapsed = [record.elapsed_seconds or 0.0 for record in read_records(path)]
+    assert len(elapsed) == MIN_RECORDS
+    assert elapsed[2] == 3600.5
+    assert elapsed[2:] == sorted(elapsed[2:])
+
+
+def test_a_job_and_large_tables_are_read_as_their_config_map_holds_them(tmp_path: Path) -> None:
+    """The tables compressed, since they are above half a megabyte; the records are those of the plain files."""
+    members = table_set(*tables(1500, reuse_histogram=(0.5, *[1 / 32] * 16)))
+    text = job("job", profiler={"deviceType": "h100-80gb"}).model_dump_json(by_alias=True, exclude_none=True)
+    folder = mounted({"job.json": text.encode(), "tables.json": members.to_json().encode()}, tmp_path / "files")
+    assert sorted(path.name for path in folder.iterdir()) == ["job.json", "tables.json.gz"]
+    plain = tmp_path / "tables.json"
+    plain.write_text(members.to_json(), encoding="utf-8")
+
+    measured = []
+    for file in (folder / "tables.json.gz", plain):
+        out = tmp_path / f"profile-of-{file.name}"
+        options = ["--tables", str(file), "--out", str(out), "--backend", "simulated", "--max-records", "12"]
+        assert main(["profile", str(folder / "job.json"), *options]) == ExitCode.OK
+        records = read_records(out / "records" / "compute.jsonl")
+        measured.append([record.compute for record in records])
+    assert measured[0] == measured[1]
 
 
 @pytest.mark.torch

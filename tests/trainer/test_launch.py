@@ -19,13 +19,23 @@ class Failure:
 @pytest.mark.parametrize(
     ("failures", "expected"),
     [
-        ([Failure(7), Failure(-9)], 137),
+        ([Failure(7), Failure(-9, 1)], 137),
+        ([Failure(7), Failure(-9, 30)], 7),
+        ([Failure(7), Failure(1, 30)], 1),
         ([Failure(2, 5), Failure(6, 4)], 6),
         ([Failure(7), Failure(7)], 7),
         ([Failure(-15), Failure(143)], 143),
         ([Failure(-15), Failure(1)], 1),
     ],
-    ids=["one killed", "first by time", "all lost a peer elsewhere", "all stopped", "one has a bug"],
+    ids=[
+        "one killed",
+        "one killed by torchrun",
+        "one late",
+        "first by time",
+        "all lost a peer elsewhere",
+        "all stopped",
+        "one has a bug",
+    ],
 )
 def test_the_exit_code_is_that_of_the_cause(failures: list[Any], expected: int) -> None:
     """Processes that end because another one did say nothing of the cause."""

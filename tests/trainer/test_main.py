@@ -1,12 +1,15 @@
 """The trainer as a command, on a process group of one."""
 
+import hashlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 import torch.distributed as dist
+from mounts import mounted
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.step_report import StepReport
@@ -89,6 +92,32 @@ def test_a_continued_run_ends_as_one_that_was_not_stopped(run: Run, tmp_path: Pa
 
     assert weights_hash(tmp_path / "run") == weights_hash(tmp_path / "whole")
     assert progress(tmp_path / "run").metrics["auc"] == progress(tmp_path / "whole").metrics["auc"]
+
+
+@pytest.mark.slow
+def test_a_large_plan_is_read_as_its_config_map_holds_it(run: Run, tmp_path: Path) -> None:
+    """Compressed, since it is above half a megabyte; reports name it by the hash of the plan itself."""
+    name = "a_name_as_long_as_some_that_data_pipelines_give_to_crossed_and_hashed_features_of_items_users_and_sessions"
+    tables = [
+        builders.table(
+            f"{name}_{index}",
+            num_embeddings=8,
+            embedding_dim=4,
+            feature_names=(f"{name}_{index}_clicked", f"{name}_{index}_bought"),
+            reuse_histogram=(0.3, *[0.7 / 16] * 16),
+        )
+        for index in range(500)
+    ]
+    text = plan_of(tables=tables).to_json().encode()
+    folder = mounted({"plan.json": text}, tmp_path / "plan")
+    assert [path.name for path in folder.iterdir()] == ["plan.json.gz"]
+
+    code = run("--plan", str(folder / "plan.json.gz"), tables=tables, data={"numSamples": 16, "validationPercent": 0})
+
+    assert code == ExitCode.OK
+    live = LiveSharding.read(tmp_path / "run" / "live-sharding.json")
+    assert live.plan_sha256 == hashlib.sha256(text).hexdigest()
+    assert len(live.tables) == 500
 
 
 def damage_bytes(folder: Path) -> None:

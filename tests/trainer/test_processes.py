@@ -24,6 +24,7 @@ from neuroshard_api.torchrec_plan import TorchRecPlan
 from neuroshard_planner.search import plan as search
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.plan_adapter import load_sharding_plan
+from processes import has_ended
 from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
 
 pytestmark = pytest.mark.timeout(400)  # seconds where nothing else runs, minutes on a machine that is busy
@@ -43,11 +44,21 @@ FOUR_PROCESSES: Mapping[str, Cuts] = {
     "repeated-rank": {"user": ((2, 4), (0, 8), (2, 20)), "country": ((3, 4), (3, 12))},
 }
 
+LAUNCH = """
+import sys
+from neuroshard_trainer.launch import main
+from torch.distributed.elastic.multiprocessing.api import PContext
+
+PContext.close.__defaults__ = (None, 2)
+sys.exit(main(sys.argv[1:]))
+"""
+"""The launcher, which gives processes 2 s to end behind the first failure; torchrun gives them 30 s."""
+
 
 @contextmanager
 def processes(count: int, *arguments: str | Path, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     """Start processes that write to one pipe; none of them outlives the block."""
-    command = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node", str(count)]
+    command = [sys.executable, "-c", LAUNCH, "--standalone", "--nproc-per-node", str(count)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1", **variables}
     started = subprocess.Popen(
         [*command, *map(str, arguments)],
@@ -122,10 +133,18 @@ SPEC: Mapping[str, Any] = {
 }
 
 
-def options(folder: Path, *, cuts: Cuts, world_size: int, run_dir: str, **training: Any) -> list[str]:
+def options(
+    folder: Path,
+    *,
+    cuts: Cuts,
+    world_size: int,
+    run_dir: str,
+    rendezvous: Mapping[str, Any] | None = None,
+    **training: Any,
+) -> list[str]:
     """Write job and plan, and return the trainer's arguments; a step is 16 samples of all ranks together."""
     model = {**SPEC["model"], "batchSizePerDevice": 16 // world_size}
-    spec = {**SPEC, "model": model, "training": {**SPEC["training"], **training}}
+    spec = {**SPEC, "model": model, "training": {**SPEC["training"], **training}, "rendezvous": rendezvous or {}}
     job = write_job(folder, job_data(world_size=world_size, **spec))
     plan = write_plan(folder, plan_of(cuts, world_size=world_size))
     return [str(job), "--plan", str(plan), "--run-dir", str(folder / run_dir)]
@@ -201,3 +220,19 @@ def test_the_others_end_when_a_rank_is_killed(tmp_path: Path) -> None:
     assert started.returncode == 128 + signal.SIGKILL, printed
     (sentence,) = [line for line in printed.splitlines() if line.startswith("error: rank 0")]
     assert re.search(r"behind step \d+ another process was gone or did not answer", sentence)
+
+
+@pytest.mark.slow
+def test_all_end_when_a_rank_hangs(tmp_path: Path) -> None:
+    """The others with a sentence after the timeout, then the launcher, and by it the one that hangs."""
+    arguments = options(tmp_path, cuts={}, world_size=2, run_dir="run", rendezvous={"timeoutSeconds": 8})
+    with processes(2, "-m", "neuroshard_trainer", *arguments) as started:
+        lines_until(started, "step 10 of")
+        hung = psutil.Process(started.pid).children()[-1]
+        hung.suspend()
+        printed, _ = started.communicate(timeout=60)
+
+        assert has_ended(hung.pid)
+    assert started.returncode == ExitCode.PEER_LOST, printed
+    (sentence,) = [line for line in printed.splitlines() if line.startswith("error: rank 0")]
+    assert re.search(r"behind step \d+ another process was gone or did not answer .*[Tt]imed out", sentence)

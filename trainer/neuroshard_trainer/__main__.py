@@ -33,15 +33,12 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 def _run(options: argparse.Namespace) -> None:
     try:  # here, because --help and a wrong option need none of it
-        from neuroshard_api.stage_commands import READY_FILE_VARIABLE  # noqa: PLC0415
+        from neuroshard_api.stage_commands import READY_FILE_VARIABLE
 
-        from neuroshard_trainer.process import joined  # noqa: PLC0415
-        from neuroshard_trainer.run import Places, read_job, train  # noqa: PLC0415
-    except (ImportError, OSError) as error:  # fbgemm-gpu without a driver fails to load its libraries: OSError
-        raise MissingPackageError(
-            f"torch, torchrec and fbgemm-gpu are needed, an import failed ({error}); install torch, then "
-            "`pip install --no-deps fbgemm-gpu torchrec` (fbgemm-gpu-cpu without a GPU) and what torchrec asks for"
-        ) from error
+        from neuroshard_trainer.process import joined
+        from neuroshard_trainer.run import Places, read_job, train
+    except (ImportError, OSError) as error:
+        raise MissingPackageError.of(error) from error
 
     job_file: Path = options.job
     job = read_job(job_file)

@@ -9,6 +9,8 @@ TrainerError
 `-- StoppedError      nothing: the trainer was asked to stop and did, with a checkpoint
 """
 
+from typing import Self
+
 from neuroshard_api.exit_codes import ExitCode
 
 
@@ -32,6 +34,15 @@ class MissingPackageError(TrainerError):
     """An optional package is not installed."""
 
     exit_code = ExitCode.MISSING_PACKAGE
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """Return the error for an import that failed; fbgemm-gpu without a driver fails to load its libraries."""
+        return cls(
+            f"torch, torchrec and fbgemm-gpu are needed, an import failed ({error}); try "
+            "pip install 'neuroshard-operator[trainer]', then `pip install --no-deps fbgemm-gpu torchrec` "
+            "(fbgemm-gpu-cpu without a GPU) and what torchrec asks for"
+        )
 
 
 class StorageError(TrainerError):

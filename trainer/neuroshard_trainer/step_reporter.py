@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.document import read_bytes
 from neuroshard_api.step_report import RankTimes, StepReport
 from torch import nn
 
@@ -38,7 +39,7 @@ class StepReporter:
 
     Args:
         model: with TorchRec's sharded embedding collections in it, after DistributedModelParallel.
-        plan_file: the plan it trains under; reports carry its hash.
+        plan_file: the plan it trains under; reports carry its hash. One whose name ends in .gz is compressed.
         write: where rank 0 puts each report: a file, which is replaced, or a callable that takes it.
         report_every: steps between reports.
         window: steps that the medians are taken over.
@@ -127,8 +128,11 @@ class StepReporter:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the hash of a file's bytes, as reports and checkpoints name a plan."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Return the hash of what a file holds, compressed or not, as reports and checkpoints name a plan.
+
+    Raises DocumentError.
+    """
+    return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
 def device_source(device: torch.device) -> str:

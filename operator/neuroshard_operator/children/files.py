@@ -1,10 +1,11 @@
 """ConfigMaps that hand files to pods: the job itself, the planner's request, profiles and plans. All immutable."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuroshard_api.config_map import ConfigMapContents, pack_files
+from neuroshard_api.document import COMPRESSED_SUFFIX
 from neuroshard_api.tables import TableSet
 
 from neuroshard_operator import names
@@ -74,6 +75,12 @@ def profile(view: View, name: str, profile_key: str, *, shared: bool) -> Manifes
         kept = {key: value for key, value in labels(view, names.PROFILE, **more).items() if key not in _OF_ONE_JOB}
         named = {"name": name, "namespace": named["namespace"], "labels": kept}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
+
+
+def stored_names(files: Manifest) -> dict[str, str]:
+    """Return the keys of a ConfigMap by the file that they hold: large ones are compressed."""
+    keys: Sequence[str] = [*files["data"], *files["binaryData"]]
+    return {key.removesuffix(COMPRESSED_SUFFIX): key for key in keys}
 
 
 _OF_ONE_JOB = {names.JOB_LABEL, "app.kubernetes.io/instance"}

@@ -1,6 +1,6 @@
 """The Jobs of the profiler and of the planner: one pod that runs a stage's command and publishes what it wrote."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, planner_
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
-from neuroshard_operator.children.files import JOB_FILE, REQUEST_FILE, TABLES_FILE
+from neuroshard_operator.children.files import JOB_FILE, REQUEST_FILE, TABLES_FILE, stored_names
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.children.pods import (
     DISRUPTED,
@@ -57,7 +57,7 @@ class Bundle:
 def profiler_job(view: View, *, hardware: Hardware, profile_key: str, files: Manifest, result: str) -> Manifest:
     """Return the Job that measures the hardware on one of its nodes."""
     profiler, template = view.spec.profiler, view.spec.pod_template.spec
-    file_names = _file_names(files)
+    file_names = stored_names(files)
     out = f"{WORK}/{RESULT}"
     command = profiler_command(
         view.job,
@@ -110,7 +110,7 @@ def planner_job(view: View, *, inputs_hash: str, request: Manifest, bundle: Bund
     out = f"{WORK}/{RESULT}"
     volume, folder = _bundle_volume(bundle)
     command = planner_command(
-        request_file=f"{WORK}/request/{_file_names(request)[REQUEST_FILE]}",
+        request_file=f"{WORK}/request/{stored_names(request)[REQUEST_FILE]}",
         bundle_dir=folder,
         plan_file=f"{out}/{PLAN_FILE}",
     )
@@ -198,9 +198,3 @@ def _bundle_volume(bundle: Bundle) -> tuple[dict[str, Any] | None, str]:
         return volume, f"{folder}/{bundle.path}" if bundle.path else folder
     assert bundle.device_type is not None, "the resource's rules ask for one of the three"
     return None, bundle.device_type
-
-
-def _file_names(files: Manifest) -> dict[str, str]:
-    """Return the keys of a ConfigMap by the file that they hold: large ones are compressed."""
-    keys: Sequence[str] = [*files["data"], *files["binaryData"]]
-    return {key.removesuffix(".gz"): key for key in keys}

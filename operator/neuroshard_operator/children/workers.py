@@ -14,7 +14,7 @@ from neuroshard_api.stage_commands import (
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
-from neuroshard_operator.children.files import JOB_FILE
+from neuroshard_operator.children.files import JOB_FILE, stored_names
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.children.overlay import merged
 from neuroshard_operator.children.pods import (
@@ -112,9 +112,8 @@ def _pod_spec(view: View, plan: str, plan_key: str, files: Manifest, result: str
     trainer, checkpoint, data = view.spec.trainer, view.spec.checkpoint, view.spec.data
     run_dir, data_dir = checkpoint.mount_path, data.mount_path
     plan_file = f"{WORK}/plan/{plan_key}"
-    command = trainer_command(
-        view.job, job_file=f"{WORK}/files/{JOB_FILE}", plan_file=plan_file, run_dir=run_dir, data_dir=data_dir
-    )
+    job_file = f"{WORK}/files/{stored_names(files)[JOB_FILE]}"
+    command = trainer_command(view.job, job_file=job_file, plan_file=plan_file, run_dir=run_dir, data_dir=data_dir)
     reports = [f"{run_dir}/{STEP_REPORT_FILE}", f"{run_dir}/{PROGRESS_FILE}"]
     is_own = bool(trainer.command)
     mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", "checkpoints": run_dir}

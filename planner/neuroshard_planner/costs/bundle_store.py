@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from neuroshard_api.bundle import BundleManifest, Range
-from neuroshard_api.document import DocumentError
+from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.topology import Topology
 from numpy.typing import NDArray
@@ -252,8 +252,14 @@ def _warnings(bundle: str, values: Sequence[tuple[str, float, Mapping[str, Range
     )
 
 
+def _stored(file: Path) -> Path:
+    """Return the file of this name, or the compressed one where there is only that: a large bundle's ConfigMap."""
+    compressed = file.with_name(f"{file.name}{COMPRESSED_SUFFIX}")
+    return compressed if compressed.is_file() and not file.is_file() else file
+
+
 def _read_manifest(path: Path) -> BundleManifest:
-    file = path / MANIFEST_FILE
+    file = _stored(path / MANIFEST_FILE)
     if not file.is_file():
         raise BundleNotFoundError(
             f"{path}: is not a bundle, {MANIFEST_FILE} is missing; give the directory that `neuroshard pretrain` made"
@@ -266,10 +272,13 @@ def _read_manifest(path: Path) -> BundleManifest:
 
 
 def _read_weights(file: Path, sha256: str) -> dict[str, Float32Array]:
+    file = _stored(file)
+    if not file.is_file():
+        raise BundleNotFoundError(f"{file}: does not exist; copy the bundle's directory whole, or {_REMAKE}")
     try:
-        data = file.read_bytes()
-    except FileNotFoundError as error:
-        raise BundleNotFoundError(f"{file}: does not exist; copy the bundle's directory whole, or {_REMAKE}") from error
+        data = read_bytes(file)
+    except DocumentError as error:
+        raise BundleDamagedError(f"{error}; copy the bundle again, or {_REMAKE}") from error
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise BundleDamagedError(

@@ -18,6 +18,12 @@ def default_backend() -> BackendName:
     return "fbgemm" if find_spec("fbgemm_gpu") is not None else "torch_native"
 
 
+_INSTALL = {
+    "torch": "pip install 'neuroshard-operator[profiler]'",
+    "fbgemm_gpu": "`pip install --no-deps fbgemm-gpu` (fbgemm-gpu-cpu without a GPU) of torch's generation",
+}
+
+
 def make_backend(name: BackendName, *, kind: DeviceKind | None = None, simulated: DeviceType | None = None) -> Backend:
     """Return a backend.
 
@@ -36,12 +42,12 @@ def make_backend(name: BackendName, *, kind: DeviceKind | None = None, simulated
         if simulated is None:
             raise SettingsError("backend simulated: needs a device type to simulate; give one of `neuroshard devices`")
         return SimulatedBackend(simulated)
-    needed = {"fbgemm": "fbgemm_gpu", "torch_native": "torch"}[name]
-    if find_spec("torch") is None or find_spec(needed) is None:
-        raise MissingPackageError(
-            f"backend {name}: needs the package {needed}, which is not installed; "
-            "install neuroshard-operator[profiler], or choose the backend simulated"
-        )
+    for package in ("torch", "fbgemm_gpu") if name == "fbgemm" else ("torch",):
+        if find_spec(package) is None:
+            raise MissingPackageError(
+                f"backend {name}: needs the package {package}, which is not installed; try {_INSTALL[package]}, "
+                "or choose the backend simulated"
+            )
     from neuroshard_profiler.backends.torch_device import TorchDevice  # noqa: PLC0415 - torch
 
     device = TorchDevice.of_kind(kind)

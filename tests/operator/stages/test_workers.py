@@ -82,6 +82,32 @@ def test_a_pod_template_that_makes_no_sense_is_left_to_the_api_server(containers
     assert job["spec"]["template"]["spec"]["containers"] == containers
 
 
+def test_commands_name_large_files_as_their_config_maps_hold_them() -> None:
+    """Compressed: job, tables, request and plan of 500 tables with the longest names are above half a megabyte each."""
+    features = [f"{'x' * 120}_{letter}" for letter in "abcdefgh"]
+    tables = [
+        {"name": f"{'t' * 120}_{index}", "numEmbeddings": 1000, "embeddingDim": 16, "featureNames": features}
+        for index in range(500)
+    ]
+    story = Story(model={"embeddingTables": tables}).planned()
+
+    named = set()
+    for job in story.world.of_kind("Job"):
+        pod = job["spec"]["template"]["spec"]
+        [container] = pod["containers"]
+        folders = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        held = set()
+        for volume in pod["volumes"]:
+            if "configMap" in volume and volume["name"] != "bundle":
+                config_map = story.world.objects["ConfigMap", volume["configMap"]["name"]]
+                held |= {f"{folders[volume['name']]}/{key}" for key in [*config_map["data"], *config_map["binaryData"]]}
+        named |= held & set(container["command"])
+        assert held - set(container["command"]) <= {"/neuroshard/files/tables.json.gz"}
+    assert named == {
+        f"/neuroshard/{name}.json.gz" for name in ("files/job", "files/tables", "request/request", "plan/plan")
+    }
+
+
 def test_a_trainer_of_ones_own_is_ready_when_it_runs() -> None:
     """It need not know of the file; a probe of its own may ask for it."""
     story = Story(trainer={"numNodes": 1, "image": "mine", "command": ["torchrun", "train.py"]}).planned()
