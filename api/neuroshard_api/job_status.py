@@ -199,7 +199,8 @@ class Cost(Part):
     measured: MeasuredCost | None = None
     """By the workers: rolling medians."""
     error_percent: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    """How far the measured total is above the predicted one, in percent; below 0 it is less."""
+    """How far the measured total is above the predicted one, in percent; below 0 it is less. Left out where another
+    device was measured than the one that was predicted for."""
 
 
 class Metric(Part):

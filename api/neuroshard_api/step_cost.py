@@ -44,8 +44,13 @@ def measured_cost(report: StepReport) -> MeasuredCost:
 
 
 def error_percent(predicted: StepCost, measured: StepCost) -> int | None:
-    """Return how far the measured total is above the predicted one. None: one of them is 0 or not known."""
+    """Return how far the measured total is above the predicted one.
+
+    None: one of them is 0 or not known, or it was measured on another device than it was predicted for.
+    """
     if not predicted.total_microseconds or measured.total_microseconds is None:
+        return None
+    if _device_of(predicted) != _device_of(measured):
         return None
     return round(100 * (measured.total_microseconds / predicted.total_microseconds - 1))
 
@@ -60,6 +65,11 @@ def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
         f"Predicted by simulated cost models ({sources[0]}), measured on a real device ({sources[1]}): the "
         "difference says how far the simulation is from that device, not how good the plan is."
     )
+
+
+def _device_of(cost: StepCost) -> str:
+    """Return the product that a source names; drivers write it with spaces, labels of nodes with hyphens."""
+    return (cost.source or "").partition(":")[2].replace(" ", "-")
 
 
 def _device_ms(cost: DeviceCost) -> float:

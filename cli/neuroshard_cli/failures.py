@@ -18,7 +18,6 @@ OPTIONAL_PACKAGES = {
     "psutil": "run",
     "scipy": "planner",
     "pyarrow": "profiler",
-    "fbgemm_gpu": "profiler",
 }
 """Packages that a command may lack, with the extra that installs each."""
 

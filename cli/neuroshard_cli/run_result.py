@@ -39,15 +39,13 @@ def result_of(name: str, directory: RunDirectory, plan: "Plan") -> RunResult:
         report = None  # of an earlier plan
     predicted = predicted_cost(plan)
     measured = None if report is None else measured_cost(report)
-    product = plan.request.topology.device.product
-    comparable = measured is not None and (measured.source or "").partition(":")[2] == product
     return RunResult(
         job=name,
         num_devices=plan.request.topology.num_devices,
         predicted=predicted,
         baseline=baseline_cost(plan),
         measured=measured,
-        error_percent=error_percent(predicted, measured) if measured is not None and comparable else None,
+        error_percent=error_percent(predicted, measured) if measured is not None else None,
         progress=TrainingProgress.read(progress_file) if progress_file.exists() else None,
     )
 

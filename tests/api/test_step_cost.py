@@ -76,6 +76,23 @@ def test_the_error_is_measured_above_predicted_in_percent() -> None:
 
 
 @pytest.mark.parametrize(
+    ("predicted", "measured", "is_told"),
+    [
+        pytest.param("simulated:NVIDIA-H200", "measured:NVIDIA H200", True, id="the same GPU, as its driver writes it"),
+        pytest.param("measured:NVIDIA H200", "measured:NVIDIA H200", True, id="the same GPU"),
+        pytest.param("simulated:NVIDIA-H200", "cpu:Intel(R) Xeon(R) Processor", False, id="a CPU in place of a GPU"),
+        pytest.param("simulated:NVIDIA-H200", "measured:NVIDIA-H100-80GB-HBM3", False, id="another GPU"),
+    ],
+)
+def test_an_error_is_told_of_the_device_that_was_predicted_for(predicted: str, measured: str, *, is_told: bool) -> None:
+    """Beside another device's time the difference would say nothing of the prediction."""
+    before = predicted_cost(builders.plan()).model_copy(update={"source": predicted})
+    after = measured_cost(builders.step_report()).model_copy(update={"source": measured})
+
+    assert (error_percent(before, after) is not None) is is_told
+
+
+@pytest.mark.parametrize(
     ("predicted", "measured", "is_said"),
     [
         ("simulated:NVIDIA-H100", "cpu:Xeon", True),
