@@ -52,10 +52,10 @@ class OperatorProcess:
 class Story:
     """A world with one job, told in the words of what happens."""
 
-    def __init__(self, **spec: Any) -> None:
+    def __init__(self, settings: Settings = SETTINGS, **spec: Any) -> None:
         """Submit the job."""
         self.world = World()
-        self.operator = OperatorProcess(self.world)
+        self.operator = OperatorProcess(self.world, settings)
         self.world.submit(JOB, **{"trainer": TWO_NODES, **spec})
         self.settle()
 

@@ -215,7 +215,8 @@ class PodTemplate(Part):
     spec: Fields = Field(default_factory=dict)
     """Fields of a pod's spec, merged over the operator's by Kubernetes' strategic merge: nodeSelector, tolerations,
     affinity, volumes, resourceClaims, terminationGracePeriodSeconds and so on. The container of the workers is called
-    trainer. nodeSelector and tolerations hold for the profiler too, so that it measures the same kind of node."""
+    trainer. What decides the node, such as nodeSelector and tolerations, holds for the profiler too, so that it
+    measures the same kind of node; imagePullSecrets hold for the pods of all stages."""
 
 
 class Rendezvous(Part):

@@ -29,6 +29,9 @@ class Settings(Value):
     """Image of worker pods whose job names none."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When nodes pull the profiler's and the planner's image."""
+    image_pull_secrets: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    """Secrets, separated by commas, that the pods of jobs pull images with, each from its own namespace, beside those
+    of spec.podTemplate. A namespace without such a Secret pulls without it."""
     planner_cpu: Annotated[str, Field(pattern=r"^[0-9]+m?$")] = "1"
     """CPU that a planner pod requests where its job says nothing; the search runs on one core."""
     planner_memory: Annotated[str, Field(pattern=r"^[0-9]+(Ki|Mi|Gi)$")] = "2Gi"

@@ -282,9 +282,11 @@ SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_s
 
 def test_the_operator_understands_every_setting_of_the_chart() -> None:
     """And finds all that it needs."""
-    given = environment(rendered({"replicas": 2, "watchNamespaces": ["blue"]}))
+    images = {**GIVEN["images"], "pullSecrets": ["one", "two"]}
+    given = environment(rendered({"replicas": 2, "watchNamespaces": ["blue"], "images": images}))
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     settings = settings_from(given | {"NEUROSHARD_IDENTITY": "pod", "NEUROSHARD_LEASE_NAMESPACE": NAMESPACE})
 
     assert set(given) <= known
     assert (settings.namespaces, settings.lease) == (("blue",), NAME)
+    assert settings.image_pull_secrets == ("one", "two")

@@ -7,6 +7,7 @@ from neuroshard_api.job_pods import Resources
 
 from neuroshard_operator import names
 from neuroshard_operator.children.metadata import labels
+from neuroshard_operator.children.overlay import merged
 from neuroshard_operator.view import View
 
 RESTRICTED: Mapping[str, Any] = {
@@ -61,7 +62,18 @@ def pod_template(view: View, role: str, spec: Mapping[str, Any], more_labels: Ma
         "securityContext": {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, "runAsNonRoot": True},
         **({"priorityClassName": priority} if priority else {}),
     }
-    return {"metadata": {"labels": labels(view, role, **more_labels)}, "spec": {**defaults, **spec}}
+    return {
+        "metadata": {"labels": labels(view, role, **more_labels)},
+        "spec": {**defaults, **spec, **_pull_secrets(view)},
+    }
+
+
+def _pull_secrets(view: View) -> dict[str, Any]:
+    """Return the Secrets that images are pulled with: the service accounts of the stages are ours and name none."""
+    key = "imagePullSecrets"
+    ours, template = view.settings.image_pull_secrets, view.spec.pod_template.spec
+    base = {key: [{"name": name} for name in ours]} if ours else {}
+    return merged(base, {key: template[key]} if key in template else {})
 
 
 def token_volume() -> dict[str, Any]:

@@ -35,7 +35,6 @@ KEPT_FROM_TEMPLATE = (
     "nodeSelector",
     "tolerations",
     "affinity",
-    "imagePullSecrets",
     "runtimeClassName",
     "schedulerName",
 )

@@ -5,7 +5,7 @@ from typing import Any
 import builders
 import pytest
 from neuroshard_operator import names
-from operator_process import TWO_NODES, Story
+from operator_process import SETTINGS, TWO_NODES, Story
 
 
 def test_workers_are_an_indexed_job_that_finds_itself() -> None:
@@ -106,6 +106,18 @@ def test_commands_name_large_files_as_their_config_maps_hold_them() -> None:
     assert named == {
         f"/neuroshard/{name}.json.gz" for name in ("files/job", "files/tables", "request/request", "plan/plan")
     }
+
+
+@pytest.mark.parametrize("role", [names.PROFILER, names.PLANNER, names.WORKER])
+def test_the_pods_of_every_stage_pull_with_the_secrets_of_operator_and_job(role: str) -> None:
+    """Their service accounts name none."""
+    settings = SETTINGS.model_copy(update={"image_pull_secrets": ("ours", "both")})
+    said = [{"name": "both"}, {"name": "jobs"}]
+    story = Story(settings, podTemplate={"spec": {"imagePullSecrets": said}}).planned()
+
+    [job] = story.world.of_kind("Job", role)
+    found = job["spec"]["template"]["spec"]["imagePullSecrets"]
+    assert [each["name"] for each in found] == ["ours", "both", "jobs"]
 
 
 def test_a_trainer_of_ones_own_is_ready_when_it_runs() -> None:
