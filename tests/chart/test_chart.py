@@ -90,6 +90,33 @@ def test_every_combination_of_values_renders_what_an_api_server_takes(bare_api: 
     bare_api.kubectl("apply", "--server-side", "--dry-run=server", "--filename=-", stdin="\n---\n".join(distinct))
 
 
+PAGES = ("README.md", "docs/guides/install.md")
+
+
+def shell_text(page: str) -> str:
+    """Return a page whose commands are on one line each."""
+    return (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_installation_that_a_page_tells_works(page: str) -> None:
+    """It names every value that has no default, and no value or option that does not exist."""
+    [command] = re.findall(r"^    helm install (.*)$", shell_text(page), flags=re.MULTILINE)
+    argv = [helm(), "template", *command.split()]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert "kind: Deployment" in done.stdout
+
+
+@pytest.mark.parametrize("choice", re.findall(r"--set '?([^'`\s]+)", shell_text(PAGES[1])))
+def test_a_choice_that_the_guide_offers_is_one(choice: str) -> None:
+    """The chart takes the value as it stands there."""
+    done = run_helm("template", {}, "--set", choice)
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_a_registry_nothing_is_installed() -> None:
     """No image is published, so there is no default that would work."""
     done = run_helm("template", {"images": {"registry": ""}})
