@@ -14,6 +14,7 @@ from neuroshard_operator.inputs import workers_hash
 from neuroshard_operator.observed import ChildJob
 from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.step import Course, Step, says, says_of_workers
+from neuroshard_operator.stages.worker_count import worker_count
 from neuroshard_operator.view import View, seconds_until
 
 FIRST_PAUSE_S = 10.0
@@ -32,12 +33,12 @@ def launch(view: View, planned: Planned) -> tuple[Step, ChildJob | None]:
     current = view.job_named(names.worker_job(view.name, view.attempt))
     if current is not None and current.meta.deleted is None:
         if current.meta.labels.get(names.INPUTS_HASH_LABEL) != names.short(inputs):
-            return _outdated(current), None
+            return _outdated(view, current), None
         return _there(view, planned, current), current
     others = [job for job in view.owned_jobs(names.WORKER) if job is not current and job.outcome is None]
     living = view.live_workers_beside(None)
     if current is not None or others or living:
-        return _waiting_for_old(len(living), _stopped(others)), None
+        return _waiting_for_old(view, len(living), _stopped(others)), None
     pause = _pause_until(view)
     if pause is not None:
         message = f"attempt {view.attempt} starts at {pause:%H:%M:%S} UTC, {_restarts(view)}"
@@ -96,13 +97,13 @@ def _surroundings(view: View) -> list[Manifest]:
     return [service(view), *access(view, names.WORKER, names.report(view.name))]
 
 
-def _outdated(current: ChildJob) -> Step:
+def _outdated(view: View, current: ChildJob) -> Step:
     """Stop workers that were started before the job was changed: the change was made while it was suspended."""
     message = f"Job {current.meta.name} was started for another plan or trainer and is replaced"
-    return _waiting_for_old(current.active, _stopped([current]), message)
+    return _waiting_for_old(view, current.active, _stopped([current]), message)
 
 
-def _waiting_for_old(living: int, actions: tuple[Action, ...], message: str = "") -> Step:
+def _waiting_for_old(view: View, living: int, actions: tuple[Action, ...], message: str = "") -> Step:
     message = message or f"{living} pods of an earlier start are still ending"
     return Step(
         shown=Stage.LAUNCHING,
@@ -110,6 +111,7 @@ def _waiting_for_old(living: int, actions: tuple[Action, ...], message: str = ""
         message=message,
         says=(says(ConditionType.PODS_READY, Reason.WAITING_FOR_OLD_PODS, message, holds=False),),
         actions=actions,
+        facts={"workers": worker_count(view)},
         courses=(Course(stage=StageName.LAUNCHING, state=StageState.ACTIVE, message=message),),
         look_again_s=LOOK_AGAIN_S,
     )
@@ -154,6 +156,7 @@ def _active(
         says=says_of_workers(reason, message, holds=False),
         actions=actions,
         events=events,
+        facts={"workers": worker_count(view)},
         courses=(Course(stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=name, message=message),),
         look_again_s=look_again_s,
     )

@@ -12,7 +12,6 @@ from neuroshard_api.job_status import (
     StageName,
     StageState,
     TrainerStatus,
-    Workers,
 )
 from neuroshard_api.step_cost import error_percent
 
@@ -24,6 +23,7 @@ from neuroshard_operator.failures import Verdict, cause_of, trouble, verdict
 from neuroshard_operator.observed import ChildJob
 from neuroshard_operator.stages.profiling import queued
 from neuroshard_operator.stages.step import Course, End, Step, described, failed, says, says_of_workers
+from neuroshard_operator.stages.worker_count import worker_count
 from neuroshard_operator.view import View, seconds_until
 
 RESTARTED = "WorkersRestarted"
@@ -45,7 +45,7 @@ def succeeded(view: View) -> Step | None:
         reason=Reason.TRAINED,
         message=message,
         says=says_of_workers(Reason.TRAINED, message, holds=False),
-        facts={"workers": _counted(view, current), **_reported(view, last=True)},
+        facts={"workers": worker_count(view), **_reported(view, last=True)},
         courses=(
             Course(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED),
             Course(stage=StageName.RUNNING, state=StageState.SUCCEEDED, job_name=current.meta.name, message=message),
@@ -86,7 +86,7 @@ def _running(view: View, current: ChildJob, reason: Reason, message: str, *, are
             says(ConditionType.PODS_READY, reason, message, holds=are_ready),
             says(ConditionType.RUNNING, reason, message, holds=True),
         ),
-        facts={"workers": _counted(view, current), **reported},
+        facts={"workers": worker_count(view), **reported},
         courses=(
             Course(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED, job_name=current.meta.name),
             Course(stage=StageName.RUNNING, state=StageState.ACTIVE, job_name=current.meta.name, message=message),
@@ -101,7 +101,7 @@ def _launching(view: View, current: ChildJob, reason: Reason, message: str) -> S
         reason=reason,
         message=message,
         says=says_of_workers(reason, message, holds=False),
-        facts={"workers": _counted(view, current), **_reported(view, last=False)},
+        facts={"workers": worker_count(view), **_reported(view, last=False)},
         courses=(
             Course(stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=current.meta.name, message=message),
         ),
@@ -115,7 +115,7 @@ def _failure(view: View, current: ChildJob) -> Step:
     failure = cause.recorded(Stage.RUNNING, view.now)
     counted = view.status.restarts_count_towards_max or 0
     most = view.spec.failure_policy.max_restarts
-    facts = {"workers": _counted(view, current), **_reported(view, last=True)}
+    facts = {"workers": worker_count(view), **_reported(view, last=True)}
     if decided.action is FailureAction.FAIL_JOB:
         step = failed(
             shown=Stage.RUNNING,
@@ -160,18 +160,6 @@ def _restart(view: View, what: str, decided: Verdict, failure: LastFailure, fact
             Course(stage=StageName.RUNNING, state=StageState.WAITING, message=message),
         ),
         look_again_s=0.1,
-    )
-
-
-def _counted(view: View, current: ChildJob) -> Workers:
-    pods = view.pods_of(current)
-    return Workers(
-        desired=view.spec.trainer.num_nodes,
-        active=sum(pod.phase == "Running" for pod in pods),
-        ready=sum(pod.ready for pod in pods),
-        succeeded=sum(pod.phase == "Succeeded" for pod in pods),
-        failed=sum(pod.phase == "Failed" for pod in pods),
-        selector=f"{names.JOB_LABEL}={view.name},{names.ROLE_LABEL}={names.WORKER}",
     )
 
 

@@ -5,6 +5,7 @@ from neuroshard_api.job_status import Stage, StageName, StageState
 from neuroshard_operator.actions import Delete
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.stages.step import Course, Step, says, says_of_workers
+from neuroshard_operator.stages.worker_count import worker_count
 from neuroshard_operator.view import View
 
 
@@ -25,6 +26,7 @@ def rest(view: View) -> Step:
         for stage in StageName
         if view.course(stage).state is StageState.ACTIVE or stage in {StageName.LAUNCHING, StageName.RUNNING}
     )
+    workers = {"workers": worker_count(view)} if view.status.workers else {}
     return Step(
         shown=Stage.SUSPENDED,
         reason=Reason.SUSPENDED,
@@ -34,6 +36,6 @@ def rest(view: View) -> Step:
             *says_of_workers(Reason.SUSPENDED, "spec.suspend is true", holds=False),
         ),
         actions=going,
-        facts={"hardware": None, "start_time": None},
+        facts={"hardware": None, "start_time": None, **workers},
         courses=waiting,
     )

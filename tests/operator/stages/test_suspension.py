@@ -33,6 +33,19 @@ def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(stage: str) -> Non
     assert story.condition("Suspended")["status"] == "False"
 
 
+def test_a_suspended_job_counts_no_workers() -> None:
+    """What `kubectl get` shows as ready is there; none is wanted."""
+    story = Story().running()
+    before = story.status["workers"]
+    story.world.change_spec(JOB, suspend=True)
+    story.settle()
+    story.bury()
+    resting = story.status["workers"]
+
+    assert (before["desired"], before["ready"]) == (2, 2)
+    assert (resting["desired"], resting["active"], resting["ready"]) == (0, 0, 0)
+
+
 def test_another_size_while_suspended_means_another_plan() -> None:
     """The profile stays."""
     story = Story().running()

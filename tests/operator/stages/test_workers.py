@@ -300,6 +300,7 @@ def test_the_second_restart_waits_a_little() -> None:
     story.start_workers()
     story.fail(names.WORKER, 1)
     assert story.seen == ("Launching", "WaitingToRestart")
+    assert (story.status["workers"]["ready"], story.status["workers"]["failed"]) == (0, 0)
     story.later(11)
 
     assert "job-worker-2" in story.jobs(names.WORKER)
