@@ -14,6 +14,7 @@ import yaml
 from neuroshard_cluster.addons import helm
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.images import ROOMS
+from neuroshard_operator.controller import MISSED_RESYNCS
 from neuroshard_operator.metrics import Metrics
 from neuroshard_operator.settings import PREFIX, Settings, settings_from
 
@@ -227,6 +228,18 @@ def test_the_operator_may_not_read_secrets_or_run_commands_in_pods() -> None:
     assert not verbs & {"*", "escalate", "bind", "impersonate"}
 
 
+def test_the_guide_on_security_lists_what_the_operator_may_do() -> None:
+    """Every verb on every resource of a namespace, and none that the rules do not have."""
+    page = (ROOT / "docs" / "guides" / "security.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*`) \| (.*?) \|", page, flags=re.MULTILINE)
+    told = {(resource, verb) for names, verbs in rows for resource in names.split(", ") for verb in verbs.split(", ")}
+    rules = one(rendered({"watchNamespaces": ["blue"]}), "Role")["rules"]
+
+    assert told == {
+        (f"`{resource}`", verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]
+    }
+
+
 def test_those_who_may_view_or_edit_a_namespace_may_do_so_with_jobs() -> None:
     """By aggregation into the cluster's own roles; the status is the operator's."""
     objects = rendered()
@@ -289,18 +302,42 @@ def metric_names(expressions: Sequence[str]) -> set[str]:
     return {name for each in expressions for name in re.findall(r"neuroshard_\w+", each)}
 
 
+def test_helm_test_may_ask_where_metrics_are_for_some_only() -> None:
+    """Or a policy that names Prometheus alone would fail it."""
+    objects = rendered({"networkPolicy": {"from": [{"namespaceSelector": {}}]}})
+    [rule] = one(objects, "NetworkPolicy")["spec"]["ingress"]
+    allowed = rule["from"][-1]["podSelector"]["matchLabels"]
+
+    assert rule["from"][0] == {"namespaceSelector": {}}
+    assert allowed.items() <= one(objects, "Pod", f"{NAME}-test")["metadata"]["labels"].items()
+    assert allowed["app.kubernetes.io/instance"] == "shop"
+
+
+def test_an_operator_that_sees_nothing_is_told_before_it_is_restarted() -> None:
+    """A restart sets the age of its last look back, and an alert on more than that would never come."""
+    [rule] = [each for each in alerts({"resyncSeconds": 120}) if each["alert"] == "NeuroshardOperatorBlind"]
+
+    assert rule["expr"].endswith("> 240")
+    assert rule["for"] == "1m"
+    assert MISSED_RESYNCS * 120 > 240 + 60
+
+
+def alerts(values: Values) -> list[dict[str, Any]]:
+    """Return the alerts that the chart installs with these values."""
+    spec = one(rendered({**values, "metrics": {"prometheusRule": {"create": True}}}), "PrometheusRule")["spec"]
+    return [rule for group in spec["groups"] for rule in group["rules"]]
+
+
 def test_alerts_and_dashboard_read_metrics_that_the_operator_has() -> None:
     """A query of a metric that does not exist never fires and shows nothing."""
-    objects = rendered({"metrics": {key: {"create": True} for key in ("prometheusRule", "dashboard")}})
-    groups = one(objects, "PrometheusRule")["spec"]["groups"]
+    objects = rendered({"metrics": {"dashboard": {"create": True}}})
     dashboard = json.loads(one(objects, "ConfigMap", f"{NAME}-dashboard")["data"]["neuroshard-operator.json"])
-    alerts = [rule["expr"] for group in groups for rule in group["rules"]]
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     registry = Metrics().registry
     known = {sample.name for family in registry.collect() for sample in family.samples}
     known |= {f"{family.name}{suffix}" for family in registry.collect() for suffix in SUFFIXES[family.type]}
 
-    assert metric_names(alerts) <= known
+    assert metric_names([rule["expr"] for rule in alerts({})]) <= known
     assert metric_names(panels) <= known
 
 
