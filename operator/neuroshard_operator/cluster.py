@@ -18,6 +18,7 @@ from neuroshard_operator import names, trimming
 from neuroshard_operator.actions import Action, Apply, CopyConfigMap, Create, Delete, Desired, Event, Patch
 from neuroshard_operator.api import CONFLICT, NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.caches import Caches, JobKey
+from neuroshard_operator.logs import about
 from neuroshard_operator.observed import Fetched, Node, Observed, Refusal, TrainingJobObject
 from neuroshard_operator.reconcile import Wanted, wanted
 from neuroshard_operator.recorded import as_json
@@ -278,7 +279,8 @@ class Cluster:
         try:
             await self._api.create(body)
         except ApiError as error:
-            logger.warning("event %s was not written: %s", event.reason, error, extra={"job": job.meta.name})
+            said = about(job.namespace, job.meta.name, job.status)
+            logger.warning("event %s was not written: %s", event.reason, error, extra=said)
 
 
 def _together(actions: Sequence[Action]) -> Iterator[list[Action]]:

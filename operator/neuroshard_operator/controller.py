@@ -5,12 +5,14 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from neuroshard_api.training_job import API_VERSION, PLURAL
 
 from neuroshard_operator.api import Api, ApiError
 from neuroshard_operator.caches import Caches, JobKey
 from neuroshard_operator.cluster import Cluster, StaleError
+from neuroshard_operator.logs import about
 from neuroshard_operator.metrics import Metrics
 from neuroshard_operator.queue import KeyedQueue
 from neuroshard_operator.reconcile import reconcile
@@ -126,13 +128,14 @@ class Controller:
             except StaleError as error:
                 outcome = "stale"
                 self.queue.wake_after(key, STALE_S)
-                logger.debug("%s", error, extra=_about(key))
+                logger.debug("%s", error, extra=self._about(key))
             except (ApiError, TimeoutError) as error:
                 pause_s = self.queue.failed(key)
-                logger.warning("%s; again in %.0f s", error or "the look took too long", pause_s, extra=_about(key))
+                problem = str(error) or "the look took too long"
+                logger.warning("%s; again in %.0f s", problem, pause_s, extra=self._about(key))
             except Exception:
                 pause_s = self.queue.failed(key)
-                logger.exception("a look failed; again in %.0f s", pause_s, extra=_about(key))
+                logger.exception("a look failed; again in %.0f s", pause_s, extra=self._about(key))
             finally:
                 self._metrics.reconcile.labels(outcome=outcome).observe(time.monotonic() - began_s)
                 self.queue.done(key)
@@ -150,11 +153,7 @@ class Controller:
         after = desired.status or before
         if desired.status is not None:
             self._metrics.status_written(before, after)
-            logger.info(
-                "%s",
-                after.message or after.stage,
-                extra={**_about(key), "stage": after.stage, "reason": after.reason, "attempt": after.restarts},
-            )
+            logger.info("%s", after.message or after.stage, extra={**self._about(key), "reason": after.reason})
         for event in desired.events:
             self._metrics.event_told(event.reason)
         self._note_stage(key, after.stage.value if after.stage else "Pending")
@@ -162,6 +161,10 @@ class Controller:
         if again_s is not None:
             self.queue.wake_after(key, again_s)
         return "changed" if desired.status is not None or desired.actions else "unchanged"
+
+    def _about(self, key: JobKey) -> dict[str, Any]:
+        job = self._caches.training_job(key)
+        return about(*key, job.status if job else {})
 
     def _forget(self, key: JobKey) -> None:
         self.queue.forget(key)
@@ -178,7 +181,3 @@ class Controller:
             self._metrics.jobs.labels(stage=before).dec()
         self._metrics.jobs.labels(stage=stage).inc()
         self._stages[key] = stage
-
-
-def _about(key: JobKey) -> dict[str, str]:
-    return {"namespace": key[0], "job": key[1]}

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,11 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             said["exception"] = self.formatException(record.exc_info)
         return json.dumps(said, default=str)
+
+
+def about(namespace: str, job: str, status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a line about a job carries beside its message; `status` is the job's, as the API server has it."""
+    return {"namespace": namespace, "job": job, "stage": status.get("stage"), "attempt": status.get("restarts")}
 
 
 def configure_logs(*, level: str, as_json: bool) -> None:
