@@ -264,7 +264,6 @@ def status(**fields: Any) -> Status:
         "computeMicroseconds": 900,
         "forwardCommunicationMicroseconds": 350,
         "backwardCommunicationMicroseconds": 250,
-        "maxDeviceMemoryMiB": 4096,
         "source": "simulated:test-80gb",
     }
     measured = cost | {"totalMicroseconds": 1650, "stepMicroseconds": 4000, "steps": 100, "lastUpdatedTime": time}
@@ -307,7 +306,7 @@ def status(**fields: Any) -> Status:
             "worldSize": 2,
         },
         "cost": {
-            "predicted": cost,
+            "predicted": {**cost, "maxDeviceMemoryMiB": 4096},
             "baseline": {"algorithm": "size_greedy", "totalMicroseconds": 2000},
             "measured": measured,
             "errorPercent": 10,

@@ -76,7 +76,7 @@ class StageStatus(Part):
     attempts: Small | None = None
     """How often it was started."""
     start_time: datetime | None = None
-    """When it was first started."""
+    """When it was started; after a restart or a suspension, when it was started again."""
     completion_time: datetime | None = None
     """When it ended."""
     job_name: Text | None = None
@@ -91,13 +91,13 @@ class Workers(Part):
     desired: Small | None = None
     """Pods that are wanted: spec.trainer.numNodes, or 0 while suspended."""
     active: Small | None = None
-    """Pods that were started and have not ended."""
+    """Pods of the present attempt that run."""
     ready: Small | None = None
-    """Pods whose workers have met in the rendezvous."""
+    """Pods of the present attempt that are ready: with NeuroShard's trainer, those that train under the plan."""
     succeeded: Small | None = None
-    """Pods that ended well."""
+    """Pods of the present attempt that ended well."""
     failed: Small | None = None
-    """Pods of this attempt that failed."""
+    """Pods of the present attempt that failed."""
     selector: Text | None = None
     """Label selector of the pods."""
 
@@ -106,9 +106,9 @@ class Hardware(Part):
     """The devices that the job was profiled on."""
 
     gpu_product: Text | None = None
-    """Product name of the GPU as its node's label says it; a CPU's model where there is none."""
+    """Product name of the GPU as its node's label says it; without GPUs the node's instance type or architecture."""
     gpus_per_node: Small | None = None
-    """Devices of a node."""
+    """GPUs that the job uses of a node; 0 where it trains on the CPU."""
     gpu_memory_mib: Annotated[Whole | None, Field(alias="gpuMemoryMiB")] = None
     """Memory of one device, in MiB."""
     driver_version: Text | None = None
@@ -163,10 +163,15 @@ class StepCost(Part):
     """Forward all-to-all with the wait for its slowest member, in microseconds."""
     backward_communication_microseconds: Whole | None = None
     """Backward all-to-all, in microseconds."""
-    max_device_memory_mib: Annotated[Whole | None, Field(alias="maxDeviceMemoryMiB")] = None
-    """Memory of the fullest device, in MiB."""
     source: Source | None = None
     """Where the numbers come from: measured:DEVICE, cpu:MODEL or simulated:DEVICE."""
+
+
+class PredictedCost(StepCost):
+    """What the plan should cost."""
+
+    max_device_memory_mib: Annotated[Whole | None, Field(alias="maxDeviceMemoryMiB")] = None
+    """Memory of the fullest device, in MiB."""
 
 
 class BaselineCost(Part):
@@ -184,7 +189,7 @@ class MeasuredCost(StepCost):
     step_microseconds: Whole | None = None
     """A whole step, dense part and waiting for data included, in microseconds."""
     steps: Whole | None = None
-    """Steps behind the last report."""
+    """Steps that were trained until the last report."""
     last_updated_time: datetime | None = None
     """When it was last reported; at most every 30 s."""
 
@@ -192,7 +197,7 @@ class MeasuredCost(StepCost):
 class Cost(Part):
     """What the plan should cost, would cost without the search, and does cost."""
 
-    predicted: StepCost | None = None
+    predicted: PredictedCost | None = None
     """By the cost models."""
     baseline: BaselineCost | None = None
     """The best baseline, by the same cost models."""
@@ -269,7 +274,7 @@ class Status(Part):
     message: Sentence | None = None
     """Why it is there, in a sentence."""
     start_time: datetime | None = None
-    """When the job was first worked on."""
+    """When the job was first worked on, or went on after a suspension."""
     completion_time: datetime | None = None
     """When it ended, well or not."""
     restarts: Small | None = None

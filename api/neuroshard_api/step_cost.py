@@ -1,16 +1,16 @@
 """The cost of a step in the words of a job's status: what a plan predicts, and what its workers measured."""
 
-from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
+from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost, StepCost
 from neuroshard_api.plan import DeviceCost, DeviceMemory, Plan
 from neuroshard_api.step_report import RankTimes, StepReport
 
 MIB = 2**20
 
 
-def predicted_cost(plan: Plan) -> StepCost:
+def predicted_cost(plan: Plan) -> PredictedCost:
     """Return the predicted cost of the slowest device, whose parts add up to the total but for rounding."""
     slowest = max(plan.predicted.devices, key=_device_ms)
-    return StepCost(
+    return PredictedCost(
         total_microseconds=_microseconds(plan.predicted.total_ms),
         compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
         forward_communication_microseconds=_microseconds(slowest.wait_ms + slowest.forward_communication_ms),

@@ -9,7 +9,7 @@ from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.config_map import contents_of, unpack_files
 from neuroshard_api.document import DocumentError
 from neuroshard_api.hardware import Hardware
-from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
+from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost
 from neuroshard_api.plan import Plan
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.stage_commands import HARDWARE_FILE, PROGRESS_FILE, STEP_REPORT_FILE
@@ -36,7 +36,7 @@ class PlanSummary:
     num_tables: int
     key: str
     """Key of the plan's file in its ConfigMap: large plans are compressed."""
-    predicted: StepCost
+    predicted: PredictedCost
     baseline: BaselineCost | None
     """The cheapest baseline that found a plan."""
 
