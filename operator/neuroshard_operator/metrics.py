@@ -40,7 +40,7 @@ class Metrics:
             "neuroshard_worker_restarts", "Restarts of all workers of a job.", ["counted"], registry=self.registry
         )
         self.repairs = Counter(
-            "neuroshard_repairs", "Children that were edited or deleted and set right.", registry=self.registry
+            "neuroshard_repairs", "Children edited or damaged, and results deleted, set right.", registry=self.registry
         )
         self.plan_gain = self._histogram(
             "neuroshard_plan_gain_ratio", "Predicted cost of the best baseline over that of the plan.", SPEEDUPS
