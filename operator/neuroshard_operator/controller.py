@@ -24,6 +24,8 @@ PASS_TIMEOUT_S = 300.0
 """One look with all its calls takes less; a longer one is given up and begins anew."""
 MISSED_RESYNCS = 3
 """So many intervals without a resync, and the operator counts as dead."""
+RESYNC_SPREAD = 0.1
+"""Of the interval, over which a resync wakes jobs one after the other: an event need not wait behind all of them."""
 STALE_S = 0.5
 """Until the watch has brought what made a look stale."""
 
@@ -111,8 +113,9 @@ class Controller:
             for item in await self._api.list_metadata(f"/apis/{API_VERSION}{path}/{PLURAL}"):
                 known.add((item["metadata"]["namespace"], item["metadata"]["name"]))
         # Before the first event some index may be empty still, and a look would miss children that are there.
-        for key in known if self._is_filled else ():
-            self.queue.wake(key)
+        pause_s = RESYNC_SPREAD * self._settings.resync_seconds / max(1, len(known))
+        for number, key in enumerate(known if self._is_filled else ()):
+            self.queue.wake_after(key, number * pause_s)
         self.is_ready = True
         self._resynced_s = time.monotonic()
 

@@ -41,7 +41,7 @@ class Settings(Value):
     read_nodes: bool = True
     """Read labels of nodes, to know the GPU's product and driver before a pod runs on it. False where the operator has
     no ClusterRole: then the job's own node selector says which hardware it gets."""
-    workers: Annotated[int, Field(ge=1, le=256)] = 8
+    workers: Annotated[int, Field(ge=1, le=256)] = 32
     """Jobs that are looked at side by side."""
     resync_seconds: Seconds = 300.0
     """Every job is looked at this often even if nothing seems to have changed."""
