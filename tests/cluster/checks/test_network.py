@@ -81,6 +81,7 @@ def test_logs_and_exec(namespace: Namespace) -> None:
 def test_port_forward(namespace: Namespace) -> None:
     """`kubectl port-forward` carries a request from this machine to a pod."""
     start(namespace, "server", "serve")
+    fetched(namespace, "server", "http://localhost:8080/")  # kubectl gives up on a port that nobody listens to yet
     argv = [*namespace.kubectl.prefix, "port-forward", "pod/server", ":8080"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as forward:
         assert forward.stdout is not None
