@@ -1,4 +1,4 @@
-"""What the step reporter costs: the same training with and without it, block by block in turn, on two processes.
+"""What the step reporter costs: the same training with and without it, step by step in turn, on two processes.
 
 python -m benchmarks.reporter_overhead
 """
@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch.distributed as dist
 from neuroshard_api.plan import Plan
 from neuroshard_planner.costs.bundle_store import bundled_bundle
 from neuroshard_planner.search import plan as search
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.step_reporter import StepReporter
+from neuroshard_trainer.step_reporter import REPORT_EVERY_STEPS, StepReporter
 
 from benchmarks.plan_times import spread
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
@@ -32,14 +33,16 @@ from benchmarks.sharded_training import (
     torchrun,
 )
 
-BLOCKS = {BATCH_SIZE: 12, 16: 60}
-"""Pairs of blocks by samples per process: usual steps, and short ones, in which the reporter's time stands out."""
-STEPS = 20  # of a block
-REPORT_EVERY = 20
+BLOCKS = {BATCH_SIZE: 12, 16: 30}
+"""Blocks of steps by samples per process: usual steps, and short ones, in which the reporter's time stands out."""
+STEPS = REPORT_EVERY_STEPS  # of a block, which thus holds one report
 US_PER_MS = 1000.0
 WITHOUT, WITH = "neither has a reporter", "the second has one"
-Pairs = dict[int, list[tuple[tuple[float, float], tuple[float, float]]]]
-"""By samples per process, for each pair of blocks: milliseconds of a step by the clock and of the processor."""
+Step = Callable[[Batch], None]
+Times = tuple[float, float]
+"""Milliseconds of a step by the clock and of the processor."""
+Blocks = dict[int, list[tuple[Times, Times]]]
+"""Mean times of the steps of both models by samples per process, for each block."""
 
 
 HEAD = """# Overhead of the step reporter
@@ -47,10 +50,10 @@ HEAD = """# Overhead of the step reporter
 Machine: {machine}, two cores; load average at the end: {load:.1f}. Processor time is what that
 disturbs least.
 {num_tables} tables, two processes over gloo, each on a core of its own with one thread; rank 0's numbers. Two models
-take turns, in pairs of blocks of {steps} steps: first neither has a reporter, which shows what else sets them apart,
-such as where their tables lie in memory; then the second has one that collects and writes a report of all ranks every
-{report_every} steps (the default is 100). Medians over the blocks and quartiles; what the reporter adds is the
-difference of the differences."""
+take turns step by step: first neither has a reporter, which shows what else sets them apart, such as where their tables
+lie in memory; then the second has one that collects and writes a report of all ranks every {steps} steps, as by
+default. Medians, and quartiles, of means over blocks of {steps} steps of each; what the reporter adds is the difference
+of the differences."""
 
 
 def main() -> None:
@@ -78,47 +81,42 @@ def train(folder: Path) -> None:
     start_process()
     plan = Plan.read(folder / "plan.json")
     first, second = ShardedTraining(plan), ShardedTraining(plan)
+    data = {size: batches(size) for size in BLOCKS}
+    blocks = {WITHOUT: _in_turn(first.step, second.step, data)}
+    reporter = StepReporter(second.model, folder / "plan.json", write=folder / "step-report.json")
+    given: list[Batch] = []
+    reported = reporter.steps(iter(given.pop, None))
 
-    def plainly(training: ShardedTraining) -> Callable[[list[Batch]], None]:
-        def block(steps: list[Batch]) -> None:
-            for batch in steps:
-                training.step(batch)
+    def with_reporter(batch: Batch) -> None:
+        given.append(batch)
+        second.step(next(reported))
+        reporter.end_step()
 
-        return block
-
-    steps = {size: [data[step % len(data)] for step in range(STEPS)] for size in BLOCKS if (data := batches(size))}
-    blocks = {WITHOUT: _in_turn(plainly(first), plainly(second), steps)}
-    reporter = StepReporter(
-        second.model, folder / "plan.json", write=folder / "step-report.json", report_every=REPORT_EVERY
-    )
-
-    def with_reporter(steps: list[Batch]) -> None:
-        for batch in reporter.steps(steps):
-            second.step(batch)
-
-    blocks[WITH] = _in_turn(plainly(first), with_reporter, steps)
+    blocks[WITH] = _in_turn(first.step, with_reporter, data)
     if dist.get_rank() == 0:
         (folder / "blocks.json").write_text(json.dumps(blocks))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _in_turn(
-    first: Callable[[list[Batch]], None], second: Callable[[list[Batch]], None], steps: dict[int, list[Batch]]
-) -> Pairs:
-    """Return the times of pairs of blocks by samples per process; the first pair warms up."""
-    return {
-        size: [(timed(first, steps[size]), timed(second, steps[size])) for _ in range(count + 1)][1:]
-        for size, count in BLOCKS.items()
-    }
+def _in_turn(first: Step, second: Step, data: dict[int, list[Batch]]) -> Blocks:
+    """Return the means of blocks of steps by samples per process; the first block warms up."""
+    return {size: [_block(first, second, data[size]) for _ in range(count + 1)][1:] for size, count in BLOCKS.items()}
 
 
-def timed(block: Callable[[list[Batch]], None], steps: list[Batch]) -> tuple[float, float]:
+def _block(first: Step, second: Step, data: list[Batch]) -> tuple[Times, Times]:
+    """Return the mean times of both models' steps, which take turns one by one: what drifts meets both."""
+    times = np.array([[timed(step, data[index % len(data)]) for step in (first, second)] for index in range(STEPS)])
+    mean: tuple[Times, Times] = tuple(times.mean(axis=0).tolist())
+    return mean
+
+
+def timed(step: Step, batch: Batch) -> Times:
     """Return milliseconds of a step: by the clock, and of this process's processor time, all its threads."""
     dist.barrier()
     clock, processor = time.perf_counter(), time.process_time()
-    block(steps)
-    return 1000 * (time.perf_counter() - clock) / STEPS, 1000 * (time.process_time() - processor) / STEPS
+    step(batch)
+    return 1000 * (time.perf_counter() - clock), 1000 * (time.process_time() - processor)
 
 
 def report(blocks: dict[str, dict[str, list[list[list[float]]]]]) -> list[str]:
@@ -126,14 +124,13 @@ def report(blocks: dict[str, dict[str, list[list[list[float]]]]]) -> list[str]:
     head = HEAD.format(
         num_tables=len(TABLES.tables),
         steps=STEPS,
-        report_every=REPORT_EVERY,
         machine=cpu_model(),
         load=os.getloadavg()[0],
     )
     lines = [
         *head.splitlines(),
         "",
-        "| samples | a step, in ms | reporter | first model | second model | differences of the pairs, in us |",
+        "| samples | a step, in ms | reporter | first model | second model | difference, in us |",
         "|---|---|---|---|---|---|",
     ]
     added_us = {}
@@ -147,14 +144,14 @@ def report(blocks: dict[str, dict[str, list[list[list[float]]]]]) -> list[str]:
                 lines.append(f"| {' | '.join(cells)} |")
             added_us[size, index] = median(differences[WITH]) - median(differences[WITHOUT])
     usual, short = map(str, BLOCKS)
-    usual_us = US_PER_MS * median(pair[0][1] for pair in blocks[WITHOUT][usual])
+    usual_us = [US_PER_MS * median(pair[0][index] for pair in blocks[WITHOUT][usual]) for index in (0, 1)]
     return [
         *lines,
         "",
         f"What the reporter adds to a step of {usual} samples: {added_us[usual, 0]:.0f} microseconds by the clock,",
-        f"{added_us[usual, 1]:.0f} of processor time, {added_us[usual, 1] / usual_us:.2%} of the step's. It does not",
-        f"depend on the samples, and shows best beside a short step: {added_us[short, 1]:.0f} microseconds of it,",
-        f"which are {added_us[short, 1] / usual_us:.2%} of a usual step's. The aim is less than 1 %.",
+        f"{added_us[usual, 0] / usual_us[0]:.2%} of the step, and {added_us[usual, 1]:.0f} of processor time,",
+        f"{added_us[usual, 1] / usual_us[1]:.2%}. To a short step it adds {added_us[short, 1]:.0f} microseconds of",
+        f"processor time, which are {added_us[short, 1] / usual_us[1]:.2%} of a usual step's. The aim is below 1 %.",
     ]
 
 
