@@ -3,9 +3,10 @@
 import io
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from neuroshard_api.whole_file import write_whole
 
 from neuroshard_cli.failures import CommandError
 
@@ -70,37 +71,10 @@ def check_writable(path: Path, *, is_folder: bool = False) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader never sees half of it, a failure leaves the old one as it was.
-
-    A link stays a link to the new file. What is no regular file, such as /dev/null, is written to and never replaced.
-    """
+    """Write a file whole or not at all. Raises CommandError."""
     check_writable(path)
-    target = path.resolve()
     try:
-        if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
-        else:
-            _replace(target, text)
+        write_whole(path, text)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CommandError(f"{path}: cannot be written: {reason}; free space or choose another path") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    scratch = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.chmod(0o666 & ~_umask())
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -5,7 +5,6 @@ on stderr. Decides nothing about the request.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,15 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
 def _run(options: argparse.Namespace) -> ExitCode:
     from neuroshard_api.document import DocumentError
     from neuroshard_api.request import PlanRequest
+    from neuroshard_api.whole_file import write_whole
 
     from neuroshard_planner.errors import PlannerError
     from neuroshard_planner.search import plan
 
     try:
         found = plan(PlanRequest.read(options.request), bundle=_bundle(options.bundle))
-        scratch = options.out.with_name(f".{options.out.name}.{os.getpid()}")
-        scratch.write_text(found.to_json(), encoding="utf-8")
-        scratch.replace(options.out)
+        write_whole(options.out, found.to_json())
     except PlannerError as error:
         return _failed(str(error), error.exit_code)
     except DocumentError as error:

@@ -237,7 +237,7 @@ def stats(
     Rows are those that the sample shows, so raise them where the whole data has more.
     """
     from neuroshard_profiler.data_files import limited, open_data
-    from neuroshard_profiler.files import write_whole
+    from neuroshard_profiler.files import write_file
     from neuroshard_profiler.statistics import data_statistics
     from neuroshard_profiler.statistics_text import render_statistics
 
@@ -247,7 +247,7 @@ def stats(
     )
     tables = statistics.table_set(embedding_dim=embedding_dim, name=data.stem, source=f"sample {data.name}")
     if out is not None:
-        write_whole(out, tables.to_json())
+        write_file(out, tables.to_json())
     if json:
         sys.stdout.write(tables.to_json())
     else:

@@ -1,7 +1,8 @@
-"""Files that appear whole or not at all."""
+"""What a profile writes, and the sentences for what it cannot write."""
 
-import os
 from pathlib import Path
+
+from neuroshard_api.whole_file import write_whole
 
 from neuroshard_profiler.errors import SettingsError
 
@@ -14,9 +15,12 @@ def make_folder(path: Path) -> None:
         raise SettingsError(f"{path}: cannot be a folder here: {error.strerror}; choose another path") from error
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, replacing one that is there; a reader never sees half of it."""
+def write_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all, in a folder that is made if need be. Raises SettingsError."""
     make_folder(path.parent)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: cannot be written: {error.strerror}; free space or choose another path"
+        ) from error

@@ -21,7 +21,7 @@ from neuroshard_profiler.comm_sampling import CommunicationSpace
 from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.errors import MeasureError, SettingsError
-from neuroshard_profiler.files import write_whole
+from neuroshard_profiler.files import write_file
 from neuroshard_profiler.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.records import RecordsFile
@@ -81,11 +81,11 @@ def profile(
     say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
     _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
-    write_whole(settings.out / HARDWARE_FILE, hardware.to_json())
+    write_file(settings.out / HARDWARE_FILE, hardware.to_json())
     topology = hardware.topology(
         num_nodes=settings.num_nodes, devices_per_node=settings.devices_per_node or num_processes
     )
-    write_whole(settings.out / TOPOLOGY_FILE, topology.to_json())
+    write_file(settings.out / TOPOLOGY_FILE, topology.to_json())
     measured = [record for path in sorted(records.glob("*.jsonl")) for record in read_records(path)]
     say(f"{len(measured)} records of {backend.source}")
     report = fit_bundle(

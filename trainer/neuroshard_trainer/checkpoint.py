@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from neuroshard_trainer.errors import StorageError
-from neuroshard_trainer.files import disk_full, storage_error, write_whole
+from neuroshard_trainer.files import disk_full, storage_error, write_file
 
 MANIFEST_FILE = "checkpoint.json"
 SPARE_BYTES = 2**20
@@ -134,7 +134,7 @@ class CheckpointFolder:
 
     def _complete(self, part: Path, final: Path, manifest: CheckpointManifest) -> None:
         files = {**manifest.files, **_hashes(part, ".metadata")}
-        write_whole(part / MANIFEST_FILE, manifest.model_copy(update={"files": files}).to_json())
+        write_file(part / MANIFEST_FILE, manifest.model_copy(update={"files": files}).to_json())
         shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step
         part.rename(final)
         _sync(self._folder)

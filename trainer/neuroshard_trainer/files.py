@@ -1,23 +1,18 @@
-"""Files that are written whole or not at all. Knows nothing of what is in them."""
+"""What a training writes, and the sentences for what it cannot write."""
 
 import errno
-import os
 from pathlib import Path
+
+from neuroshard_api.whole_file import write_whole
 
 from neuroshard_trainer.errors import StorageError
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file in place of what was there; a reader sees the old text or the new. Raises StorageError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def write_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all. Raises StorageError."""
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        write_whole(path, text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise storage_error(path, error) from error
 
 

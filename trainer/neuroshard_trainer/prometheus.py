@@ -6,7 +6,7 @@ from pathlib import Path
 from neuroshard_api.step_report import RankTimes, StepReport
 
 from neuroshard_trainer.errors import InputError, MissingPackageError
-from neuroshard_trainer.files import write_whole
+from neuroshard_trainer.files import write_file
 
 _PARTS = [name for name in RankTimes.model_fields if name.endswith("_ms")]
 MS_PER_SECOND = 1000.0
@@ -44,6 +44,6 @@ def prometheus_writer(report_file: Path, port: int) -> Callable[[StepReport], No
                 value = getattr(times, part) / MS_PER_SECOND
                 seconds.labels(str(times.rank), part.removesuffix("_ms")).set(value)
         steps.set(report.first_step + report.num_steps)
-        write_whole(report_file, report.to_json())
+        write_file(report_file, report.to_json())
 
     return write

@@ -23,7 +23,7 @@ from neuroshard_trainer.data.formats import open_source
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import InputError
-from neuroshard_trainer.files import storage_error, write_whole
+from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
@@ -78,7 +78,7 @@ def train(job: DLRMTrainingJob, places: Places, process: Process, *, metrics_por
     with lost_peers(lambda: "while the model was set up"):
         run = _set_up(job, plan, places, process, metrics_port)
     if places.ready_file is not None:  # the proof is behind every rank, for none passes it without the others
-        write_whole(places.ready_file, "")
+        write_file(places.ready_file, "")
     with lost_peers(lambda: f"behind step {run.step}"):
         metrics = run.run()
     if process.is_first:
@@ -120,7 +120,7 @@ def _set_up(
     plan_sha256 = file_sha256(places.plan_file)
     if process.is_first:
         live = LiveSharding(plan_sha256=plan_sha256, tables=dict(sharding))
-        write_whole(places.run_dir / SHARDING_FILE, live.to_json())
+        write_file(places.run_dir / SHARDING_FILE, live.to_json())
         logger.info("the ranks hold the shards of plan %s", plan_sha256[:12])
     manifest = CheckpointManifest(
         step=0,

@@ -24,7 +24,7 @@ from torch import nn
 
 from neuroshard_trainer.clocks import Clock, Mark, clock_of
 from neuroshard_trainer.embedding_timers import COMPUTE, EmbeddingTimers, Interval, Part
-from neuroshard_trainer.files import write_whole
+from neuroshard_trainer.files import write_file
 
 WINDOW_STEPS = 100
 """Steps that the medians are taken over."""
@@ -123,7 +123,7 @@ class StepReporter:
         if callable(self._write):
             self._write(report)
         else:
-            write_whole(self._write, report.to_json())
+            write_file(self._write, report.to_json())
         return report
 
 

@@ -17,7 +17,7 @@ from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.data.batches import Batch, BatchMaker, prefetched
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.errors import DataError, InputError, StoppedError
-from neuroshard_trainer.files import write_whole
+from neuroshard_trainer.files import write_file
 from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.process import Process
 from neuroshard_trainer.step_reporter import StepReporter
@@ -249,4 +249,4 @@ class _Progress:
             checkpoint_step=number,
             checkpoint_path=None if path is None else str(path),
         )
-        write_whole(self._file, progress.to_json())
+        write_file(self._file, progress.to_json())
