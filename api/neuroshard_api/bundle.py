@@ -4,7 +4,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.document import Document, PositiveCount, Value
+from neuroshard_api.counts import PositiveCount
+from neuroshard_api.document import Document, Value
 from neuroshard_api.topology import DeviceType
 
 Source = Annotated[str, Field(pattern=r"^(measured|cpu|simulated):.+$", max_length=200)]

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class DocumentError(ValueError):
@@ -40,13 +40,6 @@ COMPRESSED_SUFFIX = ".gz"
 """Behind the name of a file: it holds gzip data, as ConfigMaps keep large files."""
 UNPACKED_LIMIT_BYTES = 64 * 1024 * 1024
 """Most bytes of one file after decompression: a few bytes of gzip must not fill a reader's memory."""
-
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-"""How many; whoever computes with it holds integers in 64 bits."""
-PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
-"""How many, at least one."""
-MAX_MEMORY_BYTES = 2**53
-"""Most memory of a device, 8 PiB: up to it integers are exact in floating point, in which solvers compute."""
 
 
 class Value(BaseModel):

@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from neuroshard_api.bundle import Source
+from neuroshard_api.counts import Count
 from neuroshard_api.job_policies import ConditionStatus
 from neuroshard_api.resource import ATOMIC, Part, Unique
 
-Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Small = Annotated[int, Field(ge=0, lt=2**31)]
 Text = Annotated[str, Field(max_length=1024)]
 Sentence = Annotated[str, Field(max_length=32768)]
@@ -56,7 +56,7 @@ class Condition(Part):
     """Profiled, Planned, Approved, PodsReady, Running, Suspended, Succeeded or Failed."""
     status: ConditionStatus
     """True, False or Unknown."""
-    observed_generation: Whole | None = None
+    observed_generation: Count | None = None
     """metadata.generation that the condition was decided from."""
     last_transition_time: datetime
     """When status last changed."""
@@ -109,7 +109,7 @@ class Hardware(Part):
     """Product name of the GPU as its node's label says it; without GPUs the node's instance type or architecture."""
     gpus_per_node: Small | None = None
     """GPUs that the job uses of a node; 0 where it trains on the CPU."""
-    gpu_memory_mib: Annotated[Whole | None, Field(alias="gpuMemoryMiB")] = None
+    gpu_memory_mib: Annotated[Count | None, Field(alias="gpuMemoryMiB")] = None
     """Memory of one device, in MiB."""
     driver_version: Text | None = None
     """Version of the device's driver."""
@@ -155,13 +155,13 @@ class PlanStatus(Part):
 class StepCost(Part):
     """Time of the embedding part of one step, of the slowest device."""
 
-    total_microseconds: Whole | None = None
+    total_microseconds: Count | None = None
     """All of it, in microseconds."""
-    compute_microseconds: Whole | None = None
+    compute_microseconds: Count | None = None
     """Forward and backward kernels, in microseconds."""
-    forward_communication_microseconds: Whole | None = None
+    forward_communication_microseconds: Count | None = None
     """Forward all-to-all with the wait for its slowest member, in microseconds."""
-    backward_communication_microseconds: Whole | None = None
+    backward_communication_microseconds: Count | None = None
     """Backward all-to-all, in microseconds."""
     source: Source | None = None
     """Where the numbers come from: measured:DEVICE, cpu:MODEL or simulated:DEVICE."""
@@ -170,7 +170,7 @@ class StepCost(Part):
 class PredictedCost(StepCost):
     """What the plan should cost."""
 
-    max_device_memory_mib: Annotated[Whole | None, Field(alias="maxDeviceMemoryMiB")] = None
+    max_device_memory_mib: Annotated[Count | None, Field(alias="maxDeviceMemoryMiB")] = None
     """Memory of the fullest device, in MiB."""
 
 
@@ -179,16 +179,16 @@ class BaselineCost(Part):
 
     algorithm: Text | None = None
     """The best of the baselines."""
-    total_microseconds: Whole | None = None
+    total_microseconds: Count | None = None
     """Its predicted time, in microseconds."""
 
 
 class MeasuredCost(StepCost):
     """What the workers measured."""
 
-    step_microseconds: Whole | None = None
+    step_microseconds: Count | None = None
     """A whole step, dense part and waiting for data included, in microseconds."""
-    steps: Whole | None = None
+    steps: Count | None = None
     """Steps that were trained until the last report."""
     last_updated_time: datetime | None = None
     """When it was last reported; at most every 30 s."""
@@ -235,7 +235,7 @@ class CheckpointStatus(Part):
 
     path: Text | None = None
     """Where it lies."""
-    step: Whole | None = None
+    step: Count | None = None
     """Steps that it holds."""
     time: datetime | None = None
     """When it was complete."""
@@ -265,7 +265,7 @@ class LastFailure(Part):
 class Status(Part):
     """What the operator says of the job. Everything is there only once it is known."""
 
-    observed_generation: Whole | None = None
+    observed_generation: Count | None = None
     """metadata.generation that the status was made from."""
     stage: Stage | None = None
     """Where the job is, for people: Pending, Profiling, Planning, Launching, Running, Succeeded, Failed, Suspended."""

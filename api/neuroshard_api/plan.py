@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from neuroshard_api.bundle import Source
-from neuroshard_api.document import Count, Document, PositiveCount, Value
+from neuroshard_api.counts import Count, PositiveCount
+from neuroshard_api.document import Document, Value
 from neuroshard_api.request import Algorithm, DeviceIndex, PlanRequest
 
 

@@ -5,7 +5,8 @@ from importlib.resources import files
 
 from pydantic import TypeAdapter
 
-from neuroshard_api.document import PositiveCount, Value, parse_data
+from neuroshard_api.counts import PositiveCount
+from neuroshard_api.document import Value, parse_data
 from neuroshard_api.topology import DeviceType, Link, Topology
 
 

@@ -4,7 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from neuroshard_api.document import Count, Document, PositiveCount
+from neuroshard_api.counts import Count, PositiveCount
+from neuroshard_api.document import Document
 
 
 class TrainingProgress(Document):

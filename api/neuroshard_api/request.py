@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.document import MAX_MEMORY_BYTES, Count, Document, PositiveCount, Value
+from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
+from neuroshard_api.document import Document, Value
 from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, TableSet
 from neuroshard_api.topology import Topology
 

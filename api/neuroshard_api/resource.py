@@ -15,7 +15,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from neuroshard_api.document import MAX_MEMORY_BYTES, Value
+from neuroshard_api.counts import MAX_MEMORY_BYTES
+from neuroshard_api.document import Value
 
 INT32_MAX = 2**31 - 1
 """Largest value of most counts: clients in other languages read them as 32-bit integers."""

@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
-from neuroshard_api.document import Count, Document, PositiveCount, Value
+from neuroshard_api.counts import Count, PositiveCount
+from neuroshard_api.document import Document, Value
 
 
 class RankTimes(Value):

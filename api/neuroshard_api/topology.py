@@ -4,7 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from neuroshard_api.document import MAX_MEMORY_BYTES, Document, PositiveCount, Value
+from neuroshard_api.counts import MAX_MEMORY_BYTES, PositiveCount
+from neuroshard_api.document import Document, Value
 
 
 class DeviceType(Value):

@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from neuroshard_api.bundle import Source
-from neuroshard_api.document import Count, Document, DocumentError, PositiveCount, Value
+from neuroshard_api.counts import Count, PositiveCount
+from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
 from neuroshard_api.tables import DataType
 
