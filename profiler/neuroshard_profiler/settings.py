@@ -10,7 +10,8 @@ from neuroshard_api.table_files import read_table_set
 from neuroshard_api.tables import Optimizer, TableSet
 from neuroshard_api.training_job import DLRMTrainingJob
 
-from neuroshard_profiler.backends.select import BackendName, DeviceKind
+from neuroshard_profiler.backends.base import DeviceKind
+from neuroshard_profiler.backends.select import BackendName
 from neuroshard_profiler.errors import SettingsError
 
 DEFAULT_BUDGET_SECONDS = 600.0

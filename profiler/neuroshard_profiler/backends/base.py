@@ -7,6 +7,8 @@ from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_api.topology import DeviceType
 
+DeviceKind = Literal["cpu", "cuda"]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repeats:
@@ -44,7 +46,7 @@ class Backend(Protocol):
         ...
 
     @property
-    def kind(self) -> Literal["cpu", "cuda", "simulated"]:
+    def kind(self) -> DeviceKind | Literal["simulated"]:
         """What is timed on."""
         ...
 

@@ -5,23 +5,20 @@ from typing import Literal, get_args
 
 from neuroshard_api.topology import DeviceType
 
-from neuroshard_profiler.backends.base import Backend
+from neuroshard_profiler.backends.base import Backend, DeviceKind
 from neuroshard_profiler.errors import MissingPackageError, SettingsError
 
 BackendName = Literal["fbgemm", "torch_native", "simulated"]
 NAMES: tuple[BackendName, ...] = get_args(BackendName)
-DeviceKind = Literal["cpu", "cuda"]
+_INSTALL = {
+    "torch": "pip install 'neuroshard-operator[profiler]'",
+    "fbgemm_gpu": "`pip install --no-deps fbgemm-gpu` (fbgemm-gpu-cpu without a GPU) of torch's generation",
+}
 
 
 def default_backend() -> BackendName:
     """Return FBGEMM where it is installed, else torch."""
     return "fbgemm" if find_spec("fbgemm_gpu") is not None else "torch_native"
-
-
-_INSTALL = {
-    "torch": "pip install 'neuroshard-operator[profiler]'",
-    "fbgemm_gpu": "`pip install --no-deps fbgemm-gpu` (fbgemm-gpu-cpu without a GPU) of torch's generation",
-}
 
 
 def make_backend(name: BackendName, *, kind: DeviceKind | None = None, simulated: DeviceType | None = None) -> Backend:

@@ -1,13 +1,12 @@
 """What the torch backends have in common: a device, and the calls that it times. Knows no kernels."""
 
 from abc import ABC, abstractmethod
-from typing import Literal
 
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_api.topology import DeviceType
 
-from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.base import DeviceKind, Repeats, Times
 from neuroshard_profiler.backends.torch_device import EmbeddingCall, TorchDevice
 
 
@@ -22,7 +21,7 @@ class TorchBackend(ABC):
         self.environment = device.environment(packages)
 
     @property
-    def kind(self) -> Literal["cpu", "cuda"]:
+    def kind(self) -> DeviceKind:
         """What is timed on."""
         return self.device.kind
 

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from neuroshard_api.host_memory import keep_freed_memory
@@ -15,7 +15,7 @@ from neuroshard_api.topology import DeviceType
 from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
 from torch import Tensor
 
-from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.base import DeviceKind, Repeats, Times
 from neuroshard_profiler.errors import OutOfDeviceMemoryError, SettingsError
 from neuroshard_profiler.hardware import (
     available_memory_bytes,
@@ -26,8 +26,6 @@ from neuroshard_profiler.hardware import (
     total_memory_bytes,
 )
 from neuroshard_profiler.timing import CudaTimer, ThreadTimer, Timer, median_times, pinned_core
-
-DeviceKind = Literal["cpu", "cuda"]
 
 _STATE_ELEMENTS = {Optimizer.SGD: 0, Optimizer.ROWWISE_ADAGRAD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
 _FP32_BYTES = 4
