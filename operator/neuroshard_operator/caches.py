@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from neuroshard_operator.conditions import ConditionType
 from neuroshard_operator.observed import (
     ChildConfigMap,
     ChildJob,
@@ -62,14 +61,6 @@ class Caches:
             del self._status[key]  # the watch has moved on: to our write, or past it
             return seen
         return written
-
-    def needs_profile(self, key: JobKey) -> bool:
-        """Return whether a job has no plan yet, or none any more: a profile that comes or goes may be its own."""
-        job = self.training_job(key)
-        if job is None or "completionTime" in job.status:
-            return False
-        said = {each["type"]: each["status"] for each in job.status.get("conditions", ())}
-        return said.get(ConditionType.PLANNED) != "True" or said.get(ConditionType.PROFILED) == "False"
 
     def jobs(self, key: JobKey) -> list[ChildJob]:
         """Return the Jobs of a job."""

@@ -16,7 +16,7 @@ from neuroshard_operator.logs import about
 from neuroshard_operator.metrics import Metrics
 from neuroshard_operator.queue import KeyedQueue
 from neuroshard_operator.reconcile import reconcile
-from neuroshard_operator.recorded import read_status
+from neuroshard_operator.recorded import needs_profile, read_status
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.view import earliest
 
@@ -92,7 +92,8 @@ class Controller:
     def wake_for_profile(self, namespace: str) -> None:
         """Wake the jobs of a namespace that may be about the profile that came or went."""
         for key in self._caches.known():
-            if key[0] == namespace and self._caches.needs_profile(key):
+            job = self._caches.training_job(key) if key[0] == namespace else None
+            if job is not None and needs_profile(job.status):
                 self.queue.wake(key)
 
     async def _resync_forever(self) -> None:

@@ -37,6 +37,13 @@ def has_ended(status: Status) -> bool:
     return any(holds(status.conditions, kind) for kind in (ConditionType.SUCCEEDED, ConditionType.FAILED))
 
 
+def needs_profile(raw: Mapping[str, Any]) -> bool:
+    """Return whether a job has no plan yet, or none any more: a profile that comes or goes may be its own."""
+    said = {each["type"]: each["status"] for each in raw.get("conditions", ())}
+    planned, profiled = said.get(ConditionType.PLANNED), said.get(ConditionType.PROFILED)
+    return "completionTime" not in raw and (planned != "True" or profiled == "False")
+
+
 def new_status(view: View, steps: Sequence[Step]) -> Status:
     """Return the status after a look whose steps were these; the last one is what people see."""
     last, before, now = steps[-1], view.status, view.now
