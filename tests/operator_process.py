@@ -26,7 +26,7 @@ class OperatorProcess:
         """Start with caches as they are."""
         self._world = world
         self._settings = settings
-        caches = Caches(world.indices(), clock=self._seconds)
+        caches = Caches(world.watches.indices(), clock=self._seconds)
         self._cluster = Cluster(world, caches, settings, clock=self._seconds)
         self.look_again_s: float | None = None
 
@@ -77,7 +77,7 @@ class Story:
         """Let the operator look until it wants nothing more."""
         for _ in range(20):
             self.world.run_job_controller()
-            self.world.catch_up()
+            self.world.watches.catch_up()
             if asyncio.run(self.operator.look(KEY)):
                 return
         raise AssertionError("the operator does not come to rest")
@@ -128,6 +128,12 @@ class Story:
                 self.world.finish_deletion(pod)
         self.settle()
 
+    def lose(self, role: str) -> dict[str, Any]:
+        """Delete the one ConfigMap of a role, by another's hand; return what it was."""
+        [lost] = self.world.of_kind("ConfigMap", role)
+        self.world.remove("ConfigMap", lost["metadata"]["name"])
+        return lost
+
     def jobs(self, role: str) -> list[str]:
         """Return the names of the Jobs of a role."""
         return [job["metadata"]["name"] for job in self.world.of_kind("Job", role)]
@@ -136,7 +142,7 @@ class Story:
         """Annotate the job."""
         job = self.world.training_job(JOB)
         job["metadata"].setdefault("annotations", {})[key] = value
-        self.world._touch(job)
+        self.world.touch(job)
         self.settle()
 
     def reasons(self) -> list[str]:

@@ -8,9 +8,9 @@ import asyncio
 import copy
 import hashlib
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import builders
 from neuroshard_api.config_map import contents_of, pack_files, unpack_files
@@ -18,13 +18,11 @@ from neuroshard_api.request import PlanRequest
 from neuroshard_api.training_job import KIND
 from neuroshard_operator import names, trimming
 from neuroshard_operator.api import ApiError, Json
-from neuroshard_operator.caches import Indices, JobKey
+from neuroshard_operator.caches import JobKey
+from operator_watches import Place, Watches
 
 NAMESPACE = "training"
 START = datetime(2026, 1, 1, tzinfo=UTC)
-Place = tuple[str, str]
-"""Kind and name of an object."""
-Kept = TypeVar("Kept")
 
 
 class CrashError(BaseException):
@@ -54,9 +52,8 @@ class World:
         """Worker pods that were made while one of another Job still lived."""
         self._mounted: dict[str, dict[str, Json]] = {}
         """ConfigMaps as a pod found them when it started, by its uid."""
-        self._seen: dict[Place, Json] = {}
         self._numbers = itertools.count(1)
-        self._trimmed: dict[tuple[str, str], Any] = {}
+        self.watches = Watches(self.objects, namespace=NAMESPACE)
 
     # What the operator calls
 
@@ -92,7 +89,7 @@ class World:
         if found is None:
             return await self.create(manifest)
         found.update({key: value for key, value in copy.deepcopy(dict(manifest)).items() if key != "metadata"})
-        self._touch(found)
+        self.touch(found)
         self._written()
         return copy.deepcopy(found)
 
@@ -103,7 +100,7 @@ class World:
         if change["metadata"]["uid"] != found["metadata"]["uid"]:
             raise ApiError(409, "Conflict", "another uid")
         found["spec"].update(change["spec"])
-        self._touch(found)
+        self.touch(found)
         self._written()
         return copy.deepcopy(found)
 
@@ -123,7 +120,7 @@ class World:
             raise ApiError(409, "Conflict", "the object has been modified")
         found["status"] = copy.deepcopy(body["status"])
         self.statuses.append(found["status"])
-        self._touch(found)
+        self.touch(found)
         self._written()
         return copy.deepcopy(found)
 
@@ -164,7 +161,7 @@ class World:
             "uid": f"uid-{next(self._numbers)}",
             "creationTimestamp": stamp(self.now),
         }
-        self._touch(made)
+        self.touch(made)
         self.objects[made["kind"], made["metadata"]["name"]] = made
         return made
 
@@ -178,7 +175,7 @@ class World:
         )
         if keeps or (foreground and dependents):
             found["metadata"].setdefault("deletionTimestamp", stamp(self.now + timedelta(seconds=30)))
-            self._touch(found)
+            self.touch(found)
         else:
             del self.objects[kind, name]
         for place in dependents:
@@ -204,7 +201,7 @@ class World:
         found = self.training_job(name)
         found["spec"] |= spec
         found["metadata"]["generation"] += 1
-        self._touch(found)
+        self.touch(found)
 
     def training_job(self, name: str) -> Json:
         """Return a training job."""
@@ -282,7 +279,7 @@ class World:
     def _end_job(self, job: Json, kind: str, reason: str) -> None:
         condition = {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": stamp(self.now)}
         job["status"].setdefault("conditions", []).append(condition)
-        self._touch(job)
+        self.touch(job)
 
     def start_pod(self, pod: Json) -> None:
         """Let a pod run and be ready; it waits for a ConfigMap that it mounts and that is not there."""
@@ -293,7 +290,7 @@ class World:
                 name: self.objects[kind, name] for kind, name in _mounts(pod["spec"])
             }
         pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-        self._touch(pod)
+        self.touch(pod)
 
     def end_pod(self, pod: Json, code: int, *, disruption: str = "") -> None:
         """Let a pod end with an exit code."""
@@ -311,7 +308,7 @@ class World:
             "conditions": taken,
             "containerStatuses": [{"name": name, "state": {"terminated": ended}}],
         }
-        self._touch(pod)
+        self.touch(pod)
 
     def finish_deletion(self, pod: Json) -> None:
         """Let a pod be gone that was asked to go."""
@@ -324,7 +321,7 @@ class World:
         found = self.objects.get(("ConfigMap", config_map))
         if found is not None:
             found["data"], found["binaryData"] = dict(packed.data), dict(packed.binary_data)
-            self._touch(found)
+            self.touch(found)
 
     def work(self, pod: Json) -> None:
         """Do the work of a profiler's or planner's pod, if it can start, and let it end well."""
@@ -343,73 +340,9 @@ class World:
             self.publish(result, {"plan.json": builders.plan(request).to_json().encode()})
         self.end_pod(pod, 0)
 
-    def _touch(self, body: Json) -> None:
+    def touch(self, body: Json) -> None:
+        """Give an object a new version, as any change of it does."""
         body["metadata"]["resourceVersion"] = str(next(self._numbers))
-
-    # What the watches bring
-
-    def catch_up(self, kinds: Collection[str] | None = None) -> None:
-        """Let the watches of these kinds bring everything; None: of all kinds."""
-        for place in {*self._seen, *self.objects}:
-            if kinds is not None and place[0] not in kinds:
-                continue
-            if place not in self.objects:
-                self._seen.pop(place, None)
-            elif version_of(self._seen.get(place)) != version_of(self.objects[place]):
-                self._seen[place] = copy.deepcopy(self.objects[place])
-
-    def indices(self) -> Indices:
-        """Return what the watches have brought, cut down as the operator does it."""
-        return Indices(
-            training_jobs=Index(lambda: self._index(KIND, trimming.training_job)),
-            jobs=Index(lambda: self._index("Job", trimming.job)),
-            pods=Index(lambda: self._index("Pod", trimming.pod)),
-            config_maps=Index(lambda: self._index("ConfigMap", trimming.config_map)),
-            objects=tuple(
-                Index(lambda kind=kind: self._index(kind, lambda body: trimming.other(kind, body)))  # type: ignore[misc]
-                for kind in ("Service", "ServiceAccount", "Role", "RoleBinding")
-            ),
-            profilers=Index(self._profilers),
-        )
-
-    def _index(self, kind: str, trim: Callable[[Json], Kept]) -> dict[JobKey, list[Kept]]:
-        found: dict[JobKey, list[Kept]] = {}
-        for (each, name), body in self._seen.items():
-            labels = body["metadata"].get("labels") or {}
-            if each != kind or (kind != KIND and labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY):
-                continue
-            version = (kind, body["metadata"]["resourceVersion"])
-            if version not in self._trimmed:
-                self._trimmed[version] = trim(body)
-            owner = name if kind == KIND else labels.get(names.JOB_LABEL, "")
-            found.setdefault((NAMESPACE, owner), []).append(self._trimmed[version])
-        return found
-
-    def _profilers(self) -> dict[JobKey, list[str]]:
-        found: dict[JobKey, list[str]] = {}
-        for (_, owner), jobs in self._index("Job", trimming.job).items():
-            for job in jobs:
-                key = job.meta.labels.get(names.PROFILE_KEY_LABEL)
-                if job.role == names.PROFILER and key and job.outcome is None and job.meta.deleted is None:
-                    found.setdefault((NAMESPACE, key), []).append(owner)
-        return found
-
-
-class Index(Mapping[Any, Any]):
-    """An index that is read from the world whenever it is asked."""
-
-    def __init__(self, read: Callable[[], Mapping[Any, Any]]) -> None:
-        """Read from the world by `read`."""
-        self._read = read
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._read()[key]
-
-    def __iter__(self) -> Any:
-        return iter(self._read())
-
-    def __len__(self) -> int:
-        return len(self._read())
 
 
 def profile_files() -> dict[str, bytes]:
@@ -426,11 +359,6 @@ def profile_files() -> dict[str, bytes]:
 def owners(body: Mapping[str, Any]) -> list[str]:
     """Return the uids of an object's owners."""
     return [owner["uid"] for owner in body["metadata"].get("ownerReferences") or ()]
-
-
-def version_of(body: Mapping[str, Any] | None) -> str:
-    """Return an object's version; empty for none."""
-    return "" if body is None else body["metadata"]["resourceVersion"]
 
 
 def is_finished(job: Mapping[str, Any]) -> bool:

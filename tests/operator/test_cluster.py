@@ -27,13 +27,13 @@ def test_a_look_at_an_old_status_makes_nothing() -> None:
     world.end_pod(story.pods(names.WORKER)[0], 2)
     for _ in range(3):
         world.run_job_controller()
-        world.catch_up(CHILDREN)
+        world.watches.catch_up(CHILDREN)
         asyncio.run(story.operator.look(KEY))
     assert story.status["stage"] == "Failed"
     assert story.jobs(names.WORKER) == []
     for pod in story.pods(names.WORKER):
         world.finish_deletion(pod)
-    world.catch_up(CHILDREN)
+    world.watches.catch_up(CHILDREN)
     made = len(world.created)
 
     asyncio.run(OperatorProcess(world).look(KEY))
@@ -46,11 +46,11 @@ def test_a_child_that_no_watch_ever_showed_is_made_again() -> None:
     world = World()
     operator = OperatorProcess(world)
     world.submit(JOB)
-    world.catch_up()
+    world.watches.catch_up()
     asyncio.run(operator.look(KEY))
     [job] = world.of_kind("Job", names.PROFILER)
     world.remove("Job", job["metadata"]["name"])
-    world.catch_up()
+    world.watches.catch_up()
     asyncio.run(operator.look(KEY))
     assert world.of_kind("Job") == []
     assert operator.look_again_s is not None
@@ -66,9 +66,8 @@ def test_a_result_that_goes_before_it_is_copied_makes_the_look_stale() -> None:
     [pod] = story.pods(names.PROFILER)
     story.world.work(pod)
     story.world.run_job_controller()
-    story.world.catch_up()
-    [result] = story.world.of_kind("ConfigMap", names.PROFILER)
-    story.world.remove("ConfigMap", result["metadata"]["name"])
+    story.world.watches.catch_up()
+    story.lose(names.PROFILER)
 
     assert not asyncio.run(story.operator.look(KEY))
     assert story.world.of_kind("ConfigMap", names.PROFILE) == []

@@ -36,10 +36,10 @@ def test_a_profile_that_comes_or_goes_wakes_a_job(status: dict[str, object], nam
     world = World()
     world.submit("job")
     world.training_job("job")["status"] = status
-    world.catch_up()
+    world.watches.catch_up()
 
     async def wakes() -> int:
-        controller = Controller(api=world, caches=Caches(world.indices()), settings=SETTINGS, metrics=Metrics())
+        controller = Controller(api=world, caches=Caches(world.watches.indices()), settings=SETTINGS, metrics=Metrics())
         controller.wake_for_profile(namespace)
         return len(controller.queue)
 

@@ -24,7 +24,7 @@ class Life:
 
     def watches(self) -> None:
         """The watches bring what happened."""
-        self.world.catch_up()
+        self.world.watches.catch_up()
 
     def look(self) -> None:
         """The operator looks."""

@@ -15,7 +15,7 @@ def test_news_are_told_though_a_write_is_refused() -> None:
 
     async def lived() -> None:
         for _ in range(20):
-            world.catch_up()
+            world.watches.catch_up()
             await operator.look(key)
             world.run_job_controller()
             for pod in world.of_kind("Pod"):

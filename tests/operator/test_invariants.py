@@ -63,7 +63,7 @@ class Histories(RuleBasedStateMachine):
             runPolicy={"cleanPodPolicy": policy},
             planner={"fallbackAlgorithm": fallback},
         )
-        self.world.catch_up()
+        self.world.watches.catch_up()
         for _ in range(stages):
             self.all_goes_well_for_a_while()
 
@@ -82,7 +82,7 @@ class Histories(RuleBasedStateMachine):
     @rule(kinds=st.sets(st.sampled_from(KINDS), min_size=1))
     def watch(self, kinds: set[str]) -> None:
         """Some watches bring what has happened; the others lag behind."""
-        self.world.catch_up({*kinds, "Service", "ServiceAccount", "RoleBinding"} if "Role" in kinds else kinds)
+        self.world.watches.catch_up({*kinds, "Service", "ServiceAccount", "RoleBinding"} if "Role" in kinds else kinds)
 
     @rule()
     def all_is_calm(self) -> None:
@@ -186,7 +186,7 @@ class Histories(RuleBasedStateMachine):
         """A Role is widened by hand."""
         for role in self.world.of_kind("Role"):
             role["rules"] = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-            self.world._touch(role)
+            self.world.touch(role)
 
     # What always holds
 
@@ -282,12 +282,12 @@ class Histories(RuleBasedStateMachine):
     def settle(self) -> None:
         """Look until nothing is wanted, and see that the next look changes nothing: status moves only with cause."""
         for _ in range(20):
-            self.world.catch_up()
+            self.world.watches.catch_up()
             if self.loop.run_until_complete(self.operator.look(KEY)):
                 break
         else:
             raise AssertionError("the operator does not come to rest")
-        self.world.catch_up()
+        self.world.watches.catch_up()
         before = self.world.writes
         assert self.loop.run_until_complete(self.operator.look(KEY))
         assert self.world.writes == before

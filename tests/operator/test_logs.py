@@ -38,7 +38,7 @@ def line_of_a_look(story: Story) -> dict[str, Any]:
     async def look() -> dict[str, Any]:
         handler = FirstLine()
         logger.addHandler(handler)
-        caches = Caches(story.world.indices())
+        caches = Caches(story.world.watches.indices())
         controller = Controller(api=story.world, caches=caches, settings=SETTINGS, metrics=Metrics())
         working = asyncio.create_task(controller.run())
         controller.wake(KEY)
@@ -58,7 +58,7 @@ def test_a_change_is_told_with_job_stage_reason_and_attempt(caplog: pytest.LogCa
     story = Story().running()
     story.world.end_pod(story.pods(names.WORKER)[0], 137)
     story.world.run_job_controller()
-    story.world.catch_up()
+    story.world.watches.catch_up()
     line = line_of_a_look(story)
 
     assert (line["severity"], line["namespace"], line["job"]) == ("INFO", NAMESPACE, JOB)
@@ -73,7 +73,7 @@ def test_a_look_that_fails_says_where_the_job_is() -> None:
     [pod] = story.pods(names.PROFILER)
     story.world.work(pod)
     story.world.run_job_controller()
-    story.world.catch_up()
+    story.world.watches.catch_up()
     line = line_of_a_look(story)
 
     assert (line["severity"], line["namespace"], line["job"]) == ("WARNING", NAMESPACE, JOB)

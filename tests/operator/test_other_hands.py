@@ -27,11 +27,11 @@ def test_a_widened_role_is_narrowed_again() -> None:
     [role] = story.world.of_kind("Role")
     rules = role["rules"]
     role["rules"] = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-    story.world._touch(role)
+    story.world.touch(role)
     story.planned()
     [worker] = [each for each in story.world.of_kind("Role") if each["metadata"]["name"] == "job-worker"]
     worker["rules"] = []
-    story.world._touch(worker)
+    story.world.touch(worker)
     story.settle()
 
     assert rules
@@ -116,7 +116,7 @@ def test_a_job_of_another_manager_is_left_alone() -> None:
     """Kueue runs it in another cluster."""
     world = World()
     world.submit(JOB, managedBy="kueue.x-k8s.io/multikueue")
-    world.catch_up()
+    world.watches.catch_up()
 
     assert asyncio.run(OperatorProcess(world).look(KEY))
     assert world.writes == 0

@@ -24,8 +24,7 @@ def test_the_plan_is_kept_immutable_under_its_hash() -> None:
 def test_a_plan_that_was_deleted_comes_back_under_running_workers() -> None:
     """It is copied again from the planner's result; nothing is planned or started anew."""
     story = Story().running()
-    [plan] = story.world.of_kind("ConfigMap", names.PLAN)
-    story.world.remove("ConfigMap", plan["metadata"]["name"])
+    plan = story.lose(names.PLAN)
     story.settle()
 
     [again] = story.world.of_kind("ConfigMap", names.PLAN)
@@ -41,7 +40,7 @@ def test_a_plan_that_was_replaced_by_hand_is_put_right() -> None:
     [plan] = story.world.of_kind("ConfigMap", names.PLAN)
     content = plan["data"]["plan.json"]
     plan["data"]["plan.json"] = content.replace("neuroshard", "random", 1)
-    story.world._touch(plan)
+    story.world.touch(plan)
     story.settle()
 
     [again] = story.world.of_kind("ConfigMap", names.PLAN)
@@ -52,10 +51,7 @@ def test_a_plan_that_was_replaced_by_hand_is_put_right() -> None:
 def test_a_plan_that_is_lost_with_its_source_is_made_again_under_running_workers() -> None:
     """Equal questions have equal answers: the workers go on under the same plan."""
     story = Story().running()
-    [plan] = story.world.of_kind("ConfigMap", names.PLAN)
-    [result] = story.world.of_kind("ConfigMap", names.PLANNER)
-    for lost in (plan, result):
-        story.world.remove("ConfigMap", lost["metadata"]["name"])
+    plan, _ = story.lose(names.PLAN), story.lose(names.PLANNER)
     story.later(31)
     assert story.seen == ("Planning", "PlannerRunning")
     story.do(names.PLANNER)

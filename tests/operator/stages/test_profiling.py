@@ -36,7 +36,7 @@ def test_the_profiler_runs_on_the_kind_of_node_that_the_workers_get() -> None:
         trainer={"numNodes": 1, "resourcesPerNode": limits},
         podTemplate={"spec": {"nodeSelector": selector, "tolerations": taints}},
     )
-    world.catch_up()
+    world.watches.catch_up()
     asyncio.run(operator.look(KEY))
 
     [job] = world.of_kind("Job", names.PROFILER)
@@ -53,7 +53,7 @@ def test_a_profile_outlives_its_job_and_serves_the_next() -> None:
     [profile] = story.world.of_kind("ConfigMap", names.PROFILE)
     assert owners(profile) == []
     story.world.submit("second")
-    story.world.catch_up()
+    story.world.watches.catch_up()
     asyncio.run(story.operator.look((NAMESPACE, "second")))
 
     status = story.world.status("second")
@@ -66,7 +66,7 @@ def test_two_jobs_on_equal_hardware_do_not_both_profile() -> None:
     """The second waits for the first one's profile."""
     story = Story()
     story.world.submit("second")
-    story.world.catch_up()
+    story.world.watches.catch_up()
     asyncio.run(story.operator.look((NAMESPACE, "second")))
 
     assert story.world.status("second")["reason"] == "WaitingForProfile"
@@ -78,7 +78,7 @@ def test_a_job_that_waits_for_the_profile_of_one_that_is_deleted_profiles_itself
     story = Story()
     world, second = story.world, (NAMESPACE, "second")
     world.submit("second")
-    world.catch_up()
+    world.watches.catch_up()
     asyncio.run(story.operator.look(second))
     assert world.status("second")["reason"] == "WaitingForProfile"
     world.remove("DLRMTrainingJob", "job")
@@ -96,7 +96,7 @@ def test_a_profile_that_was_damaged_is_made_anew() -> None:
     name = profile["metadata"]["name"]
     damaged = pack_files({**profile_files(), "weights.safetensors": b"other"})
     profile |= {"data": dict(damaged.data), "binaryData": dict(damaged.binary_data)}
-    story.world._touch(profile)
+    story.world.touch(profile)
     story.settle()
 
     assert "ChildRepaired" in story.reasons()
@@ -118,10 +118,8 @@ def test_a_profiler_that_fails_ends_the_job_with_its_words() -> None:
 def test_a_profile_that_is_lost_with_its_source_is_measured_again() -> None:
     """Somebody deleted both the profile and the profiler's result while the planner was at work."""
     story = Story().do(names.PROFILER)
-    [profile] = story.world.of_kind("ConfigMap", names.PROFILE)
-    [result] = story.world.of_kind("ConfigMap", names.PROFILER)
-    for lost in (profile, result):
-        story.world.remove("ConfigMap", lost["metadata"]["name"])
+    story.lose(names.PROFILE)
+    story.lose(names.PROFILER)
     story.later(31)
     assert story.seen == ("Profiling", "ProfilerRunning")
     assert "ChildRepaired" in story.reasons()

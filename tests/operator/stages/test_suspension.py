@@ -84,13 +84,13 @@ def test_a_job_that_kueue_takes_its_nodes_from_is_launched_again() -> None:
     story = Story(profiler={"policy": "Never", "deviceType": "h100-80gb"})
     queued = story.world.training_job(JOB)
     queued["metadata"]["labels"] = {names.QUEUE_LABEL: "gpus"}
-    story.world._touch(queued)
+    story.world.touch(queued)
     story.do(names.PLANNER)
 
     def admit(*, admitted: bool) -> None:
         [job] = story.world.of_kind("Job", names.WORKER)
         job["spec"]["suspend"] = not admitted
-        story.world._touch(job)
+        story.world.touch(job)
 
     admit(admitted=True)
     story.settle()

@@ -164,7 +164,7 @@ def test_workers_that_end_one_after_another_are_still_running() -> None:
     story = Story().running()
     first, second = story.pods(names.WORKER)
     first["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-    story.world._touch(first)
+    story.world.touch(first)
     story.settle()
     assert story.status["stage"] == "Running"
     story.world.end_pod(first, 0)
@@ -183,7 +183,7 @@ def test_a_worker_that_is_not_ready_for_a_while_is_told_and_not_launched_again()
     story = Story().running()
     [pod, _] = story.pods(names.WORKER)
     pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-    story.world._touch(pod)
+    story.world.touch(pod)
     story.settle()
     assert story.seen == ("Running", "WorkersNotReady")
     assert story.condition("PodsReady")["status"] == "False"
