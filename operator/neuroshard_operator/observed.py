@@ -88,6 +88,8 @@ class ChildPod:
     node: str = ""
     phase: str = "Pending"
     ready: bool = False
+    ended_well: bool = False
+    """Every container ended without an error; the phase says so a moment later."""
     termination: Termination | None = None
     """The first container that ended with an error; None where none did."""
     conditions: Mapping[str, str] = field(default_factory=dict)

@@ -78,6 +78,7 @@ def pod(body: Raw) -> ChildPod:
         node=_map(body, "spec").get("nodeName") or "",
         phase=phase,
         ready="Ready" in true,
+        ended_well=phase == "Succeeded" or _all_ended_well(status),
         termination=_termination(status) or _whole_pod_termination(status),
         conditions={
             each["type"]: each["status"] for each in status.get("conditions") or () if each["type"] not in _STEPS
@@ -180,6 +181,11 @@ def _outcome(true: Mapping[str, Raw]) -> Outcome | None:
 
 def _statuses(status: Raw) -> Sequence[Raw]:
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _all_ended_well(status: Raw) -> bool:
+    ends = [_map(each, "state").get("terminated") for each in status.get("containerStatuses") or ()]
+    return bool(ends) and all(end and end.get("exitCode") == 0 for end in ends)
 
 
 def _termination(status: Raw) -> Termination | None:

@@ -64,7 +64,7 @@ def run(view: View, current: ChildJob) -> Step:
     wanted = view.spec.trainer.num_nodes
     pods = view.pods_of(current)
     ready = sum(pod.ready for pod in pods)
-    ended = sum(pod.phase == "Succeeded" for pod in pods)
+    ended = sum(pod.ended_well for pod in pods)
     message = f"{ready} of {wanted} workers are ready" + (f", {ended} ended well" if ended else "")
     if ready + ended >= wanted:
         return _running(view, current, Reason.WORKERS_READY, message, are_ready=True)

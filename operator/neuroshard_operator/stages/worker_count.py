@@ -12,9 +12,9 @@ def worker_count(view: View) -> Workers:
     pods = view.pods_of(job) if job else []
     return Workers(
         desired=0 if view.spec.suspend else view.spec.trainer.num_nodes,
-        active=sum(pod.phase == "Running" for pod in pods),
+        active=sum(pod.phase == "Running" and not pod.ended_well for pod in pods),
         ready=sum(pod.ready for pod in pods),
-        succeeded=sum(pod.phase == "Succeeded" for pod in pods),
+        succeeded=sum(pod.ended_well for pod in pods),
         failed=sum(pod.phase == "Failed" for pod in pods),
         selector=f"{names.JOB_LABEL}={view.name},{names.ROLE_LABEL}={names.WORKER}",
     )

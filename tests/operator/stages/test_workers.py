@@ -163,10 +163,10 @@ def test_workers_that_end_one_after_another_are_still_running() -> None:
     """Also in the moment in which a worker's container has ended and its pod has not."""
     story = Story().running()
     first, second = story.pods(names.WORKER)
-    first["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-    story.world.touch(first)
+    story.world.end_pod(first, 0)
+    first["status"]["phase"] = "Running"
     story.settle()
-    assert story.status["stage"] == "Running"
+    assert story.seen == ("Running", "AllWorkersReady")
     story.world.end_pod(first, 0)
     story.settle()
     assert story.seen == ("Running", "AllWorkersReady")
