@@ -26,6 +26,8 @@ MISSED_RESYNCS = 3
 """So many intervals without a resync, and the operator counts as dead."""
 RESYNC_SPREAD = 0.1
 """Of the interval, over which a resync wakes jobs one after the other: an event need not wait behind all of them."""
+REST_S = 0.2
+"""Between two looks at a job: its children's events come in bursts, our own writes among them."""
 STALE_S = 0.5
 """Until the watch has brought what made a look stale."""
 
@@ -50,7 +52,7 @@ class Controller:
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         """Work on the jobs of `caches` through `api`."""
-        self.queue: KeyedQueue[JobKey] = KeyedQueue()
+        self.queue: KeyedQueue[JobKey] = KeyedQueue(rest_s=REST_S)
         self._api = api
         self._caches = caches
         self._cluster = Cluster(api, caches, settings)

@@ -29,11 +29,13 @@ class KeyedQueue(Generic[Key]):
     """Keys that want a look. All methods belong to one event loop.
 
     A key that is woken while a worker has it comes back once that worker is done, so no wake-up is lost. Of several
-    delayed wake-ups of a key only the earliest is kept: a look that finds nothing to do asks for the next one.
+    delayed wake-ups of a key only the earliest is kept: a look that finds nothing to do asks for the next one. A key
+    may have to rest after each look, so that the events that the look caused, and others near it, are one more look.
     """
 
-    def __init__(self, *, spread: Callable[[], float] = random.random) -> None:
+    def __init__(self, *, rest_s: float = 0.0, spread: Callable[[], float] = random.random) -> None:
         """Make an empty queue; `spread` gives numbers in [0, 1) for the jitter."""
+        self._rest_s = rest_s
         self._spread = spread
         self._waiting: deque[Key] = deque()
         self._woken_at_s: dict[Key, float] = {}
@@ -79,6 +81,12 @@ class KeyedQueue(Generic[Key]):
 
     def done(self, key: Key) -> None:
         """Give back a key that `take` returned."""
+        if self._rest_s:
+            asyncio.get_running_loop().call_later(self._rest_s, self._release, key)
+        else:
+            self._release(key)
+
+    def _release(self, key: Key) -> None:
         self._taken.discard(key)
         if key in self._again:
             self.wake(key)

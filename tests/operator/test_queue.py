@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from neuroshard_operator.queue import KeyedQueue
 
 
-def run(story: Callable[["KeyedQueue[str]"], Awaitable[None]]) -> None:
+def run(story: Callable[["KeyedQueue[str]"], Awaitable[None]], *, rest_s: float = 0.0) -> None:
     """Tell a story to a queue without jitter."""
 
     async def told() -> None:
-        queue: KeyedQueue[str] = KeyedQueue(spread=lambda: 0.0)
+        queue: KeyedQueue[str] = KeyedQueue(rest_s=rest_s, spread=lambda: 0.0)
         await story(queue)
         queue.close()
 
@@ -42,6 +42,25 @@ def test_a_key_that_is_woken_during_its_look_comes_back() -> None:
         assert len(queue) == 1
 
     run(story)
+
+
+def test_what_wakes_a_key_that_rests_is_one_look_after_the_rest() -> None:
+    """The wait counts from the first wake-up; other keys do not rest with it."""
+
+    async def story(queue: KeyedQueue[str]) -> None:
+        queue.wake("a")
+        await queue.take()
+        queue.done("a")
+        for _ in range(3):
+            queue.wake("a")
+        assert len(queue) == 0
+        queue.wake("b")
+        assert (await queue.take())[0] == "b"
+        key, waited_s = await queue.take()
+        assert (key, len(queue)) == ("a", 0)
+        assert waited_s > 0.01
+
+    run(story, rest_s=0.02)
 
 
 def test_keys_come_in_the_order_of_their_wake_ups() -> None:
