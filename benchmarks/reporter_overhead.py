@@ -142,17 +142,31 @@ def report(blocks: dict[str, dict[str, list[list[list[float]]]]]) -> list[str]:
                 differences[reporter] = [US_PER_MS * (b - a) for a, b in zip(first, second, strict=True)]
                 cells = [size, measure, reporter, spread(first), spread(second), spread(differences[reporter])]
                 lines.append(f"| {' | '.join(cells)} |")
-            added_us[size, index] = median(differences[WITH]) - median(differences[WITHOUT])
+            added_us[size, index] = _added(differences[WITH], differences[WITHOUT])
     usual, short = map(str, BLOCKS)
-    usual_us = [US_PER_MS * median(pair[0][index] for pair in blocks[WITHOUT][usual]) for index in (0, 1)]
+    clock_us, processor_us = (US_PER_MS * median(pair[0][index] for pair in blocks[WITHOUT][usual]) for index in (0, 1))
     return [
         *lines,
         "",
-        f"What the reporter adds to a step of {usual} samples: {added_us[usual, 0]:.0f} microseconds by the clock,",
-        f"{added_us[usual, 0] / usual_us[0]:.2%} of the step, and {added_us[usual, 1]:.0f} of processor time,",
-        f"{added_us[usual, 1] / usual_us[1]:.2%}. To a short step it adds {added_us[short, 1]:.0f} microseconds of",
-        f"processor time, which are {added_us[short, 1] / usual_us[1]:.2%} of a usual step's. The aim is below 1 %.",
+        "What the reporter adds to a step, in microseconds, means with standard errors:",
+        "",
+        f"- {usual} samples, by the clock: {_share(added_us[usual, 0], clock_us)} of the step",
+        f"- {usual} samples, processor time: {_share(added_us[usual, 1], processor_us)} of the step's",
+        f"- {short} samples, processor time: {_share(added_us[short, 1], processor_us)} of what a usual step takes",
+        "",
+        "The aim is below 1 %.",
     ]
+
+
+def _added(after: list[float], before: list[float]) -> tuple[float, float]:
+    """Return the difference of two means, and its standard error."""
+    error = np.sqrt(sum(np.var(values, ddof=1) / len(values) for values in (after, before)))
+    return float(np.mean(after) - np.mean(before)), float(error)
+
+
+def _share(added_us: tuple[float, float], step_us: float) -> str:
+    mean, error = added_us
+    return f"{mean:.0f} ± {error:.0f}, which are {mean / step_us:.2%} ± {error / step_us:.2%}"
 
 
 if __name__ == "__main__":

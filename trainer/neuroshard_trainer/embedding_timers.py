@@ -118,7 +118,7 @@ class _LookupHooks:
             if isinstance(kernel, SplitTableBatchedEmbeddingBagsCodegen):
                 kernel.register_forward_hook(self._watch_backward)
                 # FBGEMM's way into autograd has its turn as soon as the kernel is done. A hook behind the kernel itself
-                # would make autograd keep the gradients alive throughout, which costs a hundredth of a step.
+                # would be given the kernel's gradients, which autograd would have to keep for it.
                 kernel.placeholder_autograd_tensor.register_hook(self._end_backward)
 
     def begin_dist(self, _module: nn.Module, _inputs: object, awaitable: Any) -> None:  # noqa: ANN401 - torchrec's, untyped
