@@ -5,9 +5,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from neuroshard_api.counts import PositiveCount
 from neuroshard_api.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
 
-Count = Annotated[int, Field(ge=1, lt=2**63)]
 Column = Annotated[str, Field(min_length=1, max_length=128)]
 RelativePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^/\x00][^\x00]*$")]
 
@@ -72,7 +72,7 @@ class Data(Part):
     """Parquet: column of the label, 0 or 1. Not given: label."""
     dense_columns: Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra=ATOMIC)] | None = None
     """Parquet: columns of the dense features. Not given: dense_0, dense_1 and so on, numDenseFeatures of them."""
-    num_samples: Count | None = None
+    num_samples: PositiveCount | None = None
     """Synthetic: samples of one epoch, over all ranks. Not given: 1,000,000."""
     validation_percent: Annotated[int, Field(ge=0, le=90)] = 10
     """Share of the samples that is held out for evaluation, in percent; 0 evaluates nothing."""
@@ -93,7 +93,7 @@ class Training(Part):
 
     epochs: Annotated[int, Field(ge=1, le=INT32_MAX)] = 1
     """Passes over the training samples."""
-    max_steps: Count | None = None
+    max_steps: PositiveCount | None = None
     """Steps after which training ends even within an epoch. Not given: all epochs."""
     embedding_learning_rate: PositiveDecimal = "0.02"
     """Learning rate of the tables' optimizer."""
@@ -101,11 +101,11 @@ class Training(Part):
     """Optimizer of the dense part."""
     dense_learning_rate: PositiveDecimal = "0.001"
     """Learning rate of the dense part's optimizer."""
-    eval_every_steps: Count | None = None
+    eval_every_steps: PositiveCount | None = None
     """Steps between evaluations on the held-out samples. Not given: at the end of each epoch."""
-    log_every_steps: Count = 100
+    log_every_steps: PositiveCount = 100
     """Steps between lines of the log."""
-    report_every_steps: Count = 100
+    report_every_steps: PositiveCount = 100
     """Steps between reports of measured step times, which are held beside the plan's prediction."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of initial weights, shuffling and synthetic samples."""
@@ -128,7 +128,7 @@ class Checkpoint(Part):
     with the pod, and every restart begins from the start."""
     resume_policy: ResumePolicy = ResumePolicy.LATEST
     """Latest begins from the newest whole checkpoint, None from the start."""
-    every_steps: Count | None = None
+    every_steps: PositiveCount | None = None
     """Steps between checkpoints. Not given: one at the end, and one whenever the workers are asked to stop."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
     """Newest checkpoints that are kept; older ones are deleted."""
