@@ -34,7 +34,7 @@ class KeyedQueue(Generic[Key]):
     """
 
     def __init__(self, *, rest_s: float = 0.0, spread: Callable[[], float] = random.random) -> None:
-        """Make an empty queue; `spread` gives numbers in [0, 1) for the jitter."""
+        """Make an empty queue; keys rest for `rest_s`, and `spread` gives numbers in [0, 1) for the jitter."""
         self._rest_s = rest_s
         self._spread = spread
         self._waiting: deque[Key] = deque()

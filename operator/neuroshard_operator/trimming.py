@@ -184,8 +184,8 @@ def _statuses(status: Raw) -> Sequence[Raw]:
 
 
 def _all_ended_well(status: Raw) -> bool:
-    ends = [_map(each, "state").get("terminated") for each in status.get("containerStatuses") or ()]
-    return bool(ends) and all(end and end.get("exitCode") == 0 for end in ends)
+    ends = (_map(each, "state").get("terminated") or {} for each in status.get("containerStatuses") or ())
+    return {end.get("exitCode") for end in ends} == {0}
 
 
 def _termination(status: Raw) -> Termination | None:
