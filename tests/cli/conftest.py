@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from local_runs import Runs
 from neuroshard_cli.main import run
 
 
@@ -31,3 +33,10 @@ def neuroshard(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
         return Result(code=code, out=out, err=err)
 
     return call
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neuroshard: Command) -> Runs:
+    """Runs in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    return Runs(tmp_path, neuroshard)

@@ -10,88 +10,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
 import yaml
+from local_runs import BUNDLED, Runs, made_plan
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
 from neuroshard_api.step_report import StepReport
-from neuroshard_planner.costs.bundle_store import bundled_root, load_bundle
-from neuroshard_planner.search import plan as search
 from processes import has_ended
 
 NEUROSHARD = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
-BUNDLED = {"policy": "Never", "deviceType": "h100-80gb"}
-TRAINER = """
-import hashlib, os, pathlib, sys
-run_dir = pathlib.Path(os.environ["NEUROSHARD_RUN_DIR"])
-plan = pathlib.Path(os.environ["NEUROSHARD_PLAN"]).read_bytes()
-(run_dir / "starts").open("a").write(os.environ["PET_NPROC_PER_NODE"] + " " + os.environ.get("GIVEN", "") + "\\n")
-report = (run_dir.parent.parent / "report.json").read_text()
-(run_dir / "step-report.json").write_text(report.replace("0" * 64, hashlib.sha256(plan).hexdigest()))
-"""
-"""Reports what ``report.json`` says, of the plan that it was given."""
-
-
-class Runs:
-    """Runs of one job in a folder, and what they leave."""
-
-    def __init__(self, folder: Path, neuroshard: Callable[..., Any]) -> None:
-        self.folder = folder
-        self.run_dir = folder / "run"
-        self.neuroshard = neuroshard
-        report = builders.step_report(source="measured:NVIDIA-H100-80GB-HBM3")
-        (folder / "report.json").write_text(report.to_json(), encoding="utf-8")
-
-    def write(self, *, script: str = TRAINER, trainer: dict[str, Any] | None = None, **spec: Any) -> Path:
-        """Write the job with this script as its trainer."""
-        (self.folder / "trainer.py").write_text(script, encoding="utf-8")
-        own = {"command": [sys.executable, "trainer.py"], "numProcPerNode": 2, **(trainer or {})}
-        path = self.folder / "job.yaml"
-        path.write_text(
-            yaml.safe_dump(builders.job_data(**({"profiler": BUNDLED, "trainer": own} | spec))), encoding="utf-8"
-        )
-        return path
-
-    def run(self, *options: object, **spec: Any) -> Any:
-        """Write the job and run it."""
-        return self.neuroshard("run", self.write(**spec), "--run-dir", self.run_dir, *options)
-
-    def train(self, *options: object, **spec: Any) -> Any:
-        """Write the job and train it under a plan that was made before, which saves the first two stages."""
-        return self.run("--plan", made_plan(self.folder), *options, **spec)
-
-    @property
-    def starts(self) -> list[str]:
-        """What each start of the trainer noted."""
-        return (self.run_dir / "train" / "starts").read_text(encoding="utf-8").splitlines()
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neuroshard: Callable[..., Any]) -> Runs:
-    """Runs in a folder of their own."""
-    monkeypatch.chdir(tmp_path)
-    return Runs(tmp_path, neuroshard)
-
-
-@cache
-def plan_text(num_devices: int) -> str:
-    """Return a plan for the tables of the tests' job."""
-    tables = builders.job().spec.model.inline_tables("job")
-    assert tables is not None
-    request = builders.request(*tables.tables, num_devices=num_devices)
-    return search(request, bundle=load_bundle(bundled_root() / "h100-80gb")).to_json()
-
-
-def made_plan(folder: Path, *, num_devices: int = 2) -> Path:
-    """Return the file of a plan for the tables of the tests' job."""
-    path = folder / "mine.json"
-    path.write_text(plan_text(num_devices), encoding="utf-8")
-    return path
 
 
 def test_a_run_ends_with_predicted_beside_measured(runs: Runs) -> None:
@@ -202,90 +133,6 @@ def test_a_manual_job_waits_for_approval(runs: Runs) -> None:
     assert "measured" not in first.out
     assert "plan: reused" in second.err
     assert "measured" in second.out
-
-
-def test_a_plan_may_be_given(runs: Runs) -> None:
-    """Then nothing is profiled or planned."""
-    plan = made_plan(runs.folder)
-
-    result = runs.run("--plan", plan)
-
-    assert result.code == ExitCode.OK
-    assert (runs.run_dir / "plan.json").read_text(encoding="utf-8") == plan.read_text(encoding="utf-8")
-    assert not (runs.run_dir / "logs" / "plan.log").exists()
-
-
-def test_a_plan_may_stand_in_the_jobs_file(runs: Runs) -> None:
-    """As the ConfigMap that planRef names."""
-    plan = made_plan(runs.folder).read_text(encoding="utf-8")
-    path = runs.write(planRef={"name": "mine"})
-    config_map = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"plan.json": plan}}
-    with path.open("a", encoding="utf-8") as file:
-        file.write("---\n" + yaml.safe_dump(config_map))
-
-    result = runs.neuroshard("run", path, "--run-dir", runs.run_dir)
-
-    assert result.code == ExitCode.OK
-    assert f"plan: reused: {path}: ConfigMap mine, plan.json" in result.err
-
-
-@pytest.mark.parametrize(
-    ("options", "spec", "problem"),
-    [
-        (["--plan", "nowhere.json"], {}, "nowhere.json: does not exist"),
-        (["--plan", "job.yaml"], {}, "job.yaml: schema_version: is missing"),
-        (["--plan", "four.json"], {}, "four.json: is for 4 devices, the job has 2 (spec.trainer); make a plan for 2"),
-        (
-            ["--plan", "mine.json"],
-            {"model": {"embeddingTables": [{"name": "user", "numEmbeddings": 10, "embeddingDim": 16}]}},
-            "mine.json: is for other tables than the job's: 'item', 'user' differ",
-        ),
-        ([], {"planRef": {"name": "mine"}}, "spec.planRef: names the ConfigMap 'mine', which is not in this file"),
-    ],
-    ids=["missing", "no-plan", "other-world-size", "other-model", "no-config-map"],
-)
-def test_a_plan_that_does_not_fit_is_refused(
-    runs: Runs, options: list[str], spec: dict[str, Any], problem: str
-) -> None:
-    """Before anything is started."""
-    made_plan(runs.folder, num_devices=4).rename(runs.folder / "four.json")
-    made_plan(runs.folder)
-
-    result = runs.run(*options, **spec)
-
-    assert result.code == ExitCode.INVALID_INPUT
-    assert problem in result.err.splitlines()[-1]
-    assert not (runs.run_dir / "train").exists()
-
-
-def test_a_plan_that_was_damaged_is_refused(runs: Runs) -> None:
-    """Shards that overlap are found before a rank holds them."""
-    data = json.loads(made_plan(runs.folder).read_text(encoding="utf-8"))
-    data["tables"][0]["shards"] *= 2
-    (runs.folder / "mine.json").write_text(json.dumps(data), encoding="utf-8")
-
-    result = runs.run("--plan", "mine.json")
-
-    assert result.code == ExitCode.INVALID_INPUT
-    assert "mine.json: tables[0].shards: shards 0 and 1 overlap" in result.err
-
-
-def test_cost_models_may_be_given(runs: Runs) -> None:
-    """Their folder replaces the profiler."""
-    result = runs.run("--bundle", bundled_root() / "a100-80gb", profiler={})
-
-    assert result.code == ExitCode.OK
-    assert Plan.read(runs.run_dir / "plan.json").bundle.source == "simulated:NVIDIA-A100-SXM4-80GB"
-
-
-def test_damaged_cost_models_are_refused(runs: Runs) -> None:
-    """Exit code 4, as of every command."""
-    damaged = runs.folder / "bundle"
-    damaged.mkdir()
-    for path in (bundled_root() / "h100-80gb").glob("*.*"):
-        (damaged / path.name).write_bytes(path.read_bytes()[:-1] + b"x")
-
-    assert runs.run("--bundle", damaged).code == ExitCode.UNUSABLE_BUNDLE
 
 
 def test_a_fallback_plans_what_the_search_could_not(runs: Runs) -> None:

@@ -1,0 +1,95 @@
+"""``neuroshard run`` with a plan or cost models that its user gives."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from local_runs import Runs, made_plan
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.plan import Plan
+from neuroshard_planner.costs.bundle_store import bundled_root
+
+
+def test_a_plan_may_be_given(runs: Runs) -> None:
+    """Then nothing is profiled or planned."""
+    plan = made_plan(runs.folder)
+
+    result = runs.run("--plan", plan)
+
+    assert result.code == ExitCode.OK
+    assert (runs.run_dir / "plan.json").read_text(encoding="utf-8") == plan.read_text(encoding="utf-8")
+    assert not (runs.run_dir / "logs" / "plan.log").exists()
+
+
+def test_a_plan_may_stand_in_the_jobs_file(runs: Runs) -> None:
+    """As the ConfigMap that planRef names."""
+    plan = made_plan(runs.folder).read_text(encoding="utf-8")
+    path = runs.write(planRef={"name": "mine"})
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"plan.json": plan}}
+    with path.open("a", encoding="utf-8") as file:
+        file.write("---\n" + yaml.safe_dump(config_map))
+
+    result = runs.neuroshard("run", path, "--run-dir", runs.run_dir)
+
+    assert result.code == ExitCode.OK
+    assert f"plan: reused: {path}: ConfigMap mine, plan.json" in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "spec", "problem"),
+    [
+        (["--plan", "nowhere.json"], {}, "nowhere.json: does not exist"),
+        (["--plan", "job.yaml"], {}, "job.yaml: schema_version: is missing"),
+        (["--plan", "four.json"], {}, "four.json: is for 4 devices, the job has 2 (spec.trainer); make a plan for 2"),
+        (
+            ["--plan", "mine.json"],
+            {"model": {"embeddingTables": [{"name": "user", "numEmbeddings": 10, "embeddingDim": 16}]}},
+            "mine.json: is for other tables than the job's: 'item', 'user' differ",
+        ),
+        ([], {"planRef": {"name": "mine"}}, "spec.planRef: names the ConfigMap 'mine', which is not in this file"),
+    ],
+    ids=["missing", "no-plan", "other-world-size", "other-model", "no-config-map"],
+)
+def test_a_plan_that_does_not_fit_is_refused(
+    runs: Runs, options: list[str], spec: dict[str, Any], problem: str
+) -> None:
+    """Before anything is started."""
+    made_plan(runs.folder, num_devices=4).rename(runs.folder / "four.json")
+    made_plan(runs.folder)
+
+    result = runs.run(*options, **spec)
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert problem in result.err.splitlines()[-1]
+    assert not (runs.run_dir / "train").exists()
+
+
+def test_a_plan_that_was_damaged_is_refused(runs: Runs) -> None:
+    """Shards that overlap are found before a rank holds them."""
+    data = json.loads(made_plan(runs.folder).read_text(encoding="utf-8"))
+    data["tables"][0]["shards"] *= 2
+    (runs.folder / "mine.json").write_text(json.dumps(data), encoding="utf-8")
+
+    result = runs.run("--plan", "mine.json")
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert "mine.json: tables[0].shards: shards 0 and 1 overlap" in result.err
+
+
+def test_cost_models_may_be_given(runs: Runs) -> None:
+    """Their folder replaces the profiler."""
+    result = runs.run("--bundle", bundled_root() / "a100-80gb", profiler={})
+
+    assert result.code == ExitCode.OK
+    assert Plan.read(runs.run_dir / "plan.json").bundle.source == "simulated:NVIDIA-A100-SXM4-80GB"
+
+
+def test_damaged_cost_models_are_refused(runs: Runs) -> None:
+    """Exit code 4, as of every command."""
+    damaged = runs.folder / "bundle"
+    damaged.mkdir()
+    for path in (bundled_root() / "h100-80gb").glob("*.*"):
+        (damaged / path.name).write_bytes(path.read_bytes()[:-1] + b"x")
+
+    assert runs.run("--bundle", damaged).code == ExitCode.UNUSABLE_BUNDLE
