@@ -121,6 +121,11 @@ class Story:
         self.settle()
         self.bury()
 
+    def time_out(self, role: str) -> None:
+        """Let the newest Job of a role reach its deadline."""
+        self.world.expire(self.world.of_kind("Job", role)[-1])
+        self.settle()
+
     def bury(self) -> None:
         """Let every pod be gone that was asked to go."""
         for pod in self.world.of_kind("Pod"):

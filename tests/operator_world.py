@@ -248,6 +248,13 @@ class World:
         if not any(_lives(pod) for pod in self._pods_of(job)):
             self._end_job(job, "Failed", "PodFailurePolicy")
 
+    def expire(self, job: Json) -> None:
+        """Let a Job reach its activeDeadlineSeconds: its pods go, and it has failed."""
+        for pod in self._pods_of(job):
+            self.remove("Pod", pod["metadata"]["name"])
+            self.finish_deletion(pod)
+        self._end_job(job, "Failed", "DeadlineExceeded")
+
     def _remove_living(self, job: Json) -> None:
         for pod in self._pods_of(job):
             if _lives(pod):

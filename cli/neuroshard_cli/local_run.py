@@ -84,7 +84,7 @@ class LocalRun:
 
     def plan(self, profiled: Profiled) -> "Plan":
         """Return the job's plan, searched or from an earlier run. Raises StageFailedError."""
-        from neuroshard_api.exit_codes import ExitCode
+        from neuroshard_api.fallback import may_fall_back
         from neuroshard_api.job_request import plan_request
         from neuroshard_api.plan import Plan
 
@@ -101,7 +101,7 @@ class LocalRun:
         try:
             self._search(profiled, None)
         except StageFailedError as error:
-            if fallback is None or error.exit_code not in {ExitCode.INFEASIBLE, ExitCode.JOB_FAILED}:
+            if fallback is None or not may_fall_back(error.exit_code, timed_out=error.timed_out):
                 raise
             self._view.note("plan", f"{error}; planning with {fallback}")
             self._search(profiled, fallback)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuroshard_api.exit_codes import ExitCode
+
 from neuroshard_cli.failures import CommandError
 from neuroshard_cli.run_directory import RunDirectory
 from neuroshard_cli.run_view import RunView
@@ -20,6 +22,8 @@ class StageFailedError(CommandError):
     """A stage failed; the message says why and where its log is, ``tail`` is the log's end."""
 
     tail: Sequence[str] = ()
+    timed_out: bool = False
+    """Whether timeoutSeconds ended it."""
 
 
 class StageRunner:
@@ -49,9 +53,12 @@ class StageRunner:
                 within_s=within_s,
             )
         except StageTimeoutError as error:
-            raise StageFailedError(
-                f"the stage {stage} did not end within {within_s:.0f} s, its timeoutSeconds; its log is {log}"
-            ) from error
+            late = StageFailedError(
+                f"the stage {stage} did not end within {within_s:.0f} s, its timeoutSeconds; its log is {log}",
+                ExitCode.JOB_FAILED,
+            )
+            late.timed_out = True
+            raise late from error
         except FileNotFoundError as error:
             raise StageFailedError(f"the stage {stage} could not be started: there is no {command[0]!r}") from error
         if status:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from neuroshard_api.config_map import ConfigMapTooLargeError
 from neuroshard_api.document import DocumentError
 from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.fallback import may_fall_back
 from neuroshard_api.job_request import plan_request
 from neuroshard_api.job_status import ConfigMapReference, Cost, PlanStatus, Stage, StageName, StageState
 from neuroshard_api.request import Algorithm
@@ -59,7 +60,7 @@ def make_plan(view: View, inputs_hash: str, profiled: Profiled) -> Step:
     """Return what planning wants while there is no plan: a planner Job, then the fallback's, then the end."""
     step = _attempt(view, inputs_hash, profiled, None)
     fallback = view.spec.planner.fallback_algorithm.algorithm
-    if step.end is None or fallback is None or step.reason in _NOT_THE_ALGORITHMS_FAULT:
+    if step.end is None or fallback is None or not _may_fall_back(step):
         return step
     second = _attempt(view, fallback_hash(inputs_hash, fallback.value), profiled, fallback)
     if second.end is not None:
@@ -75,7 +76,11 @@ def make_plan(view: View, inputs_hash: str, profiled: Profiled) -> Step:
     )
 
 
-_NOT_THE_ALGORITHMS_FAULT = {Reason.INPUT_TOO_LARGE, Reason.INVALID_INPUT, Reason.INPUT_MISSING}
+def _may_fall_back(step: Step) -> bool:
+    failure = step.end.failure if step.end else None
+    if failure is None:  # no planner failed: it could not be asked, or published what cannot be used
+        return step.reason is Reason.PLAN_UNUSABLE
+    return may_fall_back(failure.exit_code, timed_out=step.reason is Reason.PLANNING_TIMED_OUT)
 
 
 def _hashes(view: View, inputs_hash: str) -> list[str]:

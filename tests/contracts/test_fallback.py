@@ -1,0 +1,73 @@
+"""The operator and ``neuroshard run`` plan with the fallback algorithm after the same failures of the planner."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from local_runs import Runs
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import Algorithm
+from neuroshard_cli.main import run
+from neuroshard_operator import names
+from operator_process import Story
+
+TIMES_OUT = "times out"
+FALLBACK = "DimGreedy"
+TIMEOUT_S = 10  # enough for the fallback, which starts a Python of its own
+OUTCOMES = (
+    (TIMES_OUT, True),
+    (ExitCode.INTERNAL_ERROR, True),
+    (ExitCode.INFEASIBLE, True),
+    (ExitCode.TOO_LARGE, True),
+    (137, True),
+    (ExitCode.INVALID_INPUT, False),
+    (ExitCode.UNUSABLE_BUNDLE, False),
+    (ExitCode.MISSING_PACKAGE, False),
+    (ExitCode.STORAGE, False),
+    (ExitCode.CLUSTER, False),
+)
+"""How the first planner ends, and whether the fallback plans then."""
+
+FIRST_FAILS = """#!/bin/sh
+if [ ! -e {mark} ]; then touch {mark}; {end}; fi
+exec {python} "$@"
+"""
+"""A Python whose first start ends as it is asked to; every later one is the real one."""
+
+
+@pytest.mark.parametrize(("outcome", "falls_back"), OUTCOMES, ids=[str(outcome) for outcome, _ in OUTCOMES])
+def test_the_operator_falls_back(outcome: str | int, *, falls_back: bool) -> None:
+    """A second planner starts after failures that depend on the algorithm; any other failure ends the job."""
+    story = Story(planner={"fallbackAlgorithm": FALLBACK}).do(names.PROFILER)
+    if isinstance(outcome, int):
+        story.fail(names.PLANNER, outcome)
+    else:
+        story.time_out(names.PLANNER)
+
+    assert (story.seen == ("Planning", "FallbackPlannerRunning")) is falls_back
+    assert (story.status["stage"] == "Failed") is not falls_back
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("outcome", "falls_back"), OUTCOMES, ids=[str(outcome) for outcome, _ in OUTCOMES])
+def test_a_local_run_falls_back(
+    outcome: str | int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, falls_back: bool
+) -> None:
+    """The plan is the fallback algorithm's after the same failures, and the run fails after the same others."""
+    python = tmp_path / "python"
+    end = f"exit {outcome}" if isinstance(outcome, int) else "exec tail -f /dev/null"
+    python.write_text(FIRST_FAILS.format(mark=tmp_path / "started", end=end, python=sys.executable))
+    python.chmod(0o755)
+    runs = Runs(tmp_path, lambda *arguments: run([str(argument) for argument in arguments]))
+    path = runs.write(planner={"fallbackAlgorithm": FALLBACK, "timeoutSeconds": TIMEOUT_S})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+    code = runs.neuroshard("run", path, "--run-dir", runs.run_dir)
+
+    if falls_back:
+        assert code == ExitCode.OK
+        assert Plan.read(runs.run_dir / "plan.json").algorithm == Algorithm.DIM_GREEDY
+    else:
+        assert code == outcome
