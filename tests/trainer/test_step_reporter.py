@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from cuda_events import SimulatedGpu
 from neuroshard_api.document import validated
 from neuroshard_api.job_model import Model
 from neuroshard_api.step_report import RankTimes, StepReport
 from neuroshard_api.tables import Optimizer
+from neuroshard_trainer.clocks import CudaClock
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
@@ -77,6 +79,33 @@ def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
     assert all(part > 0 for part in parts)
     assert times["data_wait_ms"] >= 3
     assert sum(parts) <= 1.5 * times["step_ms"]
+
+
+@pytest.mark.parametrize("report_every", [1, 4, 5, 100], ids=["every step", "4 of 6", "5 of 6", "at the end only"])
+def test_a_report_waits_for_the_steps_that_a_gpu_has_not_finished(
+    tmp_path: Path, group: Any, report_every: int
+) -> None:
+    """Also at the end of training: a step ends after its last backward kernel, with the dense part's optimizer."""
+    reports: list[StepReport] = []
+    model = sharded(group)
+    gpu = SimulatedGpu(work_before_event_ms=1.0)
+    reporter = StepReporter(
+        model,
+        write_plan(tmp_path, plan_of()),
+        write=reports.append,
+        report_every=report_every,
+        clock=CudaClock(gpu.event),
+    )
+
+    trained(model, reporter, 6)
+
+    times = reports[-1].ranks[0].model_dump(exclude={"rank"})
+    step_ms = times.pop("step_ms")
+    assert reports[-1].first_step + reports[-1].num_steps == 6
+    assert times["data_wait_ms"] == 1.0
+    assert all(part_ms > 0 for part_ms in times.values())
+    assert sum(times.values()) == step_ms
+    assert gpu.num_waits > 0
 
 
 def test_the_window_slides(tmp_path: Path, group: Any) -> None:

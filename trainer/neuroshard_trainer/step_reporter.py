@@ -44,7 +44,8 @@ class StepReporter:
         report_every: steps between reports.
         window: steps that the medians are taken over.
         first_step: number of the first step, for training that goes on from a checkpoint.
-        group: process group of all ranks for the collecting; None is the default group.
+        group: process group of all ranks for the collecting. If unset: the default group.
+        clock: marks and reads times. If unset: that of the model's device.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class StepReporter:
         window: int = WINDOW_STEPS,
         first_step: int = 0,
         group: dist.ProcessGroup | None = None,
+        clock: Clock | None = None,
     ) -> None:
         device = _device_of(model)
-        self._clock = clock_of(device)
+        self._clock = clock_of(device) if clock is None else clock
         self._timers = EmbeddingTimers(model, self._clock)
         self._write = write
         self._report_every = report_every
