@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 from neuroshard_operator import names
-from neuroshard_operator.caches import Caches, JobKey
-from neuroshard_operator.cluster import Cluster, StaleError
-from neuroshard_operator.reconcile import reconcile
+from neuroshard_operator.cluster.caches import Caches, JobKey
+from neuroshard_operator.cluster.cluster import Cluster, StaleError
+from neuroshard_operator.context import earliest
+from neuroshard_operator.reconcile import reads_needed, reconcile
 from neuroshard_operator.settings import Settings
-from neuroshard_operator.view import earliest
 from operator_world import NAMESPACE, START, World
 
 SETTINGS = Settings(profiler_image="profiler", planner_image="planner", trainer_image="trainer")
@@ -36,9 +36,11 @@ class OperatorProcess:
     async def look(self, key: JobKey) -> bool:
         """Look once at a job; return whether nothing more is to be done now."""
         world = self._world
-        observed = await self._cluster.observe(key, world.now)
+        observed = self._cluster.observe(key)
         if observed is None:
             return True
+        reads = reads_needed(observed, now=world.now, settings=self._settings)
+        observed = await self._cluster.fetch(observed, reads)
         desired = reconcile(observed, now=world.now, settings=self._settings)
         before = world.writes
         try:

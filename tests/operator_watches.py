@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from neuroshard_api.training_job import KIND
-from neuroshard_operator import names, trimming
-from neuroshard_operator.api import Json
-from neuroshard_operator.caches import Indices, JobKey
+from neuroshard_operator import names
+from neuroshard_operator.cluster.api import Json
+from neuroshard_operator.cluster.caches import Indices, JobKey
+from neuroshard_operator.observed import parsing
 
 Place = tuple[str, str]
 """Kind and name of an object."""
@@ -37,12 +38,12 @@ class Watches:
     def indices(self) -> Indices:
         """Return what the watches have brought, cut down as the operator does it."""
         return Indices(
-            training_jobs=Index(lambda: self._index(KIND, trimming.training_job)),
-            jobs=Index(lambda: self._index("Job", trimming.job)),
-            pods=Index(lambda: self._index("Pod", trimming.pod)),
-            config_maps=Index(lambda: self._index("ConfigMap", trimming.config_map)),
+            training_jobs=Index(lambda: self._index(KIND, parsing.training_job)),
+            jobs=Index(lambda: self._index("Job", parsing.job)),
+            pods=Index(lambda: self._index("Pod", parsing.pod)),
+            config_maps=Index(lambda: self._index("ConfigMap", parsing.config_map)),
             objects=tuple(
-                Index(lambda kind=kind: self._index(kind, lambda body: trimming.other(kind, body)))  # type: ignore[misc]
+                Index(lambda kind=kind: self._index(kind, lambda body: parsing.other(kind, body)))  # type: ignore[misc]
                 for kind in ("Service", "ServiceAccount", "Role", "RoleBinding")
             ),
             profilers=Index(self._profilers),
@@ -63,7 +64,7 @@ class Watches:
 
     def _profilers(self) -> dict[JobKey, list[str]]:
         found: dict[JobKey, list[str]] = {}
-        for (_, owner), jobs in self._index("Job", trimming.job).items():
+        for (_, owner), jobs in self._index("Job", parsing.job).items():
             for job in jobs:
                 key = job.meta.labels.get(names.PROFILE_KEY_LABEL)
                 if job.role == names.PROFILER and key and job.outcome is None and job.meta.deleted is None:

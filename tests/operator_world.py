@@ -16,9 +16,10 @@ import builders
 from neuroshard_api.config_map import contents_of, pack_files, unpack_files
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.training_job import KIND
-from neuroshard_operator import names, trimming
-from neuroshard_operator.api import ApiError, Json
-from neuroshard_operator.caches import JobKey
+from neuroshard_operator import names
+from neuroshard_operator.cluster.api import ApiError, Json
+from neuroshard_operator.cluster.caches import JobKey
+from neuroshard_operator.observed import parsing
 from operator_watches import Place, Watches
 
 NAMESPACE = "training"
@@ -280,7 +281,7 @@ class World:
 
     def _is_lost(self, pod: Json) -> bool:
         """Tell whether a pod should have been gone more than a minute ago: its node is lost."""
-        deleted = trimming.timestamp(pod["metadata"].get("deletionTimestamp"))
+        deleted = parsing.timestamp(pod["metadata"].get("deletionTimestamp"))
         return deleted is not None and self.now > deleted + timedelta(seconds=60)
 
     def _end_job(self, job: Json, kind: str, reason: str) -> None:

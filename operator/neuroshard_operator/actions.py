@@ -67,6 +67,15 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Reads:
+    """What a reconcile pass needs to read that no watch brings."""
+
+    nodes: bool = False
+    files: tuple[tuple[str, str], ...] = ()
+    """ConfigMaps of users, by name and key."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Desired:
     """What one look decided."""
 

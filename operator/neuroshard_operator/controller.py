@@ -9,16 +9,16 @@ from typing import Any
 
 from neuroshard_api.training_job import API_VERSION, PLURAL
 
-from neuroshard_operator.api import Api, ApiError
-from neuroshard_operator.caches import Caches, JobKey
-from neuroshard_operator.cluster import Cluster, StaleError
-from neuroshard_operator.logs import about
-from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.cluster.api import Api, ApiError
+from neuroshard_operator.cluster.caches import Caches, JobKey
+from neuroshard_operator.cluster.cluster import Cluster, StaleError
+from neuroshard_operator.context import earliest
+from neuroshard_operator.process.logs import about
+from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.queue import KeyedQueue
-from neuroshard_operator.reconcile import reconcile
-from neuroshard_operator.recorded import needs_profile, read_status
+from neuroshard_operator.reconcile import reads_needed, reconcile
 from neuroshard_operator.settings import Settings
-from neuroshard_operator.view import earliest
+from neuroshard_operator.status import needs_profile, read_status
 
 PASS_TIMEOUT_S = 300.0
 """One look with all its calls takes less; a longer one is given up and begins anew."""
@@ -148,10 +148,12 @@ class Controller:
 
     async def _look(self, key: JobKey) -> str:
         now = self._now()
-        observed = await self._cluster.observe(key, now)
+        observed = self._cluster.observe(key)
         if observed is None:
             self._forget(key)
             return "gone"
+        reads = reads_needed(observed, now=now, settings=self._settings)
+        observed = await self._cluster.fetch(observed, reads)
         desired = reconcile(observed, now=now, settings=self._settings)
         due_s = await self._cluster.apply(observed, desired)
         self.queue.succeeded(key)

@@ -8,15 +8,12 @@ from datetime import UTC, datetime
 from neuroshard_api.job_policies import ExitCodeOperator, FailureAction, FailurePolicy, FailureRule
 from neuroshard_api.job_status import LastFailure, Stage
 
-from neuroshard_operator.observed import ChildJob, ChildPod
+from neuroshard_operator.observed.objects import DISRUPTION, MESSAGE_CHARACTERS, ChildJob, ChildPod
 
-DISRUPTION = "DisruptionTarget"
-"""Pod condition with which the cluster says that it takes a pod away: drain, preemption, taint, lost node."""
 KUBELET_EVICTION = "TerminationByKubelet"
 """A disruption whose cause may be the pod's own hunger for memory or disk, so it counts as a failure."""
 INVALID_INPUT = 2
 """Exit code of our commands for input that a second run refuses as well; see docs/reference/exit-codes.md."""
-MESSAGE_CHARACTERS = 2048  # status.lastFailure.message holds 4096, and a status is read by people
 
 # What the Job controller writes into the message of a Job that its pod failure policy ended.
 _BY_EXIT_CODE = re.compile(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from neuroshard_api.job_status import Hardware
 from neuroshard_api.training_job import Spec
 
-from neuroshard_operator.observed import Node
+from neuroshard_operator.observed.objects import Node
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 COUNT_LABEL = "nvidia.com/gpu.count"

@@ -14,14 +14,14 @@ from kubernetes.aio.client.configuration import Configuration
 from neuroshard_api.document import DocumentError
 from neuroshard_api.exit_codes import ExitCode
 
-from neuroshard_operator.api import KubernetesApi
-from neuroshard_operator.caches import Caches
+from neuroshard_operator.cluster.api import KubernetesApi
+from neuroshard_operator.cluster.caches import Caches
+from neuroshard_operator.cluster.watches import indices_of, register, watch_settings
 from neuroshard_operator.controller import Controller
-from neuroshard_operator.handlers import indices_of, register, watch_settings
-from neuroshard_operator.health import health_server
-from neuroshard_operator.lease import LeaseLostError, while_leading
-from neuroshard_operator.logs import configure_logs
-from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.process.health import health_server
+from neuroshard_operator.process.lease import LeaseLostError, while_leading
+from neuroshard_operator.process.logs import configure_logs
+from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.settings import Settings, settings_from
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """All decisions: from one look at a job to what is wanted. A pure function; repeating it changes nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,23 +9,23 @@ from neuroshard_api.document import DocumentError
 from neuroshard_api.job_status import Hardware, Stage, StageName, Status
 from neuroshard_api.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob
 
-from neuroshard_operator.actions import Desired, Event
+from neuroshard_operator.actions import Desired, Event, Reads
 from neuroshard_operator.conditions import ConditionType, Reason, Says, holds, merged
-from neuroshard_operator.documents import MANIFEST_FILE
-from neuroshard_operator.inputs import plan_inputs_hash, takes_given_models
-from neuroshard_operator.observed import Observed, Refusal, TrainingJobObject
-from neuroshard_operator.recorded import has_ended, new_status, read_status
+from neuroshard_operator.context import View, earliest, seconds_until
+from neuroshard_operator.observed.objects import Observed, Refusal, TrainingJobObject
+from neuroshard_operator.observed.results import MANIFEST_FILE
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
-from neuroshard_operator.stages.finished import clean_up
+from neuroshard_operator.stages.cleanup import clean_up
 from neuroshard_operator.stages.given_plan import take_plan
+from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
 from neuroshard_operator.stages.planning import make_plan, planned_already
 from neuroshard_operator.stages.profiling import hardware_of, profile_hardware
+from neuroshard_operator.stages.result import Step, failed
 from neuroshard_operator.stages.running import run, succeeded
-from neuroshard_operator.stages.step import Step, failed
-from neuroshard_operator.stages.suspended import rest
-from neuroshard_operator.view import View, earliest, seconds_until
+from neuroshard_operator.stages.suspension import rest
+from neuroshard_operator.status import has_ended, new_status, read_status
 
 REFUSED_AGAIN_S = 30.0
 """Before a write that the API server refused is tried again: a quota may have room then."""
@@ -39,15 +39,6 @@ _GOOD_NEWS = {
     ConditionType.SUSPENDED: "Suspended",
     ConditionType.SUCCEEDED: "Succeeded",
 }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What a look needs beside what is watched."""
-
-    nodes: bool = False
-    files: tuple[tuple[str, str], ...] = ()
-    """ConfigMaps of the user's, by name and key."""
 
 
 def reconcile(observed: Observed, *, now: datetime, settings: Settings) -> Desired:
@@ -71,23 +62,23 @@ def reconcile(observed: Observed, *, now: datetime, settings: Settings) -> Desir
     return _desired(view, _steps(view))
 
 
-def wanted(observed: Observed, *, now: datetime, settings: Settings) -> Wanted:
+def reads_needed(observed: Observed, *, now: datetime, settings: Settings) -> Reads:
     """Return what must be read before this job can be reconciled: nothing, for a job that has its plan."""
     job = observed.job
     status = read_status(job.status)
     if job.meta.deleted is not None or has_ended(status) or job.spec.get("managedBy", OPERATOR) != OPERATOR:
-        return Wanted()
+        return Reads()
     try:
         model = _read(job)
     except DocumentError:
-        return Wanted()
+        return Reads()
     spec = model.spec
     if spec.suspend:
-        return Wanted()
+        return Reads()
     view = View(observed=observed, job=model, status=status, settings=settings, now=now)
     nodes = _profiles(view) and not (status.hardware and status.hardware.fingerprint)
     if not nodes and planned_already(view, _inputs_hash(view)) is not None:
-        return Wanted()
+        return Reads()
     files: list[tuple[str, str]] = []
     if spec.plan_ref is not None:
         files.append((spec.plan_ref.name, spec.plan_ref.key))
@@ -97,7 +88,7 @@ def wanted(observed: Observed, *, now: datetime, settings: Settings) -> Wanted:
     models = spec.profiler.cost_model_ref
     if models is not None and models.config_map_name is not None and spec.profiler.device_type is None:
         files.append((models.config_map_name, MANIFEST_FILE))
-    return Wanted(nodes=nodes, files=tuple(files))
+    return Reads(nodes=nodes, files=tuple(files))
 
 
 def _read(job: TrainingJobObject) -> DLRMTrainingJob:

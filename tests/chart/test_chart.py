@@ -15,7 +15,7 @@ from neuroshard_cluster.addons import helm
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.images import ROOMS
 from neuroshard_operator.controller import MISSED_RESYNCS
-from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.settings import PREFIX, Settings, settings_from
 
 ROOT = Path(__file__).parents[2]

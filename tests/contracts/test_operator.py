@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]

@@ -4,9 +4,9 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from neuroshard_operator.caches import Caches
+from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller
-from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.process.metrics import Metrics
 from operator_process import SETTINGS
 from operator_world import NAMESPACE, START, World, stamp
 

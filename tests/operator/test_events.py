@@ -2,7 +2,7 @@
 
 import asyncio
 
-from neuroshard_operator.api import ApiError
+from neuroshard_operator.cluster.api import ApiError
 from operator_process import OperatorProcess
 from operator_world import World
 

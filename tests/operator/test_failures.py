@@ -6,7 +6,7 @@ import builders
 import pytest
 from neuroshard_api.job_policies import FailureAction
 from neuroshard_operator.failures import Cause, cause_of, verdict
-from neuroshard_operator.observed import ChildJob, ChildPod, Meta, Outcome, Termination
+from neuroshard_operator.observed.objects import ChildJob, ChildPod, Meta, Outcome, Termination
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DISRUPTED = frozenset({("DisruptionTarget", "True")})

@@ -6,7 +6,7 @@ from typing import Any
 import builders
 from neuroshard_api.training_job import DLRMTrainingJob
 from neuroshard_operator.hardware import hardware_for, product_selector
-from neuroshard_operator.observed import Node
+from neuroshard_operator.observed.objects import Node
 
 GPU_JOB: dict[str, Any] = {"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}}
 

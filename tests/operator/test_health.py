@@ -4,9 +4,9 @@ import asyncio
 
 import aiohttp
 from neuroshard_api.job_status import StageName, StageState, StageStatus, Status
-from neuroshard_operator.health import health_server
-from neuroshard_operator.metrics import Metrics
-from neuroshard_operator.recorded import read_status
+from neuroshard_operator.process.health import health_server
+from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.status import read_status
 
 
 def ask(path: str, *, alive: bool = True, ready: bool = True) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from neuroshard_operator import names
-from neuroshard_operator.documents import content_hash
+from neuroshard_operator.observed.results import content_hash
 from operator_process import JOB, KEY, OperatorProcess
 from operator_world import CrashError, World, is_finished, owners
 

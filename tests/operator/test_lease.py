@@ -8,7 +8,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from neuroshard_cluster.bare_api import BareApi
-from neuroshard_operator.lease import while_leading
+from neuroshard_operator.process.lease import while_leading
 
 
 @pytest.mark.slow

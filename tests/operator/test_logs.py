@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from neuroshard_operator import names
-from neuroshard_operator.api import ApiError
-from neuroshard_operator.caches import Caches
+from neuroshard_operator.cluster.api import ApiError
+from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller
-from neuroshard_operator.logs import JsonFormatter
-from neuroshard_operator.metrics import Metrics
+from neuroshard_operator.process.logs import JsonFormatter
+from neuroshard_operator.process.metrics import Metrics
 from operator_process import JOB, KEY, SETTINGS, Story
 from operator_world import NAMESPACE
 

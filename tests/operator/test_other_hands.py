@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from neuroshard_operator import names
-from neuroshard_operator.api import ApiError
+from neuroshard_operator.cluster.api import ApiError
 from operator_process import JOB, KEY, SETTINGS, OperatorProcess, Story
 from operator_world import World
 

@@ -5,8 +5,9 @@ from typing import Any
 import builders
 import pytest
 from neuroshard_api.config_map import pack_files
-from neuroshard_operator import names, trimming
-from neuroshard_operator.documents import PlanSummary, ProfileSummary, ReportSummary, Unreadable
+from neuroshard_operator import names
+from neuroshard_operator.observed import parsing
+from neuroshard_operator.observed.results import PlanSummary, ProfileSummary, ReportSummary, Unreadable
 from operator_world import profile_files
 
 
@@ -31,13 +32,13 @@ def terminated(name: str, code: int, at: str) -> dict[str, Any]:
 
 def test_only_our_labels_are_kept() -> None:
     """Memory grows with what is kept of each object."""
-    assert trimming.pod(body(spec={}, status={})).meta.labels == {names.ROLE_LABEL: "worker", names.ATTEMPT_LABEL: "3"}
+    assert parsing.pod(body(spec={}, status={})).meta.labels == {names.ROLE_LABEL: "worker", names.ATTEMPT_LABEL: "3"}
 
 
 def test_the_container_that_failed_first_is_the_pods_end() -> None:
     """A sidecar that is stopped after it is no cause."""
     statuses = [terminated("late", 1, "2026-01-01T00:00:09Z"), terminated("first", 7, "2026-01-01T00:00:01Z")]
-    ended = trimming.pod(body(spec={}, status={"phase": "Failed", "containerStatuses": statuses})).termination
+    ended = parsing.pod(body(spec={}, status={"phase": "Failed", "containerStatuses": statuses})).termination
 
     assert ended is not None
     assert (ended.container, ended.exit_code) == ("first", 7)
@@ -46,7 +47,7 @@ def test_the_container_that_failed_first_is_the_pods_end() -> None:
 def test_a_pod_that_was_evicted_before_it_ran_has_an_end_too() -> None:
     """Its own status says why."""
     status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
-    ended = trimming.pod(body(spec={}, status=status)).termination
+    ended = parsing.pod(body(spec={}, status=status)).termination
 
     assert ended is not None
     assert (ended.exit_code, ended.reason) == (None, "Evicted")
@@ -78,13 +79,13 @@ def test_a_pod_that_was_evicted_before_it_ran_has_an_end_too() -> None:
 )
 def test_what_keeps_a_pod_from_starting_is_told(status: dict[str, Any], said: str) -> None:
     """What passes by itself is no trouble."""
-    assert trimming.pod(body(spec={}, status=status)).waiting == said
+    assert parsing.pod(body(spec={}, status=status)).waiting == said
 
 
 def test_a_job_that_is_bound_to_fail_counts_as_failed() -> None:
     """Its last pods may take minutes to go."""
     conditions = [{"type": "FailureTarget", "status": "True", "reason": "PodFailurePolicy", "message": "m"}]
-    outcome = trimming.job(body("Job", spec={}, status={"conditions": conditions})).outcome
+    outcome = parsing.job(body("Job", spec={}, status={"conditions": conditions})).outcome
 
     assert outcome is not None
     assert not outcome.succeeded
@@ -92,18 +93,18 @@ def test_a_job_that_is_bound_to_fail_counts_as_failed() -> None:
 
 def test_an_empty_result_says_nothing_yet() -> None:
     """The operator makes it, the pod fills it."""
-    assert trimming.config_map(body("ConfigMap", role="planner")).document is None
+    assert parsing.config_map(body("ConfigMap", role="planner")).document is None
 
 
 def test_results_are_read_for_what_they_mean() -> None:
     """A plan, a profile, a report: only what decisions and status need is kept."""
-    plan = trimming.config_map(filled("plan", {"plan.json": builders.plan().to_json().encode()}))
+    plan = parsing.config_map(filled("plan", {"plan.json": builders.plan().to_json().encode()}))
     assert isinstance(plan.document, PlanSummary)
     assert plan.document.world_size == 4
     assert plan.content_hash == plan.document.hash
-    assert isinstance(trimming.config_map(filled("profile", profile_files())).document, ProfileSummary)
+    assert isinstance(parsing.config_map(filled("profile", profile_files())).document, ProfileSummary)
     report = {"step-report.json": builders.step_report().to_json().encode()}
-    assert isinstance(trimming.config_map(filled("worker", report)).document, ReportSummary)
+    assert isinstance(parsing.config_map(filled("worker", report)).document, ReportSummary)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_results_are_read_for_what_they_mean() -> None:
 )
 def test_a_result_that_cannot_be_used_says_why(role: str, files: dict[str, bytes], said: str) -> None:
     """Nothing that a pod publishes makes the operator raise."""
-    document = trimming.config_map(filled(role, files)).document
+    document = parsing.config_map(filled(role, files)).document
 
     assert isinstance(document, Unreadable)
     assert said in document.problem
@@ -129,5 +130,5 @@ def test_data_that_is_not_base64_is_no_plan() -> None:
     """Someone wrote it by hand."""
     broken = {**body("ConfigMap", role="plan"), "binaryData": {"plan.json.gz": "%%%"}}
 
-    assert trimming.config_map(broken).content_hash == ""
-    assert isinstance(trimming.config_map(broken).document, Unreadable)
+    assert parsing.config_map(broken).content_hash == ""
+    assert isinstance(parsing.config_map(broken).document, Unreadable)

@@ -6,8 +6,8 @@ from typing import Any
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Apply, Create, Event, Manifest
 from neuroshard_operator.children.metadata import metadata
-from neuroshard_operator.trimming import hash_of
-from neuroshard_operator.view import View
+from neuroshard_operator.context import View
+from neuroshard_operator.observed.parsing import hash_of
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
 REPAIRED = "ChildRepaired"

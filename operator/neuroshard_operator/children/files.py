@@ -11,7 +11,7 @@ from neuroshard_api.tables import TableSet
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
 from neuroshard_operator.children.metadata import labels, metadata
-from neuroshard_operator.view import View
+from neuroshard_operator.context import View
 
 JOB_FILE = "job.json"
 TABLES_FILE = "tables.json"

@@ -6,7 +6,7 @@ from typing import Any
 from neuroshard_api.training_job import API_VERSION, KIND
 
 from neuroshard_operator import names
-from neuroshard_operator.view import View
+from neuroshard_operator.context import View
 
 
 def labels(view: View, role: str, **more: str) -> dict[str, str]:

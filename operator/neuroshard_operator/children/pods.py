@@ -8,7 +8,7 @@ from neuroshard_api.job_pods import Resources
 from neuroshard_operator import names
 from neuroshard_operator.children.metadata import labels
 from neuroshard_operator.children.overlay import merged
-from neuroshard_operator.view import View
+from neuroshard_operator.context import View
 
 RESTRICTED: Mapping[str, Any] = {
     "allowPrivilegeEscalation": False,

@@ -25,9 +25,9 @@ from neuroshard_operator.children.pods import (
     resources,
     token_volume,
 )
-from neuroshard_operator.documents import PLAN_FILE
+from neuroshard_operator.context import View
 from neuroshard_operator.hardware import product_selector
-from neuroshard_operator.view import View
+from neuroshard_operator.observed.results import PLAN_FILE
 
 NOT_RETRIED = (ExitCode.INVALID_INPUT, ExitCode.INFEASIBLE, ExitCode.UNUSABLE_BUNDLE, ExitCode.MISSING_PACKAGE)
 """Exit codes that a second run would end with as well."""

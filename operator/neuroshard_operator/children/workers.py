@@ -28,8 +28,8 @@ from neuroshard_operator.children.pods import (
     resources,
     token_volume,
 )
+from neuroshard_operator.context import View
 from neuroshard_operator.hardware import product_selector
-from neuroshard_operator.view import View
 
 CONTAINER = "trainer"
 PUBLISHER = "publisher"

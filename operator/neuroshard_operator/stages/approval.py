@@ -4,9 +4,9 @@ from neuroshard_api.job_status import Stage, StageName, StageState
 from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
 
 from neuroshard_operator.conditions import ConditionType, Reason
+from neuroshard_operator.context import View
 from neuroshard_operator.stages.planning import Planned
-from neuroshard_operator.stages.step import Course, End, Step, says
-from neuroshard_operator.view import View
+from neuroshard_operator.stages.result import Course, End, Step, says
 
 
 def approve(view: View, planned: Planned) -> Step:

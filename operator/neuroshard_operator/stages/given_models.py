@@ -1,5 +1,7 @@
 """Cost models that were made before: of a ConfigMap, a volume, or those that come with the planner."""
 
+from dataclasses import dataclass
+
 from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.document import DocumentError
 from neuroshard_api.job_stages import CostModelReference
@@ -9,11 +11,18 @@ from neuroshard_api.topology import Topology
 
 from neuroshard_operator.children.stage_jobs import Bundle
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.documents import MANIFEST_FILE
-from neuroshard_operator.profiled import Profiled
-from neuroshard_operator.stages.step import Course, Step, failed, says
+from neuroshard_operator.context import View
+from neuroshard_operator.observed.results import MANIFEST_FILE
+from neuroshard_operator.stages.result import Course, Step, failed, says
 from neuroshard_operator.stages.tables import missing
-from neuroshard_operator.view import View
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profiled:
+    """Cost models, and the devices and links that they are for."""
+
+    bundle: Bundle
+    topology: Topology
 
 
 def given_models(view: View) -> tuple[Step, Profiled | None]:

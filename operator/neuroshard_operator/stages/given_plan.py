@@ -11,11 +11,11 @@ from neuroshard_api.tables import TableSet
 from neuroshard_operator.actions import Create
 from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.documents import PLAN_FILE, plan_summary
+from neuroshard_operator.context import View
+from neuroshard_operator.observed.results import PLAN_FILE, plan_summary
 from neuroshard_operator.stages.planning import mismatch
-from neuroshard_operator.stages.step import Course, Step, failed, says
+from neuroshard_operator.stages.result import Course, Step, failed, says
 from neuroshard_operator.stages.tables import missing, tables_of
-from neuroshard_operator.view import View
 
 
 def take_plan(view: View, reference: PlanReference, inputs_hash: str) -> Step:

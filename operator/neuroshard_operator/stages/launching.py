@@ -10,12 +10,11 @@ from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import job_files
 from neuroshard_operator.children.workers import service, worker_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.inputs import workers_hash
-from neuroshard_operator.observed import ChildJob
+from neuroshard_operator.context import View, seconds_until, worker_count
+from neuroshard_operator.observed.objects import ChildJob
+from neuroshard_operator.stages.input_hashes import workers_hash
 from neuroshard_operator.stages.planning import Planned
-from neuroshard_operator.stages.step import Course, Step, says, says_of_workers
-from neuroshard_operator.stages.worker_count import worker_count
-from neuroshard_operator.view import View, seconds_until
+from neuroshard_operator.stages.result import Course, Step, says, says_of_workers
 
 FIRST_PAUSE_S = 10.0
 """Before the second restart that counts; the first follows at once. Each further pause is twice as long."""

@@ -18,15 +18,15 @@ from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.children.files import request_file
 from neuroshard_operator.children.stage_jobs import planner_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.documents import PlanSummary, Unreadable, model_hash
+from neuroshard_operator.context import View, seconds_until
 from neuroshard_operator.failures import Cause, cause_of, trouble
-from neuroshard_operator.inputs import fallback_hash
-from neuroshard_operator.observed import ChildConfigMap, ChildJob
-from neuroshard_operator.profiled import Profiled
+from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
+from neuroshard_operator.observed.results import PlanSummary, Unreadable, model_hash
+from neuroshard_operator.stages.given_models import Profiled
+from neuroshard_operator.stages.input_hashes import fallback_hash
+from neuroshard_operator.stages.result import Course, Step, described, failed, says
 from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
-from neuroshard_operator.stages.step import Course, Step, described, failed, says
 from neuroshard_operator.stages.tables import tables_of
-from neuroshard_operator.view import View, seconds_until
 
 MORE_RESERVE = 0.05
 """Share of a device's memory that each ReplanAndRestart holds back more: an equal request would get an equal plan."""

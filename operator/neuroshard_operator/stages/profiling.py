@@ -14,17 +14,16 @@ from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import job_files, profile
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.documents import MANIFEST_FILE, ProfileSummary, Unreadable
+from neuroshard_operator.context import View, seconds_until
 from neuroshard_operator.failures import cause_of, trouble
 from neuroshard_operator.hardware import hardware_for
-from neuroshard_operator.inputs import takes_given_models
-from neuroshard_operator.observed import ChildConfigMap, ChildJob
-from neuroshard_operator.profiled import Profiled
-from neuroshard_operator.stages.given_models import given_models
+from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
+from neuroshard_operator.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
+from neuroshard_operator.stages.given_models import Profiled, given_models
+from neuroshard_operator.stages.input_hashes import takes_given_models
+from neuroshard_operator.stages.result import Course, Step, described, failed, says
 from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
-from neuroshard_operator.stages.step import Course, Step, described, failed, says
 from neuroshard_operator.stages.tables import tables_of
-from neuroshard_operator.view import View, seconds_until
 
 
 def hardware_of(view: View) -> Hardware:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from neuroshard_operator.actions import Action, Delete, Event
 from neuroshard_operator.children.access import REPAIRED
-from neuroshard_operator.observed import ChildConfigMap, ChildJob
+from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
 
 RESULT_LATE = timedelta(seconds=30)
 """How long a result may reach us after the Job that published it ended: two watches bring them."""

@@ -18,13 +18,12 @@ from neuroshard_api.step_cost import error_percent
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.documents import ReportSummary
+from neuroshard_operator.context import View, seconds_until, worker_count
 from neuroshard_operator.failures import Verdict, cause_of, trouble, verdict
-from neuroshard_operator.observed import ChildJob
+from neuroshard_operator.observed.objects import ChildJob
+from neuroshard_operator.observed.results import ReportSummary
 from neuroshard_operator.stages.profiling import queued
-from neuroshard_operator.stages.step import Course, End, Step, described, failed, says, says_of_workers
-from neuroshard_operator.stages.worker_count import worker_count
-from neuroshard_operator.view import View, seconds_until
+from neuroshard_operator.stages.result import Course, End, Step, described, failed, says, says_of_workers
 
 RESTARTED = "WorkersRestarted"
 """Reason of the event about a restart."""

@@ -6,8 +6,8 @@ from neuroshard_api.job_status import Stage
 from neuroshard_api.tables import TableSet
 
 from neuroshard_operator.conditions import Reason
-from neuroshard_operator.stages.step import Step, failed
-from neuroshard_operator.view import View
+from neuroshard_operator.context import View
+from neuroshard_operator.stages.result import Step, failed
 
 LOOK_AGAIN_S = 15.0
 """ConfigMaps of users are not watched: nothing tells when a missing one comes."""

@@ -14,14 +14,13 @@ from typing import Any
 
 from neuroshard_api.training_job import API_VERSION, KIND
 
-from neuroshard_operator import names, trimming
-from neuroshard_operator.actions import Action, Apply, CopyConfigMap, Create, Delete, Desired, Event, Patch
-from neuroshard_operator.api import CONFLICT, NOT_FOUND, Api, ApiError, Json
-from neuroshard_operator.caches import Caches, JobKey
-from neuroshard_operator.logs import about
-from neuroshard_operator.observed import Fetched, Node, Observed, Refusal, TrainingJobObject
-from neuroshard_operator.reconcile import Wanted, wanted
-from neuroshard_operator.recorded import as_json
+from neuroshard_operator import names
+from neuroshard_operator.actions import Action, Apply, CopyConfigMap, Create, Delete, Desired, Event, Patch, Reads
+from neuroshard_operator.cluster.api import CONFLICT, NOT_FOUND, Api, ApiError, Json
+from neuroshard_operator.cluster.caches import Caches, JobKey
+from neuroshard_operator.observed import parsing
+from neuroshard_operator.observed.objects import Fetched, Node, Observed, Refusal, TrainingJobObject
+from neuroshard_operator.process.logs import about
 from neuroshard_operator.settings import Settings
 
 NODES_KEPT_S = 60.0
@@ -51,12 +50,12 @@ class Cluster:
         self._nodes: tuple[Node, ...] = ()
         self._nodes_at_s: float | None = None
 
-    async def observe(self, key: JobKey, now: datetime) -> Observed | None:
-        """Return what can be seen of a job; None where there is no such job. Raises ApiError."""
+    def observe(self, key: JobKey) -> Observed | None:
+        """Return what the watches have brought of a job; None where there is no such job."""
         job = self._caches.training_job(key)
         if job is None:
             return None
-        seen = Observed(
+        return Observed(
             job=job,
             jobs=self._caches.jobs(key),
             pods=self._caches.pods(key),
@@ -64,8 +63,14 @@ class Cluster:
             objects=self._caches.objects(key),
             refusals=self._refusals.pop(key, ()),
         )
-        more = wanted(seen, now=now, settings=self._settings)
-        return await self._with(seen, more)
+
+    async def fetch(self, observed: Observed, reads: Reads) -> Observed:
+        """Return the same with what no watch brings: nodes, and ConfigMaps of users. Raises ApiError."""
+        files = [await self._fetch(observed.job.namespace, name, file_key) for name, file_key in reads.files]
+        nodes = await self._list_nodes() if reads.nodes else ()
+        # Last, for the decision follows without a pause: of several jobs that look at once only one profiles.
+        others = self._caches.other_profilers((observed.job.namespace, observed.job.meta.name))
+        return replace(observed, nodes=nodes, fetched=tuple(files), other_profilers=others)
 
     async def apply(self, observed: Observed, desired: Desired) -> float | None:
         """Do what was decided: the status first, so that nothing is done on a view that is out of date.
@@ -83,7 +88,9 @@ class Cluster:
         key = (observed.job.namespace, observed.job.meta.name)
         self._claim_profiles(key, desired.actions)
         if desired.status is not None:
-            await self._write_status(key, observed.job, as_json(desired.status))
+            await self._write_status(
+                key, observed.job, desired.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+            )
         elif desired.actions:
             await self._check_is_fresh(observed.job)
         # Before the actions: what they meet may end this look, and the next one has no news of the status any more.
@@ -111,13 +118,6 @@ class Cluster:
                 if profile_key:
                     self._caches.claim_profile(key, profile_key)
 
-    async def _with(self, seen: Observed, more: Wanted) -> Observed:
-        files = [await self._fetch(seen.job.namespace, name, file_key) for name, file_key in more.files]
-        nodes = await self._list_nodes() if more.nodes else ()
-        # Last, for the decision follows without a pause: of several jobs that look at once only one profiles.
-        others = self._caches.other_profilers((seen.job.namespace, seen.job.meta.name))
-        return replace(seen, nodes=nodes, fetched=tuple(files), other_profilers=others)
-
     async def _fetch(self, namespace: str, name: str, key: str) -> Fetched:
         try:
             found = await self._api.get("ConfigMap", namespace, name)
@@ -134,7 +134,7 @@ class Cluster:
         if not self._settings.read_nodes:
             return ()
         if self._nodes_at_s is None or self._clock() - self._nodes_at_s > NODES_KEPT_S:
-            self._nodes = tuple(trimming.node(body) for body in await self._api.list_metadata("/api/v1/nodes"))
+            self._nodes = tuple(parsing.node(body) for body in await self._api.list_metadata("/api/v1/nodes"))
             self._nodes_at_s = self._clock()
         return self._nodes
 
@@ -159,7 +159,7 @@ class Cluster:
             if error.code in {CONFLICT, NOT_FOUND}:
                 raise StaleError(str(error)) from error
             raise
-        self._caches.wrote_status(key, job.meta, trimming.training_job(written))
+        self._caches.wrote_status(key, job.meta, parsing.training_job(written))
 
     async def _check_is_fresh(self, job: TrainingJobObject) -> None:
         found = await self._get(KIND, job, job.meta.name)
@@ -238,11 +238,11 @@ class Cluster:
         kind = written["kind"]
         match kind:
             case "Job":
-                self._caches.wrote(key, kind, trimming.job(written))
+                self._caches.wrote(key, kind, parsing.job(written))
             case "ConfigMap":
-                self._caches.wrote(key, kind, trimming.config_map(written))
+                self._caches.wrote(key, kind, parsing.config_map(written))
             case _:
-                self._caches.wrote(key, kind, trimming.other(kind, written))
+                self._caches.wrote(key, kind, parsing.other(kind, written))
 
     async def _remove(self, job: TrainingJobObject, action: Delete) -> None:
         propagation = "Foreground" if action.wait_for_pods else "Background"

@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from neuroshard_operator.documents import ResultDocument
+from neuroshard_operator.observed.results import ResultDocument
+
+DISRUPTION = "DisruptionTarget"
+"""Pod condition with which the cluster says that it takes a pod away: drain, preemption, taint, lost node."""
+MESSAGE_CHARACTERS = 2048  # status.lastFailure.message holds 4096, and a status is read by people
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,9 +4,8 @@ from neuroshard_api.job_status import Stage, StageName, StageState
 
 from neuroshard_operator.actions import Delete
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.stages.step import Course, Step, says, says_of_workers
-from neuroshard_operator.stages.worker_count import worker_count
-from neuroshard_operator.view import View
+from neuroshard_operator.context import View, worker_count
+from neuroshard_operator.stages.result import Course, Step, says, says_of_workers
 
 
 def rest(view: View) -> Step:

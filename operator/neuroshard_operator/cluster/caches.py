@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from neuroshard_operator.observed import (
+from neuroshard_operator.observed.objects import (
     ChildConfigMap,
     ChildJob,
     ChildObject,

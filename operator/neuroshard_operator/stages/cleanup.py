@@ -7,7 +7,7 @@ from neuroshard_api.job_policies import CleanPodPolicy
 from neuroshard_api.training_job import KIND
 
 from neuroshard_operator.actions import Action, Delete
-from neuroshard_operator.view import View, seconds_until
+from neuroshard_operator.context import View, seconds_until
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

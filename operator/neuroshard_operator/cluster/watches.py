@@ -7,8 +7,9 @@ from typing import Any
 import kopf
 from neuroshard_api.training_job import GROUP, PLURAL, VERSION
 
-from neuroshard_operator import names, trimming
-from neuroshard_operator.caches import Indices, JobKey
+from neuroshard_operator import names
+from neuroshard_operator.cluster.caches import Indices, JobKey
+from neuroshard_operator.observed import parsing
 
 Resource = tuple[str, str, str]
 Trim = Callable[[Mapping[str, Any]], Mapping[Any, Any]]
@@ -54,13 +55,13 @@ def register(registry: kopf.OperatorRegistry, *, wake: Wake, wake_for_profile: C
 def _indices() -> Mapping[Resource, Mapping[str, Trim]]:
     """Return what is kept of each resource, by the name of the index."""
     return {
-        JOBS: {"training_jobs": lambda body: {_key(body): trimming.training_job(body)}},
+        JOBS: {"training_jobs": lambda body: {_key(body): parsing.training_job(body)}},
         ("batch", "v1", "jobs"): {
-            "jobs": lambda body: {_owner(body): trimming.job(body)},
+            "jobs": lambda body: {_owner(body): parsing.job(body)},
             "profilers": _profiler_at_work,
         },
-        ("", "v1", "pods"): {"pods": lambda body: {_owner(body): trimming.pod(body)}},
-        ("", "v1", "configmaps"): {"config_maps": lambda body: {_owner(body): trimming.config_map(body)}},
+        ("", "v1", "pods"): {"pods": lambda body: {_owner(body): parsing.pod(body)}},
+        ("", "v1", "configmaps"): {"config_maps": lambda body: {_owner(body): parsing.config_map(body)}},
         **{resource: {resource[2]: _other(kind)} for resource, kind in OTHER_KINDS.items()},
     }
 
@@ -77,11 +78,11 @@ def _keep(registry: kopf.OperatorRegistry, resource: Resource, **kept: Trim) -> 
 
 
 def _other(kind: str) -> Trim:
-    return lambda body: {_owner(body): trimming.other(kind, body)}
+    return lambda body: {_owner(body): parsing.other(kind, body)}
 
 
 def _profiler_at_work(body: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    job = trimming.job(body)
+    job = parsing.job(body)
     profile_key = job.meta.labels.get(names.PROFILE_KEY_LABEL)
     if job.role != names.PROFILER or not profile_key or job.outcome is not None or job.meta.deleted is not None:
         return {}

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from neuroshard_api.job_status import StageName, StageStatus, Status
+from neuroshard_api.job_status import StageName, StageStatus, Status, Workers
 from neuroshard_api.training_job import DLRMTrainingJob, Spec
 
 from neuroshard_operator import names
-from neuroshard_operator.observed import ChildConfigMap, ChildJob, ChildPod, Fetched, Observed
+from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob, ChildPod, Fetched, Observed
 from neuroshard_operator.settings import Settings
 
 LOST_AFTER = timedelta(seconds=60)
@@ -103,6 +103,20 @@ class View:
     def _is_lost(self, pod: ChildPod) -> bool:
         # deletionTimestamp is the end of the grace period.
         return pod.meta.deleted is not None and self.now > pod.meta.deleted + LOST_AFTER
+
+
+def worker_count(view: View) -> Workers:
+    """Return how many pods of the present attempt there are, by what they do; while suspended none is wanted."""
+    job = view.job_named(names.worker_job(view.name, view.attempt))
+    pods = view.pods_of(job) if job else []
+    return Workers(
+        desired=0 if view.spec.suspend else view.spec.trainer.num_nodes,
+        active=sum(pod.phase == "Running" and not pod.ended_well for pod in pods),
+        ready=sum(pod.ready for pod in pods),
+        succeeded=sum(pod.ended_well for pod in pods),
+        failed=sum(pod.phase == "Failed" for pod in pods),
+        selector=f"{names.JOB_LABEL}={view.name},{names.ROLE_LABEL}={names.WORKER}",
+    )
 
 
 def seconds_until(moment: datetime, now: datetime) -> float:

@@ -8,8 +8,8 @@ from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.job_status import Stage, StageName, StageState, StageStatus, Status
 
 from neuroshard_operator.conditions import ConditionType, Reason, Says, holds, merged
-from neuroshard_operator.stages.step import Course, Step
-from neuroshard_operator.view import View
+from neuroshard_operator.context import View
+from neuroshard_operator.stages.result import Course, Step
 
 MESSAGE_CHARACTERS = 4096
 _ENDED = (StageState.SUCCEEDED, StageState.FAILED, StageState.SKIPPED)
@@ -76,11 +76,6 @@ def new_status(view: View, steps: Sequence[Step]) -> Status:
             "stages": _courses(before.stages, [course for step in steps for course in step.courses], now),
         }
     )
-
-
-def as_json(status: Status) -> dict[str, Any]:
-    """Return a status as the API server takes it."""
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _resumed(view: View, found: Iterable[Says]) -> list[Says]:

@@ -9,9 +9,9 @@ from typing import Any
 from neuroshard_api.training_job import GROUP
 
 from neuroshard_operator import names
-from neuroshard_operator.documents import content_hash, read_result
-from neuroshard_operator.failures import DISRUPTION, MESSAGE_CHARACTERS
-from neuroshard_operator.observed import (
+from neuroshard_operator.observed.objects import (
+    DISRUPTION,
+    MESSAGE_CHARACTERS,
     ChildConfigMap,
     ChildJob,
     ChildObject,
@@ -22,6 +22,7 @@ from neuroshard_operator.observed import (
     Termination,
     TrainingJobObject,
 )
+from neuroshard_operator.observed.results import content_hash, read_result
 
 Raw = Mapping[str, Any]
 

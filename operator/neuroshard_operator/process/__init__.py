@@ -1,0 +1,1 @@
+"""The operator's process: its Lease, health endpoints, log lines, and metrics."""
