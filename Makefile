@@ -11,7 +11,7 @@ export PYTHON INSTALLER
 
 BIN := .venv/bin
 UV := .cache/bootstrap/bin/uv
-BUNDLES := planner/neuroshard_planner/bundles
+BUNDLES := costs/neuroshard_costs/bundles
 BUNDLED_DEVICES := a100-80gb h100-80gb h200-141gb
 
 # An environment is made anew when this key changes: what is installed, with which Python, and where the checkout lies.

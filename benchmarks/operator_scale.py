@@ -33,8 +33,8 @@ from neuroshard_cluster.folders import default_home
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.scale import create_all
-from neuroshard_planner.costs.bundle_store import bundled_bundle, bundled_root
-from neuroshard_planner.search import plan
+from neuroshard_costs.bundle import bundled_bundle, bundled_root
+from neuroshard_planner.planning import plan
 
 from benchmarks.results_file import cpu_model, write_result
 

@@ -23,8 +23,8 @@ from neuroshard_api.hardware import Hardware
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Algorithm, PlanRequest, SearchSettings
 from neuroshard_api.step_report import StepReport
-from neuroshard_planner.costs.bundle_store import load_bundle
-from neuroshard_planner.search import plan as search
+from neuroshard_costs.bundle import load_bundle
+from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.step_reporter import StepReporter
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 from neuroshard_api.presets import preset
 from neuroshard_api.tables import Optimizer, TableSet
-from neuroshard_planner.costs.bundle_store import CostBundle, bundled_bundle, bundled_names
-from neuroshard_planner.costs.reuse import shard_arrays
-from neuroshard_planner.costs.shards import FloatArray, ShardArrays, slice_columns
-from neuroshard_planner.costs.simulator import DeviceSimulator
+from neuroshard_costs.bundle import CostBundle, bundled_bundle, bundled_names
+from neuroshard_costs.reuse.shard_arrays import shard_arrays
+from neuroshard_costs.shards import FloatArray, ShardArrays, slice_columns
+from neuroshard_costs.simulator.device import DeviceSimulator
 from neuroshard_planner.workload_store import read_workload, workload_names
 
 NUM_LOADS = 40
@@ -110,7 +110,7 @@ def speed(bundles: list[CostBundle]) -> Iterator[str]:
 
 def training(device: str) -> Iterator[str]:
     """Yield the time of one training run, and whether it gives the bundled weights."""
-    from neuroshard_planner.pretrain.train import PretrainSettings, pretrain  # noqa: PLC0415 - only here torch loads
+    from neuroshard_costs.pretrain.train import PretrainSettings, pretrain  # noqa: PLC0415 - only here torch loads
 
     with tempfile.TemporaryDirectory() as folder:
         wall, processor = time.perf_counter(), time.process_time()

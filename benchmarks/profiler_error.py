@@ -22,24 +22,24 @@ import numpy as np
 from neuroshard_api.presets import preset
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.tables import Optimizer
-from neuroshard_planner.costs.bundle_store import CostBundle, bundled_bundle, bundled_root, load_bundle
-from neuroshard_planner.costs.calibration import calibrate_to
-from neuroshard_planner.costs.features import compute_features
-from neuroshard_planner.costs.hold_out import kendall_tau
-from neuroshard_planner.costs.networks import ComputeNetwork
-from neuroshard_planner.costs.records_store import read_records
-from neuroshard_planner.costs.reuse import sample_shards
-from neuroshard_planner.costs.shards import FloatArray
-from neuroshard_planner.pretrain.train import fit_compute
+from neuroshard_costs.bundle import CostBundle, bundled_bundle, bundled_root, load_bundle
+from neuroshard_costs.features import compute_features
+from neuroshard_costs.fitting.calibration import calibrate_to
+from neuroshard_costs.fitting.fit import training_settings
+from neuroshard_costs.fitting.hold_out import kendall_tau
+from neuroshard_costs.fitting.record_samples import compute_samples, compute_validity
+from neuroshard_costs.fitting.records import read_records
+from neuroshard_costs.fitting.regression import regress_compute
+from neuroshard_costs.networks import ComputeNetwork
+from neuroshard_costs.pretrain.train import fit_compute
+from neuroshard_costs.reuse.shard_arrays import sample_shards
+from neuroshard_costs.shards import FloatArray
 from neuroshard_planner.workload_store import read_workload
 from neuroshard_profiler.backends.base import Backend, Repeats
 from neuroshard_profiler.backends.select import make_backend
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.compute_bench import collect_compute
-from neuroshard_profiler.fit import training_settings
-from neuroshard_profiler.record_samples import compute_samples, compute_validity
 from neuroshard_profiler.records import RecordsFile
-from neuroshard_profiler.regression import regress_compute
 from neuroshard_profiler.sampling import CPU_SPACE
 
 from benchmarks.results_file import write_result

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.tables import DIM_MULTIPLE
-from neuroshard_planner.costs.shards import FloatArray, IndexArray
-from neuroshard_planner.problem import Placement, Problem, ShardSize
+from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 
 BEAM_WIDTH = 3
 MAX_LEVELS = 10

@@ -16,8 +16,8 @@ from statistics import median
 import numpy as np
 import torch.distributed as dist
 from neuroshard_api.plan import Plan
-from neuroshard_planner.costs.bundle_store import bundled_bundle
-from neuroshard_planner.search import plan as search
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.step_reporter import REPORT_EVERY_STEPS, StepReporter
 

@@ -15,10 +15,10 @@ from statistics import median
 
 import numpy as np
 from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_planner.comparison import Comparison, Outcome, compare
-from neuroshard_planner.costs.bundle_store import CostBundle, bundled_bundle
+from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.search import plan
+from neuroshard_planner.explain.comparison import Comparison, Outcome, compare
+from neuroshard_planner.planning import plan
 from neuroshard_planner.workload_store import read_workload, workload_names
 
 from benchmarks.results_file import write_result

@@ -19,9 +19,9 @@ from statistics import median
 
 import numpy as np
 from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_planner.costs.bundle_store import CostBundle, bundled_bundle
-from neuroshard_planner.problem import Problem
-from neuroshard_planner.search import plan
+from neuroshard_costs.bundle import CostBundle, bundled_bundle
+from neuroshard_planner.planning import plan
+from neuroshard_planner.problem.problem import Problem
 
 from benchmarks.reference_search import reference_search
 from benchmarks.results_file import write_result

@@ -15,9 +15,9 @@ import numpy as np
 from neuroshard_api.presets import preset
 from neuroshard_api.tables import Optimizer, Table, TableSet
 from neuroshard_api.topology import DeviceType
-from neuroshard_planner.costs.reuse import shard_arrays
-from neuroshard_planner.costs.shards import FloatArray, IndexArray
-from neuroshard_planner.costs.simulator_compute import call_seconds, demand_seconds, kernel_seconds
+from neuroshard_costs.reuse.shard_arrays import shard_arrays
+from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.simulator.compute import call_seconds, demand_seconds, kernel_seconds
 
 DATA = Path(__file__).parent / "data" / "published_kernel_measurements.json"
 UNNAMED_DEVICE = "a100-80gb"

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_planner.costs.hit_counts import MEAN_HITS
-from neuroshard_planner.costs.reuse import zipf_counts
-from neuroshard_planner.costs.shards import FloatArray
+from neuroshard_costs.reuse.hit_counts import MEAN_HITS
+from neuroshard_costs.reuse.shard_arrays import zipf_counts
+from neuroshard_costs.shards import FloatArray
 
 from benchmarks.results_file import write_result
 from benchmarks.tasks import GLOBAL_BATCH_SIZE, LOOKUPS, NUM_POOL_TABLES, Pool, PoolShape, draw_pool

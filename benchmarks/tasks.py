@@ -21,8 +21,8 @@ import numpy as np
 from neuroshard_api.presets import preset
 from neuroshard_api.request import Constraints, MemorySettings, PlanRequest
 from neuroshard_api.tables import Optimizer, Table, TableSet
-from neuroshard_planner.costs.shards import FloatArray
-from neuroshard_planner.memory import MemoryLedger
+from neuroshard_costs.shards import FloatArray
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
 
 NUM_POOL_TABLES = 856
 GLOBAL_BATCH_SIZE = 65_536

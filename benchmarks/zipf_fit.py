@@ -15,9 +15,9 @@ from statistics import NormalDist, median
 from typing import Any, NamedTuple
 
 import numpy as np
-from neuroshard_planner.costs.hit_counts import MEAN_HITS
-from neuroshard_planner.costs.reuse import zipf_counts
-from neuroshard_planner.costs.shards import FloatArray
+from neuroshard_costs.reuse.hit_counts import MEAN_HITS
+from neuroshard_costs.reuse.shard_arrays import zipf_counts
+from neuroshard_costs.shards import FloatArray
 
 DATA = Path(__file__).parent / "data" / "dlrm_datasets_locality.json"
 NUM_TABLES = 64

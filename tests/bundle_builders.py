@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from builders import device_type
 from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
-from neuroshard_planner.costs.bundle_store import NETWORK_FEATURES, save_bundle
-from neuroshard_planner.costs.features import FEATURE_VERSION, Collectives, Float32Array
+from neuroshard_costs.bundle import NETWORK_FEATURES, save_bundle
+from neuroshard_costs.features import FEATURE_VERSION, Collectives, Float32Array
 
 NUM_DEMANDS = 5
 NUM_UNITS = 3

@@ -13,8 +13,8 @@ from neuroshard_api.request import PlanRequest
 from neuroshard_api.step_report import StepReport
 from neuroshard_cluster.kubectl import Kubectl, Object
 from neuroshard_cluster.waiting import eventually
-from neuroshard_planner.costs.bundle_store import bundled_bundle, bundled_root
-from neuroshard_planner.search import plan
+from neuroshard_costs.bundle import bundled_bundle, bundled_root
+from neuroshard_planner.planning import plan
 
 DEVICE = "h100-80gb"
 ROLE = "training.neuroshard.dev/role"

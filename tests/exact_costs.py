@@ -6,12 +6,12 @@ import numpy as np
 from neuroshard_api.bundle import BundleManifest, ErrorReport, Network
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.topology import DeviceType, Topology
-from neuroshard_planner.costs.bundle_store import NETWORK_FEATURES
-from neuroshard_planner.costs.features import FEATURE_VERSION, Float32Array
-from neuroshard_planner.costs.shards import FloatArray, ShardArrays
-from neuroshard_planner.costs.simulator import DeviceSimulator
-from neuroshard_planner.costs.simulator_communication import Network as Links
-from neuroshard_planner.costs.simulator_compute import call_seconds, demand_seconds
+from neuroshard_costs.bundle import NETWORK_FEATURES
+from neuroshard_costs.features import FEATURE_VERSION, Float32Array
+from neuroshard_costs.shards import FloatArray, ShardArrays
+from neuroshard_costs.simulator.communication import Network as Links
+from neuroshard_costs.simulator.compute import call_seconds, demand_seconds
+from neuroshard_costs.simulator.device import DeviceSimulator
 
 MS_PER_SECOND = 1000.0
 

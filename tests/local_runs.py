@@ -8,8 +8,8 @@ from typing import Any
 
 import builders
 import yaml
-from neuroshard_planner.costs.bundle_store import bundled_root, load_bundle
-from neuroshard_planner.search import plan as search
+from neuroshard_costs.bundle import bundled_root, load_bundle
+from neuroshard_planner.planning import plan as search
 
 BUNDLED = {"policy": "Never", "deviceType": "h100-80gb"}
 TRAINER = """

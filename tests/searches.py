@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from neuroshard_api.plan import DeviceMemory, Plan
 from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.tables import DataType, Optimizer, Table
-from neuroshard_planner.kicks import Kicks
-from neuroshard_planner.options import OptionTable
-from neuroshard_planner.placement import tangent
-from neuroshard_planner.problem import Placement, Problem, ShardSize
-from neuroshard_planner.search import plan
+from neuroshard_planner.planning import plan
+from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.perturbation import Kicks
+from neuroshard_planner.search.sharding_options import OptionTable
 
 MIB = 2**20
 

@@ -19,8 +19,8 @@ def calibrate(
 
     At least eight measurements are needed. The error before and after is told, and kept in the manifest.
     """
-    from neuroshard_planner.costs.calibration import calibrate as calibrated
-    from neuroshard_planner.report.bundle_text import render_manifest
+    from neuroshard_costs.fitting.calibration import calibrate as calibrated
+    from neuroshard_report.terminal.bundle import render_manifest
 
     check_writable(out, is_folder=True)
     manifest = calibrated(bundle, records, out)

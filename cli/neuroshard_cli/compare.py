@@ -11,7 +11,7 @@ from neuroshard_cli.output import print_document, print_text, progress_console
 from neuroshard_cli.request_options import RequestOptions, build_request, find_bundle, takes_request_options
 
 if TYPE_CHECKING:
-    from neuroshard_planner.comparison import Comparison
+    from neuroshard_planner.explain.comparison import Comparison
 
 
 @takes_request_options
@@ -24,8 +24,8 @@ def compare(
     Each is costed by the same cost models and by the simulator of the device, and timed.
     """
     from neuroshard_api.request import Algorithm
-    from neuroshard_planner.comparison import compare as compared
-    from neuroshard_planner.report.comparison_text import Timed, render_comparison
+    from neuroshard_planner.explain.comparison import compare as compared
+    from neuroshard_report.terminal.comparison import Timed, render_comparison
 
     request = build_request(options, Algorithm.NEUROSHARD)
     bundle = find_bundle(options.bundle, request.topology.device.name)

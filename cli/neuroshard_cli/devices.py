@@ -16,13 +16,13 @@ def devices(
     Those with bundled cost models are marked.
     """
     from neuroshard_api.presets import load_presets
-    from neuroshard_planner.costs.bundle_store import bundled_names
+    from neuroshard_costs.bundle import bundled_names
 
     presets = load_presets()
     if json:
         rows = [preset.model_dump(mode="json") for preset in presets.values()]
         print_document(json_format.dumps(rows, indent=1) + "\n")
         return
-    from neuroshard_planner.report.listings import render_devices
+    from neuroshard_report.terminal.listings import render_devices
 
     print_text(render_devices(presets, with_bundle=bundled_names()))

@@ -29,9 +29,9 @@ def explain(
     For the plan: what decides the step's time, and what could lower it. For a table: what it costs where it lies, and
     what it would cost elsewhere.
     """
-    from neuroshard_planner.explain import explain_table
-    from neuroshard_planner.explain_plan import explain_plan
-    from neuroshard_planner.report.explanation_text import render_plan_explanation, render_table_explanation
+    from neuroshard_planner.explain.plan import explain_plan
+    from neuroshard_planner.explain.table import explain_table
+    from neuroshard_report.terminal.explanation import render_plan_explanation, render_table_explanation
 
     document = read_plan(plan)
     costs = find_bundle(bundle, document.request.topology.device.name)

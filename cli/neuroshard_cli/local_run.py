@@ -64,10 +64,10 @@ class LocalRun:
 
         Raises:
             StageFailedError: the profiler failed.
-            PlannerError: the bundle that was given cannot be used.
+            BundleError: the bundle that was given cannot be used.
         """
         from neuroshard_api.job_stages import ProfilerPolicy
-        from neuroshard_planner.costs.bundle_store import bundled_bundle, bundled_root
+        from neuroshard_costs.bundle import bundled_bundle, bundled_root
 
         profiler = self.spec.profiler
         if given is not None:
@@ -177,7 +177,7 @@ class LocalRun:
         from neuroshard_api.hardware import Hardware
         from neuroshard_api.presets import load_presets
         from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
-        from neuroshard_planner.costs.bundle_store import load_bundle
+        from neuroshard_costs.bundle import load_bundle
 
         bundle_dir = folder / BUNDLE_FOLDER if (folder / BUNDLE_FOLDER).is_dir() else folder
         manifest = load_bundle(bundle_dir).manifest
@@ -244,7 +244,7 @@ class LocalRun:
         self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
 
     def _report(self, plan: "Plan") -> None:
-        from neuroshard_planner.report.html import render_html
+        from neuroshard_report.html.page import render_html
 
         write_file(self._directory.plan_report, render_html(plan))
 

@@ -21,9 +21,9 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Plan where the embedding tables of a model lie."""
-    from neuroshard_planner.report.html import render_html
-    from neuroshard_planner.report.text import render_plan
-    from neuroshard_planner.search import plan as search
+    from neuroshard_planner.planning import plan as search
+    from neuroshard_report.html.page import render_html
+    from neuroshard_report.terminal.plan import render_plan
 
     for path in (out, report):
         if path is not None:

@@ -12,7 +12,7 @@ def read_plan(path: Path) -> "Plan":
     """Read a plan that matches its own tables, devices and limits. Raises DocumentError with every problem."""
     from neuroshard_api.document import DocumentError
     from neuroshard_api.plan import Plan
-    from neuroshard_planner.checks import plan_problems
+    from neuroshard_planner.plans.checks import plan_problems
 
     plan = Plan.read(path)
     problems = plan_problems(plan)
@@ -23,7 +23,7 @@ def read_plan(path: Path) -> "Plan":
 
 def misfits(plan: "Plan", tables: "TableSet", *, world_size: int) -> list[str]:
     """Return why a plan cannot be used for these tables on so many devices. An empty list: it can."""
-    from neuroshard_planner.checks import plan_problems
+    from neuroshard_planner.plans.checks import plan_problems
 
     planned = plan.request.topology.num_devices
     if planned != world_size:

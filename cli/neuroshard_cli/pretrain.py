@@ -27,8 +27,8 @@ def pretrain(
 
     A run that was interrupted goes on where it stopped.
     """
-    from neuroshard_planner.pretrain.train import PretrainSettings, pretrain
-    from neuroshard_planner.report.bundle_text import render_manifest
+    from neuroshard_costs.pretrain.train import PretrainSettings, pretrain
+    from neuroshard_report.terminal.bundle import render_manifest
     from rich.progress import Progress
 
     preset = find_preset(device_type)

@@ -17,7 +17,7 @@ def report(
 
     The file loads nothing from elsewhere, and reads well in light and dark and on paper.
     """
-    from neuroshard_planner.report.html import render_html
+    from neuroshard_report.html.page import render_html
 
     page = render_html(read_plan(plan))
     if out is None:

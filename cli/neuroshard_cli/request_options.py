@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from neuroshard_api.request import Algorithm, PlanRequest
     from neuroshard_api.tables import TableSet
     from neuroshard_api.topology import Topology
-    from neuroshard_planner.costs.bundle_store import CostBundle
+    from neuroshard_costs.bundle import CostBundle
 
 TABLE_SET_SUFFIXES = (".csv", ".json", ".yaml", ".yml")
 
@@ -163,6 +163,6 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
 
 def find_bundle(path: Path | None, device_name: str) -> "CostBundle":
     """Return the bundle of the directory, or the bundled one of the device."""
-    from neuroshard_planner.costs.bundle_store import bundled_bundle, load_bundle
+    from neuroshard_costs.bundle import bundled_bundle, load_bundle
 
     return bundled_bundle(device_name) if path is None else load_bundle(path)

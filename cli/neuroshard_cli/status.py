@@ -21,7 +21,7 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print the job's status as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Show a job's stages, costs and last failure."""
-    from neuroshard_cli.job_text import render_job
+    from neuroshard_report.terminal.job import render_job
 
     with jobs_client(context, namespace) as jobs:
         if watch:
@@ -36,8 +36,7 @@ def status(
 def watch_job(jobs: JobsClient, name: str) -> ExitCode:
     """Print a line whenever a job's stage or reason changes, and the whole at its end; tell whether it succeeded."""
     from neuroshard_api.job_status import Stage
-
-    from neuroshard_cli.job_text import render_headline, render_job
+    from neuroshard_report.terminal.job import render_headline, render_job
 
     told = ""
     while True:

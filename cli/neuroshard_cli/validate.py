@@ -48,7 +48,7 @@ def validate(
 def examine(path: Path) -> Finding:
     """Recognise a document by its suffix or its schema_version, and gather its problems."""
     from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError
-    from neuroshard_planner.errors import BundleError
+    from neuroshard_costs.errors import BundleError
 
     suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
     kind: str | None = None
@@ -80,7 +80,7 @@ def _tell(finding: Finding) -> None:
 
 
 def _bundle_problems(path: Path) -> list[str]:
-    from neuroshard_planner.costs.bundle_store import load_bundle
+    from neuroshard_costs.bundle import load_bundle
 
     load_bundle(path)
     return []
@@ -110,7 +110,7 @@ def _record_problems(path: Path) -> list[str]:
 def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
     from neuroshard_api.document import DocumentError, read_data
     from neuroshard_api.plan import Plan
-    from neuroshard_planner.checks import plan_problems
+    from neuroshard_planner.plans.checks import plan_problems
 
     raw = read_data(path)
     if not isinstance(raw, dict):

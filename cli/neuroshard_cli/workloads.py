@@ -29,6 +29,6 @@ def workloads(
         ]
         print_document(json_format.dumps(rows, indent=1) + "\n")
         return
-    from neuroshard_planner.report.listings import render_workloads
+    from neuroshard_report.terminal.listings import render_workloads
 
     print_text(render_workloads(sets))

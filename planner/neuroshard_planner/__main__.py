@@ -14,7 +14,7 @@ from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.missing_package import missing_package
 
 if TYPE_CHECKING:
-    from neuroshard_planner.costs.bundle_store import CostBundle
+    from neuroshard_costs.bundle import CostBundle
 
 
 def main(arguments: Sequence[str] | None = None) -> ExitCode:
@@ -34,14 +34,15 @@ def _run(options: argparse.Namespace) -> ExitCode:
     from neuroshard_api.document import DocumentError
     from neuroshard_api.request import PlanRequest
     from neuroshard_api.whole_file import write_whole
+    from neuroshard_costs.errors import CostModelError
 
     from neuroshard_planner.errors import PlannerError
-    from neuroshard_planner.search import plan
+    from neuroshard_planner.planning import plan
 
     try:
         found = plan(PlanRequest.read(options.request), bundle=_bundle(options.bundle))
         write_whole(options.out, found.to_json())
-    except PlannerError as error:
+    except (CostModelError, PlannerError) as error:
         return _failed(str(error), error.exit_code)
     except DocumentError as error:
         return _failed(str(error), ExitCode.INVALID_INPUT)
@@ -53,7 +54,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
 
 def _bundle(path: Path) -> "CostBundle":
     """Return the bundle of a directory, or the one that comes with the planner for a device of that name."""
-    from neuroshard_planner.costs.bundle_store import bundled_bundle, bundled_names, load_bundle
+    from neuroshard_costs.bundle import bundled_bundle, bundled_names, load_bundle
 
     is_device = not path.exists() and str(path) in bundled_names()
     return bundled_bundle(str(path)) if is_device else load_bundle(path)

@@ -4,12 +4,7 @@ PlannerError
 |-- RequestError      mend the request (it contradicts itself or names what is not there)
 |-- InfeasibleError   give more devices or memory, or loosen a constraint
 |-- PlanError         use another plan, or make it again (it is not whole, or says what cannot be scored)
-|-- RecordsError      give other records of measurements, or more of them
-|-- MissingPackageError   install the package that the message names
-`-- BundleError       use another bundle of cost models, or make it again
-    |-- BundleNotFoundError   check the path or the device's name
-    |-- BundleVersionError    make the bundle again with this release
-    `-- BundleDamagedError    copy or make the bundle again
+`-- MissingPackageError   install the package that the message names
 """
 
 from typing import ClassVar
@@ -42,25 +37,3 @@ class MissingPackageError(PlannerError):
     """An optional package is not installed."""
 
     exit_code = ExitCode.MISSING_PACKAGE
-
-
-class BundleError(PlannerError):
-    """A bundle of cost models cannot be used."""
-
-    exit_code = ExitCode.UNUSABLE_BUNDLE
-
-
-class BundleNotFoundError(BundleError):
-    """There is no bundle of this name or at this path."""
-
-
-class BundleVersionError(BundleError):
-    """The bundle was made for another schema or other features."""
-
-
-class BundleDamagedError(BundleError):
-    """The bundle's files are not what its manifest says."""
-
-
-class RecordsError(PlannerError):
-    """Records of measurements are missing, broken or too few."""

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     import typer
     from neuroshard_api.document import DocumentError
-    from neuroshard_planner.errors import PlannerError
+    from neuroshard_costs.errors import CostModelError
     from typer.exceptions import TyperException
 
     from neuroshard_profiler.commands import COMMANDS
@@ -34,7 +34,7 @@ def _run(arguments: list[str]) -> int:
         code = app(arguments or ["--help"], prog_name="python -m neuroshard_profiler", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("interrupted", ExitCode.INTERRUPTED)
-    except (PlannerError, ProfilerError) as error:
+    except (CostModelError, ProfilerError) as error:
         return _failed(str(error), error.exit_code)
     except DocumentError as error:
         return _failed(str(error), ExitCode.INVALID_INPUT)

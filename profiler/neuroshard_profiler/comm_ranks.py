@@ -8,12 +8,12 @@ import torch.distributed as dist
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Link
+from neuroshard_costs.fitting.fit import MIN_RECORDS
 
 from neuroshard_profiler.backends.torch_device import TorchDevice
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.comm_bench import Ranks
 from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample
-from neuroshard_profiler.fit import MIN_RECORDS
 from neuroshard_profiler.records import RecordsFile
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 from neuroshard_api.records import CommunicationSample, ProfileRecord
 from neuroshard_api.topology import DeviceType, Topology
-from neuroshard_planner.costs.simulator import DeviceSimulator
-from neuroshard_planner.costs.simulator_communication import Network, with_start_skew
+from neuroshard_costs.simulator.communication import Network, with_start_skew
+from neuroshard_costs.simulator.device import DeviceSimulator
 
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample

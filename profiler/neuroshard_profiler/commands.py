@@ -75,7 +75,7 @@ def profile(
     A folder that holds records of an earlier run is gone on with.
     """
     from neuroshard_api.tables import Optimizer
-    from neuroshard_planner.report.bundle_text import render_manifest
+    from neuroshard_report.terminal.bundle import render_manifest
 
     from neuroshard_profiler.budget import budget_progress, parse_budget
     from neuroshard_profiler.profile import profile as profiled
@@ -200,11 +200,11 @@ def fit(
 ) -> None:
     """Fit cost models to records."""
     from neuroshard_api.hardware import Hardware
-    from neuroshard_planner.costs.records_store import read_records
-    from neuroshard_planner.report.bundle_text import render_manifest
+    from neuroshard_costs.fitting.fit import fit_bundle
+    from neuroshard_costs.fitting.records import read_records
+    from neuroshard_report.terminal.bundle import render_manifest
 
     from neuroshard_profiler.budget import budget_progress
-    from neuroshard_profiler.fit import fit_bundle
 
     measured = [record for path in records for record in read_records(path)]
     device = Hardware.read(hardware).device

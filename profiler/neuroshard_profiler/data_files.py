@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
-from neuroshard_planner.costs.shards import IndexArray
+from neuroshard_costs.shards import IndexArray
 
 from neuroshard_profiler.errors import DataError
 

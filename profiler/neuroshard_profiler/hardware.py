@@ -7,8 +7,7 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +21,6 @@ _COPY_SECONDS = 0.05  # per measured size: long against the clock, short against
 def cpu_model() -> str:
     """Return the processor's name, or its architecture where the system does not tell."""
     return _cpuinfo("model name") or platform.machine()
-
-
-def library_versions(packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those packages that are installed."""
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def available_memory_bytes() -> int:

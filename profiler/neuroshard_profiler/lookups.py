@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import Table
-from neuroshard_planner.costs.hit_counts import MEAN_HITS
-from neuroshard_planner.costs.reuse import rank_cells, sample_shards, sample_tables, zipf_exponent
-from neuroshard_planner.costs.shards import FloatArray, IndexArray
+from neuroshard_costs.reuse.hit_counts import MEAN_HITS
+from neuroshard_costs.reuse.shard_arrays import rank_cells, sample_shards, sample_tables, zipf_exponent
+from neuroshard_costs.shards import FloatArray, IndexArray
 
 NUM_BATCHES = 3
 

@@ -11,7 +11,8 @@ from neuroshard_api.hardware import Hardware
 from neuroshard_api.presets import load_presets
 from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
 from neuroshard_api.topology import DeviceType, Link
-from neuroshard_planner.costs.records_store import read_records
+from neuroshard_costs.fitting.fit import MIN_RECORDS, FitReport, fit_bundle
+from neuroshard_costs.fitting.records import read_records
 from rich.progress import Progress
 
 from neuroshard_profiler.backends.base import Backend, Repeats
@@ -22,7 +23,6 @@ from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.errors import MeasureError, SettingsError
 from neuroshard_profiler.files import write_file
-from neuroshard_profiler.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE

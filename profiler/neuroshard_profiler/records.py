@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from neuroshard_api.records import ProfileRecord
-from neuroshard_planner.costs.records_store import ended_records
-from neuroshard_planner.errors import RecordsError
+from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.fitting.records import ended_records
 
 from neuroshard_profiler.files import make_folder
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer, Table, TableSet
-from neuroshard_planner.costs.reuse import zipf_exponent
-from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.reuse.shard_arrays import zipf_exponent
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
 MIN_ROWS = 4
 MIN_COLUMNS, MAX_COLUMNS = 4, 256

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from neuroshard_api.tables import REUSE_BINS, Table, TableSet
-from neuroshard_planner.costs.hit_counts import BIN_EDGES
-from neuroshard_planner.costs.shards import FloatArray, IndexArray
+from neuroshard_costs.reuse.hit_counts import BIN_EDGES
+from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_profiler.data_files import DataBatch, Jagged
 from neuroshard_profiler.errors import DataError

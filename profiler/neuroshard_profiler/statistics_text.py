@@ -1,8 +1,8 @@
 """The statistics of a data sample for the terminal."""
 
-from neuroshard_planner.costs.hit_counts import MEAN_HITS
-from neuroshard_planner.report.quantities import format_count
-from neuroshard_planner.report.text import TextTable
+from neuroshard_costs.reuse.hit_counts import MEAN_HITS
+from neuroshard_report.quantities import format_count
+from neuroshard_report.terminal.tables import TextTable
 from rich.console import Group, RenderableType
 
 from neuroshard_profiler.statistics import DataStatistics

@@ -10,8 +10,8 @@ from neuroshard_api.plan import Plan, Shard, ShardingType
 from neuroshard_api.request import MemorySettings
 from neuroshard_api.tables import DataType
 from neuroshard_api.torchrec_plan import TorchRecPlan
-from neuroshard_planner.imported_plan import imported_plan
-from neuroshard_planner.search import plan as search
+from neuroshard_planner.interop.imported_plan import imported_plan
+from neuroshard_planner.planning import plan as search
 
 
 def plan_of(**fields: Any) -> Plan:

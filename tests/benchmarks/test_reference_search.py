@@ -5,7 +5,7 @@ from builders import request, tables
 from exact_costs import ExactCosts
 from neuroshard_api.presets import preset
 from neuroshard_api.tables import TableSet
-from neuroshard_planner.problem import Problem
+from neuroshard_planner.problem.problem import Problem
 
 from benchmarks.reference_search import place_greedily, reference_search
 from benchmarks.tasks import DEVICE_TYPE, task_tables, weights_only_request

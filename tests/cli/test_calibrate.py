@@ -5,8 +5,8 @@ import pytest
 from builders import table, table_set
 from neuroshard_api.records import ComputeSample, ProfileRecord
 from neuroshard_api.tables import Optimizer
-from neuroshard_planner.costs.bundle_store import bundled_root, load_bundle
-from neuroshard_planner.costs.reuse import shard_arrays
+from neuroshard_costs.bundle import bundled_root, load_bundle
+from neuroshard_costs.reuse.shard_arrays import shard_arrays
 
 BUNDLE = bundled_root() / "h100-80gb"
 

@@ -5,7 +5,8 @@ import pytest
 from neuroshard_api.document import DocumentError
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_cli.failures import CommandError, report_failure
-from neuroshard_planner.errors import BundleError, InfeasibleError, PlannerError, RequestError
+from neuroshard_costs.errors import BundleError, CostModelError
+from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
 
 
 @pytest.mark.parametrize(
@@ -35,9 +36,10 @@ def test_every_error_has_its_exit_code(error: Exception, code: ExitCode, capsys:
     assert (err.count("\n") == 1) is (code is not ExitCode.INTERNAL_ERROR)
 
 
-def test_every_error_of_the_planner_is_expected() -> None:
-    """A new kind of planner error never ends as a bug of ours."""
-    kinds = [PlannerError]
+@pytest.mark.parametrize("base", [CostModelError, PlannerError])
+def test_every_error_of_a_room_is_expected(base: type[CostModelError | PlannerError]) -> None:
+    """A new kind of error of planner or cost models never ends as a bug of ours."""
+    kinds = [base]
     for kind in kinds:
         kinds += kind.__subclasses__()
 

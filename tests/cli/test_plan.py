@@ -6,7 +6,7 @@ import pytest
 from builders import table, table_set
 from neuroshard_api.plan import Plan
 from neuroshard_api.tables import TableSet
-from neuroshard_planner.costs.bundle_store import bundled_root
+from neuroshard_costs.bundle import bundled_root
 
 DEVICES = ("--devices", "8", "--device-type", "h100-80gb")
 

@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_planner.costs.bundle_store import load_bundle
+from neuroshard_costs.bundle import load_bundle
 
 TINY = ("--device-type", "h100-80gb", "--samples", "300", "--epochs", "1")
 

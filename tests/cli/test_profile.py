@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from neuroshard_planner.costs.bundle_store import load_bundle
+from neuroshard_costs.bundle import load_bundle
 
 SIMULATED = ("--backend", "simulated", "--device-type", "a100-80gb", "--max-records", 20)
 

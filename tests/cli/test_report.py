@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_api.plan import Plan
-from neuroshard_planner.report.html import render_html
+from neuroshard_report.html.page import render_html
 
 
 def test_a_plan_becomes_a_page(neuroshard: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import yaml
 from local_runs import Runs, made_plan
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
-from neuroshard_planner.costs.bundle_store import bundled_root
+from neuroshard_costs.bundle import bundled_root
 
 
 def test_a_plan_may_be_given(runs: Runs) -> None:

@@ -6,7 +6,7 @@ import pytest
 from builders import bundle_manifest, request, table_set, topology
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Constraints
-from neuroshard_planner.costs.bundle_store import bundled_root
+from neuroshard_costs.bundle import bundled_root
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ROOMS = ("api", "costs", "planner", "report", "profiler", "trainer", "operator", "cli")
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +28,14 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "neuroshard_api/presets/devices.yaml",
         "neuroshard_api/py.typed",
         "neuroshard_cli/py.typed",
+        "neuroshard_costs/bundles/h100-80gb/weights.safetensors",
+        "neuroshard_costs/py.typed",
         "neuroshard_operator/main.py",
         "neuroshard_operator/py.typed",
         "neuroshard_planner/py.typed",
         "neuroshard_profiler/py.typed",
+        "neuroshard_report/html/templates/report.html.j2",
+        "neuroshard_report/py.typed",
         "neuroshard_trainer/py.typed",
         "neuroshard_planner/workload_store.py",
         "neuroshard_planner/workloads/mlperf-dlrm-dcnv2.yaml",
@@ -45,7 +50,9 @@ def test_the_wheel_has_every_file_of_its_packages(wheel_names: set[str]) -> None
     """Code and data of the packages are in the wheel, and nothing else is but the metadata."""
     files = {
         path.relative_to(room)
-        for room in (ROOT / name for name in ("api", "planner", "profiler", "trainer", "operator", "cli"))
+        for room in (
+            ROOT / name for name in ("api", "costs", "planner", "report", "profiler", "trainer", "operator", "cli")
+        )
         for path in room.glob("neuroshard_*/**/*")
         if path.is_file() and "__pycache__" not in path.parts
     }

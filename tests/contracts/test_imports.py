@@ -6,8 +6,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "torchrec", "fbgemm_gpu", "matplotlib", "ortools")
-LIGHT_ROOMS = ("api/neuroshard_api", "planner/neuroshard_planner", "cli/neuroshard_cli")
-HEAVY_ROOMS = ("planner/neuroshard_planner/pretrain", "planner/neuroshard_planner/interop")
+LIGHT_ROOMS = (
+    "api/neuroshard_api",
+    "costs/neuroshard_costs",
+    "planner/neuroshard_planner",
+    "report/neuroshard_report",
+    "cli/neuroshard_cli",
+)
+HEAVY_ROOMS = ("costs/neuroshard_costs/pretrain", "planner/neuroshard_planner/interop")
 """Rooms that exist to use a heavy package; the others must start without any."""
 
 

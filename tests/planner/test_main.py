@@ -10,9 +10,9 @@ from mounts import mounted
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.__main__ import main
-from neuroshard_planner.costs.bundle_store import bundled_root, load_bundle
-from neuroshard_planner.search import plan
+from neuroshard_planner.planning import plan
 
 BUNDLE = bundled_root() / "h100-80gb"
 

@@ -9,7 +9,6 @@ from neuroshard_profiler.hardware import (
     cpu_model,
     cpu_name,
     fingerprint,
-    library_versions,
     total_memory_bytes,
 )
 
@@ -49,8 +48,3 @@ def test_a_fingerprint_follows_from_the_facts() -> None:
     assert fingerprint(facts) == fingerprint(dict(reversed(facts.items())))
     assert fingerprint(facts) != fingerprint({**facts, "driver": "570.2"})
     assert len(fingerprint(facts)) == 64
-
-
-def test_versions_are_those_of_installed_packages() -> None:
-    """A package that is absent is no fact."""
-    assert set(library_versions(("numpy", "no-such-package"))) == {"numpy"}

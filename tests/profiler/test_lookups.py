@@ -7,8 +7,8 @@ import pytest
 from builders import table
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_planner.costs.hit_counts import BIN_EDGES
-from neuroshard_planner.costs.reuse import sample_shards
+from neuroshard_costs.reuse.hit_counts import BIN_EDGES
+from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_profiler.lookups import draw_batches, draw_lookups
 from profiler_builders import compute_sample
 

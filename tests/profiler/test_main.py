@@ -18,11 +18,11 @@ from neuroshard_api.records import ProfileRecord
 from neuroshard_api.stage_commands import profiler_command
 from neuroshard_api.topology import Topology
 from neuroshard_api.training_job import DLRMTrainingJob
-from neuroshard_planner.costs.bundle_store import load_bundle
-from neuroshard_planner.costs.records_store import read_records
-from neuroshard_planner.search import plan
+from neuroshard_costs.bundle import load_bundle
+from neuroshard_costs.fitting.fit import MIN_RECORDS
+from neuroshard_costs.fitting.records import read_records
+from neuroshard_planner.planning import plan
 from neuroshard_profiler.__main__ import main
-from neuroshard_profiler.fit import MIN_RECORDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIMULATED = ("--backend", "simulated", "--device-type", "h100-80gb")

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from neuroshard_planner.costs.records_store import read_records
-from neuroshard_planner.errors import RecordsError
+from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.fitting.records import read_records
 from neuroshard_profiler.records import RecordsFile
 from record_builders import SOURCE, compute_record
 

@@ -9,7 +9,7 @@ from builders import table, table_set
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.tables import DataType, Optimizer
-from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_profiler.sampling import CPU_SPACE, SampleSpace, draw_compute_sample
 
 JOB = table_set(

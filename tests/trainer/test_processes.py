@@ -21,7 +21,7 @@ from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.table_files import read_table_set
 from neuroshard_api.torchrec_plan import TorchRecPlan
-from neuroshard_planner.search import plan as search
+from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.plan_adapter import load_sharding_plan
 from processes import has_ended

@@ -6,10 +6,10 @@ from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
 from neuroshard_api.tables import Table
 
-from neuroshard_planner.emission import SCORED_TYPES
 from neuroshard_planner.errors import PlanError
-from neuroshard_planner.imported_plan import imported_plan
-from neuroshard_planner.search import Bundle
+from neuroshard_planner.interop.imported_plan import imported_plan
+from neuroshard_planner.planning import Bundle
+from neuroshard_planner.plans.tables import SCORED_TYPES
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ParameterSharding, ShardingPlan

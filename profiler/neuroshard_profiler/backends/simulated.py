@@ -7,9 +7,9 @@ import numpy as np
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_api.topology import DeviceType
-from neuroshard_planner.costs.reuse import sample_shards
-from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
-from neuroshard_planner.costs.simulator import DeviceSimulator
+from neuroshard_costs.reuse.shard_arrays import sample_shards
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.simulator.device import DeviceSimulator
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.errors import OutOfDeviceMemoryError

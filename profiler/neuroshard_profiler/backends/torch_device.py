@@ -12,7 +12,8 @@ from neuroshard_api.presets import load_presets
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import Optimizer
 from neuroshard_api.topology import DeviceType
-from neuroshard_planner.costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.fitting.versions import library_versions
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import DeviceKind, Repeats, Times
@@ -22,7 +23,6 @@ from neuroshard_profiler.hardware import (
     cpu_device,
     cpu_model,
     driver_version,
-    library_versions,
     total_memory_bytes,
 )
 from neuroshard_profiler.timing import CudaTimer, ThreadTimer, Timer, median_times, pinned_core

@@ -11,9 +11,9 @@ from exact_costs import ExactCosts
 from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
 from neuroshard_api.request import Algorithm, Constraints, PlanRequest
 from neuroshard_planner.errors import PlanError
-from neuroshard_planner.imported_plan import imported_plan
+from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.interop.torchrec import from_sharding_plan
-from neuroshard_planner.search import plan as search
+from neuroshard_planner.planning import plan as search
 
 pytestmark = [
     pytest.mark.torchrec,

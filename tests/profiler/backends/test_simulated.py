@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from builders import device_type, table
-from neuroshard_planner.costs.reuse import sample_shards
-from neuroshard_planner.costs.simulator import DeviceSimulator
+from neuroshard_costs.reuse.shard_arrays import sample_shards
+from neuroshard_costs.simulator.device import DeviceSimulator
 from neuroshard_profiler.backends.simulated import SimulatedBackend
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
 from profiler_builders import QUICK, compute_sample

@@ -1,0 +1,297 @@
+"""Bundles: directories of a manifest and the weights of the three cost networks. Reads and writes them, trains none."""
+
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from neuroshard_api.bundle import BundleManifest, Range
+from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.topology import Topology
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from neuroshard_costs.errors import BundleDamagedError, BundleNotFoundError, BundleVersionError
+from neuroshard_costs.features import (
+    COMMUNICATION_FEATURES,
+    COMPUTE_FEATURES,
+    FEATURE_VERSION,
+    Collectives,
+    Float32Array,
+    compute_features,
+)
+from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork, Weights
+from neuroshard_costs.shards import FloatArray, ShardArrays
+
+MANIFEST_FILE = "manifest.json"
+WEIGHTS_FILE = "weights.safetensors"
+NetworkName = Literal["compute", "forward_communication", "backward_communication"]
+NETWORK_FEATURES: dict[NetworkName, tuple[str, ...]] = {
+    "compute": COMPUTE_FEATURES,
+    "forward_communication": COMMUNICATION_FEATURES,
+    "backward_communication": COMMUNICATION_FEATURES,
+}
+"""The networks of every bundle, in the manifest's order, with the inputs of each."""
+
+_REMAKE = "make the bundle again with `neuroshard pretrain`"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostBundle:
+    """The cost models of one kind of device, with their manifest; a calibration is already applied."""
+
+    manifest: BundleManifest
+    compute: ComputeNetwork
+    forward_communication: CommunicationNetwork
+    backward_communication: CommunicationNetwork
+
+    def represent(self, shards: ShardArrays) -> Float32Array:
+        """Return the demands [n, R] of shards; sum them over a device's shards for compute_ms."""
+        return self.compute.represent(compute_features(shards))
+
+    def compute_ms(self, sums: Float32Array, occupied: NDArray[np.bool_] | None = None) -> Float32Array:
+        """Return [..., 2]: forward and backward milliseconds of devices with these summed demands [..., R].
+
+        Both are non-decreasing and convex in the sums; after a calibration whose exponent is below 1 non-decreasing
+        functions of convex ones, so that the largest over several devices is still no less than the time of their
+        mean demand, forward and backward each for itself.
+
+        Args:
+            sums: float32.
+            occupied: [...] which devices hold a shard; the others cost 0. None: those whose demand is not exactly 0,
+                which a running sum with subtractions does not keep.
+        """
+        times = self.compute.times_ms(sums, occupied)
+        if self.manifest.calibration is not None:
+            exponent, factor = self.manifest.calibration.compute_scale
+            times = (factor * times**exponent).astype(np.float32)
+        return times
+
+    def transfer_ms(
+        self,
+        max_dim_sums: FloatArray,
+        *,
+        mean_dim_sum: float,
+        topology: Topology,
+        batch_size_per_device: int,
+        bytes_per_element: float,
+    ) -> FloatArray:
+        """Return [..., 2]: forward and backward milliseconds of the all-to-all, from the last device's start on.
+
+        Non-decreasing in the columns of the fullest device; 0 on a single device.
+
+        Args:
+            max_dim_sums: [...] columns of the fullest device of each plan.
+            mean_dim_sum: columns of all shards over the number of devices.
+            topology: the devices and their links.
+            batch_size_per_device: samples that each device keeps.
+            bytes_per_element: of pooled embeddings and gradients on the wire.
+        """
+        collectives = Collectives.of_topology(
+            topology,
+            mean_dim_sum=mean_dim_sum,
+            batch_size_per_device=batch_size_per_device,
+            bytes_per_element=bytes_per_element,
+        )
+        columns = np.asarray(max_dim_sums, dtype=np.float64)
+        times = [
+            network.transfer_ms(columns.ravel(), collectives).reshape(columns.shape)
+            for network in (self.forward_communication, self.backward_communication)
+        ]
+        if (calibration := self.manifest.calibration) is not None:
+            scales = (calibration.forward_communication_scale, calibration.backward_communication_scale)
+            times = [factor * time**exponent for time, (exponent, factor) in zip(times, scales, strict=True)]
+        return np.stack(times, axis=-1)
+
+    def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:
+        """Return a sentence for every quantity of the request that the networks were not trained for.
+
+        Each names the field and, for tables, the table that is furthest outside.
+        """
+        compute, communication = (self.manifest.networks[index].validity for index in (0, 1))
+        topology, tables = request.topology, request.tables.tables
+        num_devices = topology.num_devices
+        mean_dim_sum = sum(table.embedding_dim for table in tables) / num_devices
+        values = [
+            *((f"tables[{table.name}].num_embeddings", table.num_embeddings, compute) for table in tables),
+            *((f"tables[{table.name}].embedding_dim", table.embedding_dim, compute) for table in tables),
+            *((f"tables[{table.name}].pooling_factor", table.pooling_factor, compute) for table in tables),
+            ("global_batch_size", request.global_batch_size, compute),
+            ("tables_per_device", len(tables) / num_devices, compute),
+        ]
+        if num_devices > 1:
+            values += [
+                ("topology.num_devices", num_devices, communication),
+                ("mean_dim_sum", mean_dim_sum, communication),
+            ]
+            for level in _levels(topology):
+                link = getattr(topology, level)
+                values += [
+                    (f"topology.{level}.{field}", getattr(link, field), communication)
+                    for field in ("bandwidth_bytes_per_second", "latency_seconds")
+                ]
+        return _warnings(self.manifest.name, values)
+
+
+def load_bundle(path: Path) -> CostBundle:
+    """Read a bundle directory. Raises BundleError: which file, what is wrong with it, what to try."""
+    manifest = _read_manifest(path)
+    if manifest.feature_version != FEATURE_VERSION:
+        raise BundleVersionError(
+            f"{path / MANIFEST_FILE}: feature_version is {manifest.feature_version}, this release computes features of "
+            f"version {FEATURE_VERSION}; {_REMAKE}"
+        )
+    for network, (name, features) in zip(manifest.networks, NETWORK_FEATURES.items(), strict=True):
+        if network.name != name or network.features != features:
+            raise BundleVersionError(
+                f"{path / MANIFEST_FILE}: networks: found {network.name!r} with {len(network.features)} features where "
+                f"{name!r} with {len(features)} features of this release's names was expected; {_REMAKE}"
+            )
+    weights = _read_weights(path / WEIGHTS_FILE, manifest.weights_sha256)
+    try:
+        return CostBundle(
+            manifest=manifest,
+            compute=ComputeNetwork.from_weights(part_of(weights, "compute")),
+            forward_communication=CommunicationNetwork.from_weights(part_of(weights, "forward_communication")),
+            backward_communication=CommunicationNetwork.from_weights(part_of(weights, "backward_communication")),
+        )
+    except ValueError as error:
+        raise BundleDamagedError(f"{path / WEIGHTS_FILE}: {error}; {_REMAKE}") from error
+
+
+def save_bundle(
+    path: Path, manifest: BundleManifest, weights: Weights, *, extras: Mapping[str, bytes] | None = None
+) -> BundleManifest:
+    """Write a bundle directory, replacing one that is there, and return the manifest with the weights' hash.
+
+    The directory appears whole or not at all. Equal contents give equal bytes.
+
+    Args:
+        path: the directory; its parent is made if need be.
+        manifest: its weights_sha256 is replaced.
+        weights: arrays named ``<network>.<array>``.
+        extras: more files by name, for people.
+    """
+    data = save_safetensors({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)})
+    manifest = manifest.model_copy(update={"weights_sha256": hashlib.sha256(data).hexdigest()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    extras = extras or {}
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
+        fresh = Path(scratch) / "bundle"
+        fresh.mkdir()
+        (fresh / WEIGHTS_FILE).write_bytes(data)
+        (fresh / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+        for name, content in extras.items():
+            (fresh / name).write_bytes(content)
+        if path.exists():
+            path.rename(Path(scratch) / "old")
+        fresh.rename(path)
+    return manifest
+
+
+def bundled_bundle(device_name: str) -> CostBundle:
+    """Load the bundle that comes with the planner for a device preset. Raises BundleError, listing what is there."""
+    root = bundled_root()
+    names = bundled_names()
+    if device_name not in names:
+        there = ", ".join(names) or "none"
+        raise BundleNotFoundError(
+            f"there is no bundled bundle for the device {device_name!r}, only for: {there}; "
+            "choose one of them, or make one with `neuroshard pretrain` and give its directory"
+        )
+    return load_bundle(root / device_name)
+
+
+def bundled_names() -> tuple[str, ...]:
+    """Return the devices that bundles come with, sorted."""
+    root = bundled_root()
+    return tuple(sorted(path.parent.name for path in root.glob(f"*/{MANIFEST_FILE}")))
+
+
+def bundled_root() -> Path:
+    """Return the directory of the bundles that come with the planner."""
+    return Path(str(files("neuroshard_costs"))) / "bundles"
+
+
+def read_weights(path: Path) -> dict[str, Float32Array]:
+    """Return the weights of a bundle directory by their full names. Raises BundleError."""
+    return _read_weights(path / WEIGHTS_FILE, _read_manifest(path).weights_sha256)
+
+
+def _levels(topology: Topology) -> tuple[str, ...]:
+    """Return the links that the topology uses."""
+    return ("intra_node",) * (topology.devices_per_node > 1) + ("inter_node",) * (topology.num_nodes > 1)
+
+
+def _warnings(bundle: str, values: Sequence[tuple[str, float, Mapping[str, Range]]]) -> tuple[str, ...]:
+    """Return one sentence per quantity that lies outside its range; of tables, the one furthest outside is named."""
+    worst: dict[str, tuple[float, int, str]] = {}
+    for path, value, ranges in values:
+        quantity = path.split("]")[-1].removeprefix(".").removeprefix("topology.")
+        limits = ranges.get(quantity)
+        if limits is None or limits.low <= value <= limits.high:
+            continue
+        excess = max(limits.low / max(value, 1e-30), value / limits.high)
+        found, count, sentence = worst.get(quantity, (0.0, 0, ""))
+        if excess > found:
+            sentence = (
+                f"{path}: is {value:,.6g}, outside {limits.low:,.6g} to {limits.high:,.6g} that the cost models of "
+                f"{bundle} were trained for"
+            )
+        worst[quantity] = (max(excess, found), count + 1, sentence)
+    return tuple(
+        sentence + (f" (so are {count - 1} more tables)" if count > 1 else "") + "; its cost is extrapolated"
+        for _, count, sentence in worst.values()
+    )
+
+
+def _stored(file: Path) -> Path:
+    """Return the file of this name, or the compressed one where there is only that: a large bundle's ConfigMap."""
+    compressed = file.with_name(f"{file.name}{COMPRESSED_SUFFIX}")
+    return compressed if compressed.is_file() and not file.is_file() else file
+
+
+def _read_manifest(path: Path) -> BundleManifest:
+    file = _stored(path / MANIFEST_FILE)
+    if not file.is_file():
+        raise BundleNotFoundError(
+            f"{path}: is not a bundle, {MANIFEST_FILE} is missing; give the directory that `neuroshard pretrain` made"
+        )
+    try:
+        return BundleManifest.read(file)
+    except DocumentError as error:
+        kind = BundleVersionError if "schema_version" in error.problems[0] else BundleDamagedError
+        raise kind(f"{error}; {_REMAKE}") from error
+
+
+def _read_weights(file: Path, sha256: str) -> dict[str, Float32Array]:
+    file = _stored(file)
+    if not file.is_file():
+        raise BundleNotFoundError(f"{file}: does not exist; copy the bundle's directory whole, or {_REMAKE}")
+    try:
+        data = read_bytes(file)
+    except DocumentError as error:
+        raise BundleDamagedError(f"{error}; copy the bundle again, or {_REMAKE}") from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise BundleDamagedError(
+            f"{file}: has the SHA-256 {found[:12]}..., the manifest says {sha256[:12]}...: the file was changed or cut "
+            f"off; copy the bundle again, or {_REMAKE}"
+        )
+    try:
+        return load_safetensors(data)
+    except (SafetensorError, ValueError) as error:
+        raise BundleDamagedError(f"{file}: is not a whole safetensors file ({error}); {_REMAKE}") from error
+
+
+def part_of(weights: Weights, network: str) -> dict[str, Float32Array]:
+    """Return one network's weights, by their names within it."""
+    prefix = f"{network}."
+    return {name.removeprefix(prefix): array for name, array in weights.items() if name.startswith(prefix)}

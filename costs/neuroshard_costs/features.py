@@ -1,0 +1,197 @@
+"""Features of shards and of collectives: what the networks read, in one explicit, versioned order. Predicts nothing.
+
+A bundle stores the version it was trained with; another version is refused. Any change of the names, their order or
+their formulas is a new version.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_api.tables import REUSE_BINS
+from neuroshard_api.topology import Topology
+from numpy.typing import NDArray
+
+from neuroshard_costs.reuse.hit_counts import MEAN_HITS
+from neuroshard_costs.shards import OPTIMIZERS, FloatArray, ShardArrays
+from neuroshard_costs.simulator.cache import missed_rows
+
+Float32Array = NDArray[np.float32]
+
+FEATURE_VERSION = 1
+
+CACHE_MIB = (4, 16, 32, 64, 128)
+"""Caches for which the row reads that miss are features: around the last-level caches of today's devices."""
+
+COMPUTE_FEATURES = (
+    "log2_num_rows",
+    "log2_num_columns",
+    "log2_row_bytes",
+    "log2_bytes_per_element",
+    "log2_pooling_factor",
+    "log2_batch_size",
+    "log2_lookups",
+    "log2_unique_rows",
+    "log2_hits_per_unique_row",
+    "log2_lookup_bytes",
+    "log2_unique_bytes",
+    "log2_row_sectors",
+    "log2_row_bursts",
+    "log2_output_sectors",
+    "log2_output_bursts",
+    "log2_filled_bag_bytes",
+    *(f"log2_rows_missing_{size}_mib" for size in CACHE_MIB),
+    *(f"optimizer_{optimizer.value}" for optimizer in OPTIMIZERS),
+    *(f"reuse_bin_{index}" for index in range(REUSE_BINS)),
+    *(f"lookup_bin_{index}" for index in range(REUSE_BINS)),
+)
+"""Columns of compute_features, in this order."""
+
+COMMUNICATION_FEATURES = (
+    "log2_mean_bytes_per_peer",
+    "log2_num_devices",
+    "log2_devices_per_node",
+    "log2_num_nodes",
+    "log2_intra_node_bandwidth",
+    "log2_inter_node_bandwidth",
+    "log2_intra_node_latency",
+    "log2_inter_node_latency",
+    "log2_bytes_per_element",
+    "log2_total_bytes",
+    "log2_intra_node_transfer_seconds",
+    "log2_inter_node_transfer_seconds",
+    "log2_intra_node_latencies_seconds",
+    "log2_inter_node_latencies_seconds",
+)
+"""Columns of communication_features, in this order. The largest message enters behind the network, as a ratio."""
+
+_LEAST_SECONDS = 1e-8  # what takes no time, such as a link without peers, is read as ten nanoseconds
+_LEAST_BYTES = 1.0
+
+SECTOR_BYTES = 32.0
+"""Granule of a GPU's cache and memory bus; rows that do not fill whole sectors waste the rest."""
+BURST_BYTES = 64.0
+"""Granule of one access to HBM."""
+OUTPUT_BYTES_PER_ELEMENT = 4.0
+"""Of pooled embeddings and their gradients in the kernel: FP32."""
+
+
+def compute_features(shards: ShardArrays) -> Float32Array:
+    """Return [n, len(COMPUTE_FEATURES)]: logarithms of what a shard holds and serves, and how its rows repeat."""
+    row_bytes = shards.num_columns * shards.bytes_per_element
+    output_bytes = shards.num_columns * OUTPUT_BYTES_PER_ELEMENT
+    row_sectors = np.ceil(row_bytes / SECTOR_BYTES)
+    logs = np.log2(
+        [
+            shards.num_rows,
+            shards.num_columns,
+            row_bytes,
+            shards.bytes_per_element,
+            shards.pooling_factor,
+            shards.batch_size,
+            shards.lookups,
+            shards.unique_rows,
+            shards.lookups / shards.unique_rows,
+            shards.lookups * row_bytes,
+            shards.unique_rows * row_bytes,
+            row_sectors,
+            np.ceil(row_bytes / BURST_BYTES),
+            np.ceil(output_bytes / SECTOR_BYTES),
+            np.ceil(output_bytes / BURST_BYTES),
+            shards.batch_size * -np.expm1(-shards.pooling_factor) * output_bytes,
+            *(
+                missed_rows(
+                    shards, row_bytes=row_sectors * SECTOR_BYTES, capacity_bytes=np.full(len(shards), size * 2.0**20)
+                )
+                for size in CACHE_MIB
+            ),
+        ]
+    )
+    one_hot = np.arange(len(OPTIMIZERS)) == shards.optimizer[:, None]
+    hits = shards.reuse_histogram * MEAN_HITS
+    lookup_bins = hits / hits.sum(axis=1, keepdims=True)
+    return np.concatenate((logs.T, one_hot, shards.reuse_histogram, lookup_bins), axis=1, dtype=np.float32)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collectives:
+    """n all-to-alls, one row each: everything about them but the largest device's share."""
+
+    mean_dim_sum: FloatArray
+    """[n] columns per device, averaged over the devices."""
+    batch_size_per_device: FloatArray
+    """[n] samples that a device keeps."""
+    bytes_per_element: FloatArray
+    """[n] of the pooled embeddings on the wire."""
+    num_nodes: FloatArray
+    """[n]"""
+    devices_per_node: FloatArray
+    """[n]"""
+    intra_bandwidth: FloatArray
+    """[n] bytes per second, per device and direction."""
+    inter_bandwidth: FloatArray
+    """[n] the same between nodes."""
+    intra_latency: FloatArray
+    """[n] seconds."""
+    inter_latency: FloatArray
+    """[n] seconds."""
+
+    def __len__(self) -> int:
+        return len(self.mean_dim_sum)
+
+    @classmethod
+    def of_topology(
+        cls, topology: Topology, *, mean_dim_sum: float, batch_size_per_device: int, bytes_per_element: float
+    ) -> "Collectives":
+        """Return the one collective of a request."""
+
+        def one(value: float) -> FloatArray:
+            return np.array([value], dtype=np.float64)
+
+        return cls(
+            mean_dim_sum=one(mean_dim_sum),
+            batch_size_per_device=one(batch_size_per_device),
+            bytes_per_element=one(bytes_per_element),
+            num_nodes=one(topology.num_nodes),
+            devices_per_node=one(topology.devices_per_node),
+            intra_bandwidth=one(topology.intra_node.bandwidth_bytes_per_second),
+            inter_bandwidth=one(topology.inter_node.bandwidth_bytes_per_second),
+            intra_latency=one(topology.intra_node.latency_seconds),
+            inter_latency=one(topology.inter_node.latency_seconds),
+        )
+
+
+def communication_features(collectives: Collectives) -> Float32Array:
+    """Return [n, len(COMMUNICATION_FEATURES)].
+
+    A single node has no link between nodes, and a node of one device none inside: the link that is not used is read
+    as the one that is, so that its numbers cannot matter.
+    """
+    one_node = collectives.num_nodes == 1
+    one_device = collectives.devices_per_node == 1
+    intra_bandwidth = np.where(one_device, collectives.inter_bandwidth, collectives.intra_bandwidth)
+    inter_bandwidth = np.where(one_node, collectives.intra_bandwidth, collectives.inter_bandwidth)
+    intra_latency = np.where(one_device, collectives.inter_latency, collectives.intra_latency)
+    inter_latency = np.where(one_node, collectives.intra_latency, collectives.inter_latency)
+    mean_bytes = collectives.mean_dim_sum * collectives.batch_size_per_device * collectives.bytes_per_element
+    num_devices = collectives.num_nodes * collectives.devices_per_node
+    intra_peers = collectives.devices_per_node - 1
+    inter_peers = num_devices - collectives.devices_per_node
+    logs = np.log2(
+        [
+            np.maximum(mean_bytes, _LEAST_BYTES),
+            num_devices,
+            collectives.devices_per_node,
+            collectives.num_nodes,
+            intra_bandwidth,
+            inter_bandwidth,
+            np.maximum(intra_latency, _LEAST_SECONDS),
+            np.maximum(inter_latency, _LEAST_SECONDS),
+            collectives.bytes_per_element,
+            np.maximum(mean_bytes * num_devices, _LEAST_BYTES),
+            np.maximum(mean_bytes * intra_peers / intra_bandwidth, _LEAST_SECONDS),
+            np.maximum(mean_bytes * inter_peers / inter_bandwidth, _LEAST_SECONDS),
+            np.maximum(intra_latency * intra_peers, _LEAST_SECONDS),
+            np.maximum(inter_latency * inter_peers, _LEAST_SECONDS),
+        ]
+    )
+    return np.ascontiguousarray(logs.T, dtype=np.float32)

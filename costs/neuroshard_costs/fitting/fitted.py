@@ -1,0 +1,73 @@
+"""Cost networks that were just fitted, and the bundle that is made of three of them. Fits nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
+from neuroshard_api.topology import DeviceType
+
+from neuroshard_costs.bundle import NETWORK_FEATURES, NetworkName, save_bundle
+from neuroshard_costs.features import FEATURE_VERSION, Float32Array
+from neuroshard_costs.shards import FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittedNetwork:
+    """One network with its error on samples it was not fitted to."""
+
+    hidden: tuple[int, ...]
+    weights: Mapping[str, Float32Array]
+    """By the names that networks.py reads."""
+    validity: Mapping[str, Range]
+    error: ErrorReport
+    notes: Mapping[str, str | int | float]
+    """How it was fitted, for people."""
+    true_ms: FloatArray
+    """Of the held-out samples."""
+    predicted_ms: FloatArray
+    """Shaped like true_ms."""
+
+
+def save_fitted(
+    path: Path,
+    networks: Mapping[NetworkName, FittedNetwork],
+    *,
+    name: str,
+    source: str,
+    device: DeviceType,
+    training: Mapping[str, str | int | float],
+    extras: Mapping[str, bytes] | None = None,
+) -> BundleManifest:
+    """Write three networks as a bundle directory, replacing one that is there.
+
+    Args:
+        path: the directory.
+        networks: all three.
+        name: of the bundle.
+        source: label of what the networks were fitted to.
+        device: what they predict.
+        training: settings and versions, for people; each network's notes are added under its name.
+        extras: more files, as bundle.save_bundle takes them.
+    """
+    notes = {f"{part}_{key}": note for part, network in networks.items() for key, note in network.notes.items()}
+    manifest = BundleManifest(
+        name=name,
+        source=source,
+        device=device,
+        feature_version=FEATURE_VERSION,
+        networks=tuple(
+            Network(
+                name=part,
+                features=features,
+                hidden=networks[part].hidden,
+                validity=dict(networks[part].validity),
+                hold_out=networks[part].error,
+            )
+            for part, features in NETWORK_FEATURES.items()
+        ),
+        weights_sha256="0" * 64,  # replaced when the weights are written
+        training={**training, **notes},
+    )
+    weights = {f"{part}.{key}": array for part, network in networks.items() for key, array in network.weights.items()}
+    return save_bundle(path, manifest, weights, extras=extras)

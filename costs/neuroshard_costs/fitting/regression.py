@@ -1,0 +1,208 @@
+"""Cost networks from few records: non-negative least squares over physical demands. Needs no torch.
+
+A demand is a product of a shard's features, such as lookups x sectors per row, so that a sum of demands with
+coefficients that are not negative is exactly what a compute network without hidden layers says; likewise an all-to-all
+is a sum of latencies, transfers and copies. A few dozen coefficients take a few dozen records, where a trained network
+takes thousands; what no such sum can say, it never learns. Errors are relative and outliers count little (Huber's
+weights), as in calibration.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from neuroshard_api.bundle import Range
+from scipy.optimize import nnls
+
+from neuroshard_costs.features import (
+    CACHE_MIB,
+    COMMUNICATION_FEATURES,
+    COMPUTE_FEATURES,
+    Float32Array,
+    communication_features,
+    compute_features,
+)
+from neuroshard_costs.fitting.fitted import FittedNetwork
+from neuroshard_costs.fitting.hold_out import error_report
+from neuroshard_costs.fitting.record_samples import Transfers
+from neuroshard_costs.networks import MAX_LOG, NUM_LOAD_TERMS, load_terms
+from neuroshard_costs.pretrain.datasets import ComputeSamples
+from neuroshard_costs.shards import OPTIMIZERS, FloatArray
+
+_DEMANDS = (
+    ("log2_lookups", "log2_row_sectors"),
+    ("log2_lookups", "log2_output_sectors"),
+    ("log2_unique_rows", "log2_row_bursts"),
+    ("log2_unique_rows", "log2_output_bursts"),
+    ("log2_filled_bag_bytes",),
+    ("log2_batch_size", "log2_output_sectors"),
+    ("log2_lookups",),
+    ("log2_unique_rows",),
+    ("log2_batch_size",),
+    (),
+    *((f"log2_rows_missing_{size}_mib", "log2_row_bursts") for size in CACHE_MIB),
+    *((f"log2_rows_missing_{size}_mib",) for size in CACHE_MIB),
+)
+"""Products that a shard's time is a sum of; the empty one is a constant per shard."""
+
+_EXCHANGES = (
+    (0, ()),
+    (0, ("log2_intra_node_latencies_seconds",)),
+    (0, ("log2_inter_node_latencies_seconds",)),
+    *((term, ("log2_intra_node_transfer_seconds",)) for term in range(NUM_LOAD_TERMS)),
+    *((term, ("log2_inter_node_transfer_seconds",)) for term in range(NUM_LOAD_TERMS)),
+    *((term, ("log2_total_bytes",)) for term in range(NUM_LOAD_TERMS)),
+)
+"""Products that an all-to-all's time is a sum of, each times a constant (0) or a load term of networks.load_terms."""
+
+NUM_FOLDS = 5
+
+_HUBER_LIMIT = 1.345  # of the scaled residual; 95 % efficiency for normal errors
+_NORMAL_MAD = 1.4826
+_ROUNDS = 8
+_CLOSED = -4.0 * MAX_LOG / math.log(2.0)  # takes the logarithm of another optimizer's demand below any that counts
+
+
+def regress_compute(samples: ComputeSamples, validity: dict[str, Range], *, seed: int = 0) -> FittedNetwork:
+    """Fit the compute network; its error is that of five folds, each predicted by a fit to the others."""
+    features = compute_features(samples.shards)
+    logs = _logs(features, COMPUTE_FEATURES, _DEMANDS)
+    sums = np.zeros((len(samples), len(_DEMANDS)))
+    np.add.at(sums, samples.set_index, np.exp2(logs))
+    first_shard = np.searchsorted(samples.set_index, np.arange(len(samples)))
+    optimizer = samples.shards.optimizer[first_shard]
+    used = sorted(set(optimizer.tolist()))
+    by_optimizer = np.concatenate([sums * (optimizer == code)[:, None] for code in used], axis=1)
+    designs = (_with_constant(sums), _with_constant(by_optimizer))
+    predicted = np.stack(
+        [_cross_predicted(design, samples.times_ms[:, out], seed) for out, design in enumerate(designs)], axis=1
+    )
+    forward, backward = (_non_negative(design, samples.times_ms[:, out]) for out, design in enumerate(designs))
+    kept = [(index, None, 0, forward[index]) for index in range(len(_DEMANDS))]
+    kept += [
+        (index, code, 1, backward[position * len(_DEMANDS) + index])
+        for position, code in enumerate(used)
+        for index in range(len(_DEMANDS))
+    ]
+    kept = [entry for entry in kept if entry[3] > 0] or kept[:1]
+    around = np.zeros((len(COMPUTE_FEATURES), len(kept)))
+    bias = np.zeros(len(kept))
+    head_in = np.zeros((len(kept), 4))
+    for column, (index, code, out, coefficient) in enumerate(kept):
+        for name in _DEMANDS[index]:
+            around[COMPUTE_FEATURES.index(name), column] += math.log(2.0)
+        if code is not None:
+            for other in range(len(OPTIMIZERS)):
+                if other != code:
+                    around[COMPUTE_FEATURES.index(f"optimizer_{OPTIMIZERS[other].value}"), column] = _CLOSED
+        bias[column] = _log(coefficient)
+        head_in[column, 2 + out] = 1.0
+    weights = {f"shard.{name}": array for name, array in _linear(around, bias).items()} | {
+        "head_in": _float32(head_in),
+        "head_bias": _float32(np.array([0.0, 0.0, forward[-1], backward[-1]])),
+        "head_out": np.zeros((1, 2), dtype=np.float32),
+    }
+    return FittedNetwork(
+        hidden=(len(kept), 1),
+        weights=weights,
+        validity=validity,
+        error=error_report(samples.times_ms, predicted, {}),
+        notes={"method": "regression", "num_records": len(samples)},
+        true_ms=samples.times_ms,
+        predicted_ms=predicted,
+    )
+
+
+def regress_transfers(measured: Transfers, validity: dict[str, Range], *, seed: int = 0) -> FittedNetwork:
+    """Fit one communication network; its error is that of five folds."""
+    features = communication_features(measured.collectives)
+    load = np.maximum(measured.max_dim_sum / measured.collectives.mean_dim_sum, 1.0)
+    terms = np.stack((np.ones_like(load), *load_terms(load)), axis=1)
+    logs = _logs(features, COMMUNICATION_FEATURES, [names for _, names in _EXCHANGES])
+    design = np.exp2(logs) * terms[:, [term for term, _ in _EXCHANGES]]
+    predicted = _cross_predicted(design, measured.times_ms, seed)
+    coefficients = _non_negative(design, measured.times_ms)
+    by_term = [
+        [
+            (names, value)
+            for (of, names), value in zip(_EXCHANGES, coefficients, strict=True)
+            if of == term and value > 0
+        ]
+        for term in range(NUM_LOAD_TERMS)
+    ]
+    width = max(1, *(len(entries) for entries in by_term))
+    around = np.zeros((len(COMMUNICATION_FEATURES), NUM_LOAD_TERMS * width))
+    bias = np.full(NUM_LOAD_TERMS * width, -MAX_LOG)
+    for term, entries in enumerate(by_term):
+        for position, (names, value) in enumerate(entries):
+            column = term * width + position
+            for name in names:
+                around[COMMUNICATION_FEATURES.index(name), column] += math.log(2.0)
+            bias[column] = _log(value)
+    return FittedNetwork(
+        hidden=(NUM_LOAD_TERMS * width,),
+        weights=_linear(around, bias),
+        validity=validity,
+        error=error_report(measured.times_ms, predicted, {}),
+        notes={"method": "regression", "num_records": len(measured)},
+        true_ms=measured.times_ms,
+        predicted_ms=predicted,
+    )
+
+
+def _logs(features: Float32Array, names: Sequence[str], products: Sequence[Sequence[str]]) -> FloatArray:
+    """Return [n, products]: the binary logarithm of each product of features."""
+    return np.stack(
+        [features[:, [names.index(name) for name in product]].sum(axis=1, dtype=np.float64) for product in products],
+        axis=1,
+    )
+
+
+def _with_constant(sums: FloatArray) -> FloatArray:
+    return np.concatenate((sums, np.ones((len(sums), 1))), axis=1)
+
+
+def _non_negative(design: FloatArray, times_ms: FloatArray) -> FloatArray:
+    """Return coefficients >= 0 of the columns that keep the relative errors small."""
+    relative = design / times_ms[:, None]
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    scaled = relative / scale
+    weights = np.ones(len(times_ms))
+    coefficients = np.zeros(design.shape[1])
+    for _ in range(_ROUNDS):
+        coefficients, _ = nnls(scaled * weights[:, None], weights)
+        residuals = np.abs(scaled @ coefficients - 1.0)
+        limit = _HUBER_LIMIT * _NORMAL_MAD * float(np.median(residuals)) + 1e-9
+        weights = np.sqrt(np.minimum(1.0, limit / np.maximum(residuals, limit)))
+    result: FloatArray = coefficients / scale
+    return result
+
+
+def _cross_predicted(design: FloatArray, times_ms: FloatArray, seed: int) -> FloatArray:
+    """Return each time as predicted by the fit to the folds that it is not in."""
+    fold = np.random.default_rng([seed, 3]).permutation(len(times_ms)) % NUM_FOLDS
+    predicted = np.empty(len(times_ms))
+    for each in range(NUM_FOLDS):
+        held_out = fold == each
+        predicted[held_out] = design[held_out] @ _non_negative(design[~held_out], times_ms[~held_out])
+    return predicted
+
+
+def _linear(around: FloatArray, bias: FloatArray) -> dict[str, Float32Array]:
+    """Return the weights of an MLP that is its linear path alone."""
+    num_inputs, num_outputs = around.shape
+    return {
+        "mean": np.zeros(num_inputs, dtype=np.float32),
+        "std": np.ones(num_inputs, dtype=np.float32),
+        "around": _float32(around),
+        "layer0.weight": np.zeros((num_inputs, num_outputs), dtype=np.float32),
+        "layer0.bias": _float32(bias),
+    }
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -MAX_LOG
+
+
+def _float32(array: FloatArray) -> Float32Array:
+    return np.ascontiguousarray(array, dtype=np.float32)

@@ -1,0 +1,1 @@
+"""How often the rows of a table are hit within a batch."""

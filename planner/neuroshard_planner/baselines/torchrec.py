@@ -1,0 +1,210 @@
+"""TorchRec's own planner as a baseline, set up so that it answers the same question. Needs torchrec when called.
+
+Table-wise and column-wise sharding only; the request's batch size, pooling factors, links and device; and the
+memory ledger of this planner in place of TorchRec's estimates, so that memory means the same for both. TorchRec cuts
+every table into shards of one width, the least that ``min_partition`` allows, so that this setting decides much: the
+planner runs once per width and the best result under the request's cost model counts.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from neuroshard_api.plan import ShardingType
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import DIM_MULTIPLE, DataType, Table
+
+from neuroshard_planner.errors import InfeasibleError, MissingPackageError
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.units import Unit
+
+if TYPE_CHECKING:
+    from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption, Topology
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+SHARD_WIDTHS = (4, 16, 32, 64)
+"""Values of min_partition that are tried: the kernel's least width, and what did better on the public workloads."""
+
+MS_PER_SECOND = 1000.0  # TorchRec counts bandwidths in bytes per millisecond
+
+
+def torchrec_placement(problem: Problem) -> Placement:
+    """Return the placement of TorchRec's planner.
+
+    Raises:
+        InfeasibleError: it found none, or the request asks for what it cannot do.
+        MissingPackageError: torchrec is not installed.
+    """
+    require_torchrec("the algorithm torchrec")
+    _require_supported(problem)
+    tried: dict[tuple[int, ...], Placement | InfeasibleError] = {}
+    for width in SHARD_WIDTHS:
+        widths = tuple(max(_least_width(unit), min(width, unit.num_columns)) for unit in problem.units)
+        if widths not in tried:
+            tried[widths] = _planned(problem, widths)
+    found = [result for result in tried.values() if isinstance(result, Placement)]
+    if not found:
+        raise next(result for result in tried.values() if isinstance(result, InfeasibleError))
+    return found[int(problem.total_ms(found).argmin())]
+
+
+def _planned(problem: Problem, widths: Sequence[int]) -> Placement | InfeasibleError:
+    """Run the planner once, with column shards of at least ``widths``, one for each unit."""
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: PLC0415
+    from torchrec.distributed.planner import EmbeddingShardingPlanner  # noqa: PLC0415
+    from torchrec.distributed.planner.enumerators import EmbeddingEnumerator  # noqa: PLC0415
+    from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator  # noqa: PLC0415
+    from torchrec.distributed.planner.stats import NoopEmbeddingStats  # noqa: PLC0415
+    from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: PLC0415
+    from torchrec.distributed.planner.types import PlannerError  # noqa: PLC0415
+
+    request = problem.request
+    topology = _topology(request, problem.memory.shard_capacity_bytes)
+    constraints = {
+        request.tables.tables[unit.tables[0]].name: _constraints(request, unit, width)
+        for unit, width in zip(problem.units, widths, strict=True)
+    }
+    planner = EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=request.batch_size_per_device,
+        enumerator=EmbeddingEnumerator(
+            topology=topology,
+            batch_size=request.batch_size_per_device,
+            constraints=constraints,
+            estimator=[EmbeddingPerfEstimator(topology=topology, constraints=constraints), _LedgerStorage(request)],
+        ),
+        # The capacity above is what the ledger leaves for shards: reserve and dense part are already taken off.
+        storage_reservation=FixedPercentageStorageReservation(percentage=0.0),
+        stats=NoopEmbeddingStats(),
+        constraints=constraints,
+    )
+    try:
+        planner.plan(_module(request), [EmbeddingBagCollectionSharder()])
+    except PlannerError as error:
+        reason = str(error).strip().splitlines()[0]
+        return InfeasibleError(f"TorchRec's planner found no plan: {reason}; use the neuroshard algorithm")
+    return _placement(problem, planner.get_selected_options())
+
+
+def _require_supported(problem: Problem) -> None:
+    """Raise InfeasibleError for what TorchRec's planner has no words for."""
+    tables = problem.request.tables.tables
+    group = next((unit for unit in problem.units if len(unit.tables) > 1), None)
+    if group is not None:
+        name = tables[group.tables[0]].name
+        raise InfeasibleError(f"TorchRec's planner cannot co-locate tables, as {name!r} asks for; drop the group")
+    if problem.allowed is not None:
+        raise InfeasibleError("TorchRec's planner cannot pin tables or leave out devices; drop those constraints")
+    quantized = next((table.name for table in tables if table.data_type is DataType.INT8), None)
+    if quantized is not None:
+        raise InfeasibleError(f"TorchRec trains no tables of type INT8, as {quantized!r} is; store it as FP16")
+    if problem.memory.shard_capacity_bytes <= 0:
+        raise InfeasibleError("TorchRec's planner found no plan: no memory is left for shards; lower dense_bytes")
+
+
+def _topology(request: PlanRequest, shard_capacity_bytes: int) -> "Topology":
+    from torchrec.distributed.planner.types import (  # noqa: PLC0415
+        HardwareConfig,
+        KernelConfig,
+        TopologyFactory,
+        TrainerConfig,
+    )
+
+    topology = request.topology
+    return TopologyFactory.create_topology(
+        TrainerConfig(world_size=topology.num_devices, local_world_size=topology.devices_per_node),
+        HardwareConfig(
+            hbm_cap_bytes=shard_capacity_bytes,
+            hbm_mem_bw=topology.device.memory_bandwidth_bytes_per_second / MS_PER_SECOND,
+            intra_host_bw=topology.intra_node.bandwidth_bytes_per_second / MS_PER_SECOND,
+            inter_host_bw=topology.inter_node.bandwidth_bytes_per_second / MS_PER_SECOND,
+        ),
+        KernelConfig(compute_device="cuda"),
+    )
+
+
+def _constraints(request: PlanRequest, unit: Unit, width: int) -> "ParameterConstraints":
+    from torchrec.distributed.planner.types import ParameterConstraints  # noqa: PLC0415
+    from torchrec.modules.embedding_configs import DataType as TorchRecDataType  # noqa: PLC0415
+
+    table = request.tables.tables[unit.tables[0]]
+    sharding_types = [ShardingType.TABLE_WISE.value]
+    if unit.max_shards > 1:
+        sharding_types.append(ShardingType.COLUMN_WISE.value)
+    features = _feature_names(table)
+    return ParameterConstraints(
+        sharding_types=sharding_types,
+        compute_kernels=["fused"],
+        min_partition=width,
+        pooling_factors=[table.pooling_factor / len(features)] * len(features),
+        output_dtype=TorchRecDataType[request.memory.output_data_type.value],
+    )
+
+
+def _least_width(unit: Unit) -> int:
+    """Return the fewest columns of a shard under the unit's constraints, a multiple of 4."""
+    quads = -(-unit.num_columns // (unit.max_shards * DIM_MULTIPLE))
+    return max(unit.min_shard_width, quads * DIM_MULTIPLE)
+
+
+def _feature_names(table: Table) -> Sequence[str]:
+    return table.feature_names or (table.name,)
+
+
+def _module(request: PlanRequest) -> "EmbeddingBagCollection":
+    """Return the tables as a module without memory."""
+    import torch  # noqa: PLC0415
+    from torchrec.modules.embedding_configs import DataType as TorchRecDataType  # noqa: PLC0415
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig  # noqa: PLC0415
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: PLC0415
+
+    configs = [
+        EmbeddingBagConfig(
+            name=table.name,
+            num_embeddings=table.num_embeddings,
+            embedding_dim=table.embedding_dim,
+            feature_names=list(_feature_names(table)),
+            data_type=TorchRecDataType[table.data_type.value],
+        )
+        for table in request.tables.tables
+    ]
+    return EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+
+
+class _LedgerStorage:
+    """An estimator of TorchRec's kind that fills in the storage of shards from this planner's ledger."""
+
+    def __init__(self, request: PlanRequest) -> None:
+        self._ledger = MemoryLedger(request)
+        self._position = {table.name: index for index, table in enumerate(request.tables.tables)}
+
+    def estimate(self, sharding_options: Sequence["ShardingOption"], sharder_data_map: object) -> None:  # noqa: ARG002 - torchrec's
+        """Set ``storage`` of every shard of every option: all of it in device memory."""
+        from torchrec.distributed.planner.types import Storage  # noqa: PLC0415
+
+        for option in sharding_options:
+            rows, columns = np.array([shard.size for shard in option.shards], dtype=np.int64).T
+            tables = np.full(len(rows), self._position[option.name])
+            needed = self._ledger.shard_bytes(tables, rows, columns)
+            for shard, num_bytes in zip(option.shards, needed.tolist(), strict=True):
+                shard.storage = Storage(hbm=num_bytes, ddr=0)
+
+
+def _placement(problem: Problem, options: Sequence["ShardingOption"]) -> Placement:
+    position = {table.name: index for index, table in enumerate(problem.request.tables.tables)}
+    unit_of = {unit.tables[0]: index for index, unit in enumerate(problem.units)}
+    shards = [(unit_of[position[option.name]], shard) for option in options for shard in option.shards]
+    kinds = problem.kinds_of([unit for unit, _ in shards], [ShardSize(*shard.size) for _, shard in shards])
+    return Placement(kinds=kinds, devices=np.array([shard.rank for _, shard in shards], dtype=np.int64))
+
+
+def require_torchrec(what: str) -> None:
+    """Do nothing if torchrec can be imported. Raises MissingPackageError that says what ``what`` needs."""
+    try:
+        import torchrec  # noqa: F401, PLC0415
+    except (ImportError, OSError) as error:  # fbgemm-gpu without a driver fails to load its libraries: OSError
+        raise MissingPackageError(
+            f"{what} needs TorchRec, whose import failed ({error}); "
+            "install torch, then `pip install --no-deps fbgemm-gpu-cpu torchrec` and what torchrec asks for"
+        ) from error

@@ -1,1 +1,0 @@
-"""Cost models at plan time: features, networks in NumPy, bundles, and the device simulator."""

@@ -1,0 +1,1 @@
+"""Why a plan is as it is: tables, devices, other algorithms."""

@@ -1,0 +1,92 @@
+"""A plan with one unit taken out: what each way of putting it back would cost. Changes no plan."""
+
+import numpy as np
+from neuroshard_costs.shards import FloatArray, IndexArray
+
+from neuroshard_planner.problem.problem import Float32Array, Placement, Problem, ShardSize
+from neuroshard_planner.problem.units import BoolArray
+from neuroshard_planner.search.sharding_options import even_widths
+
+
+class Vacancy:
+    """The devices of a placement without the shards of one unit."""
+
+    def __init__(self, problem: Problem, placement: Placement, unit: int) -> None:
+        self._problem = problem
+        self.unit = unit
+        """Position in the problem."""
+        kinds = problem.kinds
+        others = kinds.unit[placement.kinds] != unit
+        self._sums: Float32Array = problem.device_sums(placement.kinds[others], placement.devices[others])
+        self._columns = self._per_device(kinds.num_columns, placement, others)
+        self._memory = self._per_device(kinds.memory_bytes, placement, others)
+        self.times: FloatArray = problem.compute_ms(self._sums).astype(np.float64)
+        """[devices, 2] forward and backward milliseconds without the unit."""
+        self.allowed: BoolArray = (
+            np.ones(problem.num_devices, dtype=np.bool_) if problem.allowed is None else problem.allowed[unit]
+        )
+        """[devices] where the constraints let the unit be."""
+
+    def _per_device(self, values: IndexArray, placement: Placement, others: BoolArray) -> IndexArray:
+        totals = np.zeros(self._problem.num_devices, dtype=np.int64)
+        np.add.at(totals, placement.devices[others], values[placement.kinds[others]])
+        return totals
+
+    def kind(self, num_columns: int) -> int:
+        """Return the kind of a shard of the unit with all rows and so many columns."""
+        size = ShardSize(self._problem.units[self.unit].num_rows, num_columns)
+        return int(self._problem.kinds_of([self.unit], [size])[0])
+
+    def missing_bytes(self, kind: int) -> IndexArray:
+        """Return [devices] the memory each device lacks for a shard; 0 or less where it fits."""
+        needed = self._memory + self._problem.kinds.memory_bytes[kind]
+        missing: IndexArray = needed - self._problem.memory.shard_capacity_bytes
+        return missing
+
+    def times_with(self, kind: int) -> FloatArray:
+        """Return [devices, 2] the compute of each device if it alone took a shard."""
+        return self._problem.compute_ms(self._sums + self._problem.kinds.representation[kind]).astype(np.float64)
+
+    def totals_with(self, kind: int) -> FloatArray:
+        """Return [devices] the plan's cost if that device took the shard and the unit had no other."""
+        times = np.maximum(_largest_elsewhere(self.times), self.times_with(kind))
+        columns = np.maximum(
+            _largest_elsewhere(self._columns.astype(np.float64)),
+            self._columns + self._problem.kinds.num_columns[kind],
+        )
+        total: FloatArray = times.sum(axis=1) + self._problem.transfer.total_ms(columns)
+        return total
+
+    def total_ms(self, kinds: IndexArray, devices: IndexArray) -> float:
+        """Return the plan's cost with these shards of the unit."""
+        sums, columns = self._sums.copy(), self._columns.copy()
+        np.add.at(sums, devices, self._problem.kinds.representation[kinds])
+        np.add.at(columns, devices, self._problem.kinds.num_columns[kinds])
+        times = self._problem.compute_ms(sums).astype(np.float64)
+        return float(times.max(axis=0).sum() + self._problem.transfer.total_ms(float(columns.max())))
+
+    def best_split(self, count: int) -> tuple[IndexArray, float] | None:
+        """Return devices and cost of the unit in ``count`` even shards on as many devices; None where none fit.
+
+        Each shard goes where it alone would cost the plan least, ties to the less loaded device: for equal shards
+        that is the best choice unless two of them meet in one of the cost's maxima.
+        """
+        kinds = [self.kind(width) for width in even_widths(self._problem.units[self.unit].num_columns, count)]
+        usable = np.flatnonzero(self.allowed & (self.missing_bytes(kinds[0]) <= 0))
+        if len(usable) < count:
+            return None
+        totals, loads = self.totals_with(kinds[0]), self.times_with(kinds[0]).sum(axis=1)
+        chosen = usable[np.lexsort((loads[usable], totals[usable]))][:count]
+        # The widest shards, which come first, go to the least loaded of the chosen devices.
+        chosen = chosen[np.argsort(loads[chosen], kind="stable")]
+        return chosen, self.total_ms(np.array(kinds, dtype=np.int64), chosen)
+
+
+def _largest_elsewhere(values: FloatArray) -> FloatArray:
+    """Return, along the first axis, the largest value at any other position; 0 if there is no other."""
+    largest = np.zeros_like(values)
+    if len(values) > 1:
+        ordered = np.sort(values, axis=0)
+        is_largest = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1)) == values.argmax(axis=0)
+        largest = np.where(is_largest, ordered[-2], ordered[-1])
+    return largest

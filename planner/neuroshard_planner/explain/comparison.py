@@ -1,0 +1,89 @@
+"""All algorithms side by side on one request. Takes no times: callers time each step of the iterator."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from neuroshard_api.plan import PlanCost, ShardingType
+from neuroshard_api.request import Algorithm, PlanRequest
+
+from neuroshard_planner.errors import InfeasibleError, MissingPackageError
+from neuroshard_planner.planning import Bundle, Found, attempts, find
+from neuroshard_planner.plans.tables import table_placements, tables_memory
+from neuroshard_planner.problem.memory_ledger import needed_bytes
+from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.search.lower_bound import lower_bound_ms
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What one algorithm's placement comes to."""
+
+    predicted: PlanCost
+    """Under the bundle; carries the bundle's source."""
+    simulated: PlanCost
+    """By the simulator of the request's device, without noise; carries ``simulated:``."""
+    compute_imbalance: float
+    """Largest over mean predicted compute (forward and backward) of the devices: 1 is even."""
+    peak_memory_bytes: int
+    """The fullest device's ledger, reserve included."""
+    num_split_tables: int
+    """Tables with more than one shard."""
+    num_shards: int
+    """Shards of all tables."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """One algorithm's line: an outcome, or the problem why there is none."""
+
+    algorithm: Algorithm
+    evaluations: int
+    """Devices whose cost the networks evaluated on the way."""
+    outcome: Outcome | None = None
+    problem: str | None = None
+    """A sentence; None where there is an outcome."""
+
+
+def compare(
+    request: PlanRequest, *, bundle: Bundle, algorithms: Sequence[Algorithm] = tuple(Algorithm)
+) -> Iterator[Comparison]:
+    """Give one comparison per algorithm, each worked out when it is asked for, from the start and alone.
+
+    The request's own ``algorithm`` plays no part. The time between two items is the time of the second one's
+    algorithm, its scoring included; the neural search includes the baselines that it starts from, and TorchRec's
+    planner the first import of TorchRec, unless baselines.torchrec.require_torchrec was called before.
+
+    Raises:
+        RequestError: the request contradicts itself.
+    """
+    for algorithm in algorithms:
+        problem = Problem(request.model_copy(update={"algorithm": algorithm}), bundle)
+        try:
+            found = _found(problem)
+        except (InfeasibleError, MissingPackageError) as error:
+            yield Comparison(algorithm=algorithm, evaluations=problem.evaluations, problem=str(error))
+            continue
+        evaluations = problem.evaluations
+        outcome = _outcome(problem, found.placement, bundle.manifest.source)
+        yield Comparison(algorithm=algorithm, evaluations=evaluations, outcome=outcome)
+
+
+def _found(problem: Problem) -> Found:
+    if problem.request.algorithm is not Algorithm.NEUROSHARD:
+        return find(problem, baselines={}, bound_ms=0.0)  # a baseline looks at neither
+    return find(problem, baselines=attempts(problem), bound_ms=lower_bound_ms(problem))
+
+
+def _outcome(problem: Problem, placement: Placement, source: str) -> Outcome:
+    predicted = predicted_cost(problem, placement, source)
+    compute = [device.forward_compute_ms + device.backward_compute_ms for device in predicted.devices]
+    tables = table_placements(problem, placement)
+    return Outcome(
+        predicted=predicted,
+        simulated=simulated_cost(problem, placement),
+        compute_imbalance=max(compute) * len(compute) / sum(compute),
+        peak_memory_bytes=max(needed_bytes(device) for device in tables_memory(problem.memory, tables)),
+        num_split_tables=sum(table.sharding_type is not ShardingType.TABLE_WISE for table in tables),
+        num_shards=len(placement.kinds),
+    )

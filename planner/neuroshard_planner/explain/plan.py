@@ -1,0 +1,245 @@
+"""What bounds a plan, how far it is from the best possible, and what could help. Prints nothing."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+
+import numpy as np
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import DataType
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
+
+from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.explain.table import rebuilt
+from neuroshard_planner.planning import Bundle
+from neuroshard_planner.problem.memory_ledger import needed_bytes
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.search.lower_bound import lower_bound_ms
+
+NUM_DOMINANT = 5  # tables named as dominating a device
+SMALL_GAP = 0.02  # below it the search is as good as done
+WORTH_SAYING = 0.01  # of the step; smaller savings are not mentioned
+NEARLY_FULL = 0.95  # of a device's memory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One part of the step, and the device that decides it."""
+
+    name: str
+    """Forward compute, backward compute, forward communication or backward communication."""
+    ms: float
+    share: float
+    """Of the step; the four shares sum to 1."""
+    device: int
+    """The slowest device; in communication the one with most columns."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GapPart:
+    """A part of what the plan costs above its lower bound."""
+
+    reason: str
+    ms: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DominantTable:
+    """A table with much of the busiest device's compute."""
+
+    name: str
+    adds_ms: float
+    """Compute of the device with it minus without it."""
+    share: float
+    """Of the device's compute."""
+    num_shards: int
+    """Of the table, over all devices."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanExplanation:
+    """A plan as a whole."""
+
+    total_ms: float
+    source: str
+    terms: tuple[Term, ...]
+    """Largest first."""
+    busiest_device: int
+    """Most forward plus backward compute."""
+    dominant_tables: tuple[DominantTable, ...]
+    """On the busiest device, largest first."""
+    fullest_device: int
+    memory_share: float
+    """Of the fullest device's capacity, reserve included."""
+    lower_bound_ms: float
+    gap: float
+    gap_parts: tuple[GapPart, ...]
+    """Sum to the cost above the lower bound."""
+    helps: tuple[str, ...]
+    """Sentences: what could lower the step, with numbers, or that nothing of this kind would."""
+    trust: str
+    """A sentence: the model's error beside the gain over the best baseline."""
+
+
+def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
+    """Explain a plan as a whole.
+
+    Raises:
+        PlanError: the plan has problems, or was made with another bundle.
+    """
+    problem, placement = rebuilt(plan, bundle)
+    devices = plan.predicted.devices
+    compute = [device.forward_compute_ms + device.backward_compute_ms for device in devices]
+    busiest = int(np.argmax(compute))
+    memory = [needed_bytes(device) / device.capacity_bytes for device in plan.memory]
+    fullest = int(np.argmax(memory))
+    terms = _terms(plan)
+    return PlanExplanation(
+        total_ms=plan.predicted.total_ms,
+        source=plan.predicted.source,
+        terms=terms,
+        busiest_device=busiest,
+        dominant_tables=_dominant_tables(problem, placement, busiest),
+        fullest_device=fullest,
+        memory_share=memory[fullest],
+        lower_bound_ms=plan.lower_bound_ms,
+        gap=plan.gap,
+        gap_parts=_gap_parts(plan, problem, placement),
+        helps=tuple(_helps(plan, problem, bundle, memory_share=memory[fullest])),
+        trust=_trust(plan, terms),
+    )
+
+
+def _terms(plan: Plan) -> tuple[Term, ...]:
+    devices = plan.predicted.devices
+    widest = max(range(len(devices)), key=lambda device: devices[device].embedding_dim_sum)
+
+    def term(name: str, values: Sequence[float], device: int) -> Term:
+        share = values[device] / plan.predicted.total_ms if plan.predicted.total_ms else 0.0
+        return Term(name=name, ms=values[device], share=share, device=device)
+
+    forward = [device.forward_compute_ms for device in devices]
+    backward = [device.backward_compute_ms for device in devices]
+    found = (
+        ("forward compute", forward, int(np.argmax(forward))),
+        ("backward compute", backward, int(np.argmax(backward))),
+        ("forward communication", [device.forward_communication_ms for device in devices], widest),
+        ("backward communication", [device.backward_communication_ms for device in devices], widest),
+    )
+    return tuple(sorted(starmap(term, found), key=lambda each: -each.ms))
+
+
+def _dominant_tables(problem: Problem, placement: Placement, device: int) -> tuple[DominantTable, ...]:
+    representation = problem.kinds.representation
+    here = placement.kinds[placement.devices == device]
+    if not len(here):
+        return ()
+    total = representation[here].sum(axis=0)
+    without = np.maximum(total - representation[here], 0.0)
+    if len(here) == 1:
+        without[:] = 0.0
+    whole_ms = float(problem.compute_ms(total[None])[0].sum())
+    adds = whole_ms - problem.compute_ms(without).sum(axis=1)
+    num_shards = np.bincount(problem.kinds.unit[placement.kinds], minlength=len(problem.units))
+    tables = problem.request.tables.tables
+    dominant = []
+    for row in np.argsort(-adds, kind="stable")[:NUM_DOMINANT].tolist():
+        unit = int(problem.kinds.unit[here[row]])
+        dominant.append(
+            DominantTable(
+                name=tables[problem.units[unit].tables[0]].name,
+                adds_ms=float(adds[row]),
+                share=float(adds[row]) / whole_ms,
+                num_shards=int(num_shards[unit]),
+            )
+        )
+    return tuple(dominant)
+
+
+def _gap_parts(plan: Plan, problem: Problem, placement: Placement) -> tuple[GapPart, ...]:
+    """Split the cost above the lower bound by what an even spread of the same shards would cost."""
+    sums = problem.device_sums(placement.kinds, placement.devices)
+    times = problem.compute_ms(np.vstack([sums, sums.mean(axis=0)])).astype(np.float64)
+    uneven_compute = float((times[:-1].max(axis=0) - times[-1]).sum())
+    widest = max(device.embedding_dim_sum for device in plan.predicted.devices)
+    uneven_columns = float(problem.transfer.total_ms(widest)) - problem.transfer.least_ms
+    # A bound by one large shard can lie above the even spread; then less of the unevenness is to blame.
+    left = max(plan.predicted.total_ms - plan.lower_bound_ms, 0.0)
+    parts = []
+    for reason, ms in (
+        ("some devices compute longer than an even share of the same shards", uneven_compute),
+        ("some devices send more columns than an even share", uneven_columns),
+    ):
+        part = min(max(ms, 0.0), left)
+        left -= part
+        parts.append(GapPart(reason=reason, ms=part))
+    parts.append(GapPart(reason="narrower shards cost more per column than the bound assumes", ms=left))
+    return tuple(parts)
+
+
+def _helps(plan: Plan, problem: Problem, bundle: Bundle, *, memory_share: float) -> Iterator[str]:
+    request, total_ms = plan.request, plan.predicted.total_ms
+    if plan.gap < SMALL_GAP:
+        yield f"no other placement by columns can lower the step by more than {1 - 1 / (1 + plan.gap):.1%}"
+    elif plan.search.budget_exhausted:
+        yield f"the work budget ended the search {plan.gap:.1%} above the lower bound; a larger work_budget may help"
+    yield from _more_devices(request, bundle, total_ms)
+    widest = max(device.embedding_dim_sum for device in plan.predicted.devices)
+    transfer_ms = float(problem.transfer.total_ms(widest))
+    output = request.memory.output_data_type
+    if BYTES_PER_ELEMENT[output] > BYTES_PER_ELEMENT[DataType.FP16] and request.topology.num_devices > 1:
+        memory = request.memory.model_copy(update={"output_data_type": DataType.FP16})
+        halved = Problem(request.model_copy(update={"memory": memory}), bundle)
+        saved = transfer_ms - float(halved.transfer.total_ms(widest))
+        if saved > WORTH_SAYING * total_ms:
+            share = saved / total_ms
+            yield f"pooled embeddings in FP16 instead of {output.value} would save {saved:.3f} ms ({share:.1%})"
+    alone_ms = problem.compute_ms(problem.kinds.representation[problem.whole]).sum(axis=1)
+    held = [
+        request.tables.tables[unit.tables[0]].name
+        for unit, ms in zip(problem.units, alone_ms.tolist(), strict=True)
+        if unit.max_shards == 1 and ms > total_ms / 2
+    ]
+    if held:
+        yield f"{', '.join(map(repr, held[:3]))} may not be split, and alone takes more than half of the step"
+    if memory_share > NEARLY_FULL:
+        yield f"the fullest device uses {memory_share:.1%} of its memory: more memory would leave more freedom"
+
+
+def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float) -> Iterator[str]:
+    """Say what twice the nodes could at best make of the same global batch."""
+    topology = request.topology.model_copy(update={"num_nodes": 2 * request.topology.num_nodes})
+    batch_size = request.batch_size_per_device // 2
+    if not batch_size:
+        return
+    larger = request.model_copy(update={"topology": topology, "batch_size_per_device": batch_size})
+    try:
+        bound_ms = lower_bound_ms(Problem(larger, bundle))
+    except PlannerError:
+        return
+    if bound_ms < (1 - WORTH_SAYING) * total_ms:
+        yield (
+            f"twice the nodes ({topology.num_devices} devices) with the same global batch: no plan below "
+            f"{bound_ms:.3f} ms, now {total_ms:.3f} ms"
+        )
+    else:
+        yield (
+            f"twice the nodes ({topology.num_devices} devices) with the same global batch would not lower the step: "
+            f"no plan below {bound_ms:.3f} ms, now {total_ms:.3f} ms"
+        )
+
+
+def _trust(plan: Plan, terms: Sequence[Term]) -> str:
+    compute = sum(term.share for term in terms if term.name.endswith("compute"))
+    error = compute * plan.bundle.compute_mape + (1 - compute) * plan.bundle.communication_mape
+    known = f"the cost models' hold-out error is {error:.1%} of a step like this ({plan.predicted.source})"
+    costs = {each.algorithm.value: each.total_ms for each in plan.baselines if each.total_ms is not None}
+    if not costs:
+        return f"{known}; no baseline found a plan to compare with"
+    best = min(costs, key=lambda name: costs[name])
+    gain = 1 - plan.predicted.total_ms / costs[best] if costs[best] else 0.0
+    if gain <= 0:
+        return f"{known}; the best baseline, {best}, is predicted to cost no more than this plan"
+    judged = "more than that error" if gain > error else "within that error, so that the order may be the other way"
+    return f"{known}; the plan is predicted {gain:.1%} below the best baseline, {best}: {judged}"

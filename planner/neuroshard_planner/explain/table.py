@@ -1,0 +1,266 @@
+"""Why a table is where it is, under the cost models that placed it. Prints nothing; explain_plan.py does the plan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+from neuroshard_api.plan import Plan
+
+from neuroshard_planner.errors import PlanError, RequestError
+from neuroshard_planner.explain.alternatives import Vacancy
+from neuroshard_planner.planning import Bundle
+from neuroshard_planner.plans.checks import require_sound
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.units import Unit
+from neuroshard_planner.search.infeasible import GIB
+from neuroshard_planner.search.sharding_options import even_widths
+
+NEGLIGIBLE = 5e-4  # of a step; smaller differences are not told apart
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardExplanation:
+    """One shard of the table, or of its co-located group."""
+
+    device: int
+    num_columns: int
+    memory_bytes: int
+    """Weights, optimizer state, pooled embeddings, gradients and inputs."""
+    alone_ms: float
+    """Forward and backward compute of the shard on an empty device."""
+    adds_ms: float
+    """Compute of its device with the shard minus without it: less than alone, fused kernels share their overhead."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alternative:
+    """Another way to place the table, all other tables staying where they are."""
+
+    devices: tuple[int, ...]
+    """One per shard; empty where there is an obstacle that has no place."""
+    num_shards: int
+    total_ms: float | None = None
+    """The plan's cost then; None where an obstacle forbids it."""
+    change: float | None = None
+    """Share by which the step would grow (0.02 is 2 %) or, negative, shrink."""
+    obstacle: str | None = None
+    """A sentence; None where it is possible."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableExplanation:
+    """One table of a plan."""
+
+    name: str
+    together_with: tuple[str, ...]
+    """Other tables of its co-located group, which all numbers here include."""
+    shards: tuple[ShardExplanation, ...]
+    memory_bytes: int
+    """All shards."""
+    alone_ms: float
+    """Forward and backward compute of the whole table on an empty device."""
+    plan_total_ms: float
+    moves: tuple[Alternative, ...]
+    """Whole on each device where it is not whole already, in the order of the devices."""
+    splits: tuple[Alternative, ...]
+    """In one shard fewer and in one more."""
+    constraints: tuple[str, ...]
+    """Sentences: what the request says about this table."""
+    verdict: str
+    """One sentence: why it stays, or what would be better."""
+
+
+def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
+    """Explain one table of a plan.
+
+    Raises:
+        PlanError: the plan has problems, or was made with another bundle.
+        RequestError: there is no such table.
+    """
+    problem, placement = rebuilt(plan, bundle)
+    index = _position(plan, name)
+    unit = next(unit for unit, definition in enumerate(problem.units) if index in definition.tables)
+    vacancy = Vacancy(problem, placement, unit)
+    total_ms = plan.predicted.total_ms
+    shards = _shards(problem, placement, unit)
+    moves = _moves(problem, vacancy, [shard.device for shard in shards], total_ms)
+    splits = _splits(problem, vacancy, unit, len(shards), total_ms)
+    definition = problem.units[unit]
+    names = [plan.request.tables.tables[table].name for table in definition.tables]
+    return TableExplanation(
+        name=name,
+        together_with=tuple(each for each in names if each != name),
+        shards=shards,
+        memory_bytes=sum(shard.memory_bytes for shard in shards),
+        alone_ms=float(problem.compute_ms(problem.kinds.representation[problem.whole[[unit]]]).sum()),
+        plan_total_ms=total_ms,
+        moves=moves,
+        splits=splits,
+        constraints=tuple(_constraints(plan, definition, names)),
+        verdict=_verdict(shards, moves, splits),
+    )
+
+
+def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:
+    """Return the problem that a plan answers, and its placement.
+
+    Raises:
+        PlanError: the plan has problems, or its costs are another bundle's.
+    """
+    require_sound(plan)
+    if bundle.manifest.weights_sha256 != plan.bundle.weights_sha256:
+        raise PlanError(
+            f"bundle: the plan's costs are by {plan.bundle.name!r} ({plan.bundle.weights_sha256[:12]}...), given is "
+            f"{bundle.manifest.name!r} ({bundle.manifest.weights_sha256[:12]}...); give the bundle of the plan"
+        )
+    problem = Problem(plan.request, bundle)
+    return problem, placement_of(plan.tables, problem)
+
+
+def _position(plan: Plan, name: str) -> int:
+    names = [table.name for table in plan.tables]
+    if name not in names:
+        close = get_close_matches(name, names, n=3)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the first of them is {names[0]!r}"
+        raise RequestError(f"table: there is no {name!r} among the plan's {len(names)} tables; {hint}")
+    return names.index(name)
+
+
+def _shards(problem: Problem, placement: Placement, unit: int) -> tuple[ShardExplanation, ...]:
+    own = np.flatnonzero(problem.kinds.unit[placement.kinds] == unit)
+    kinds, devices = placement.kinds[own], placement.devices[own]
+    representation = problem.kinds.representation
+    with_it = problem.device_sums(placement.kinds, placement.devices)[devices]
+    empty = np.bincount(placement.devices, minlength=problem.num_devices)[devices] == 1
+    without_it = np.maximum(with_it - representation[kinds], 0.0)
+    without_it[empty] = 0.0
+    alone = problem.compute_ms(representation[kinds]).sum(axis=1)
+    adds = problem.compute_ms(with_it).sum(axis=1) - problem.compute_ms(without_it).sum(axis=1)
+    return tuple(
+        ShardExplanation(
+            device=int(devices[row]),
+            num_columns=int(problem.kinds.num_columns[kind]),
+            memory_bytes=int(problem.kinds.memory_bytes[kind]),
+            alone_ms=float(alone[row]),
+            adds_ms=float(adds[row]),
+        )
+        for row, kind in enumerate(kinds.tolist())
+    )
+
+
+def _moves(problem: Problem, vacancy: Vacancy, devices: Sequence[int], total_ms: float) -> tuple[Alternative, ...]:
+    whole = vacancy.kind(problem.units[vacancy.unit].num_columns)
+    totals, missing = vacancy.totals_with(whole), vacancy.missing_bytes(whole)
+    moves = []
+    for device in range(problem.num_devices):
+        if list(devices) == [device]:
+            continue
+        if not vacancy.allowed[device]:
+            obstacle = "the constraints do not allow it there"
+        elif missing[device] > 0:
+            obstacle = f"the device lacks {missing[device] / GIB:,.2f} GiB of memory for it"
+        else:
+            moves.append(_possible((device,), float(totals[device]), total_ms))
+            continue
+        moves.append(Alternative(devices=(device,), num_shards=1, obstacle=obstacle))
+    return tuple(moves)
+
+
+def _splits(problem: Problem, vacancy: Vacancy, unit: int, num_shards: int, total_ms: float) -> tuple[Alternative, ...]:
+    splits = []
+    for count in (num_shards - 1, num_shards + 1):
+        if count < 1:
+            continue
+        obstacle = _split_obstacle(problem.units[unit], count, int(vacancy.allowed.sum()))
+        found = None if obstacle else vacancy.best_split(count)
+        if found is None:
+            reason = obstacle or f"fewer than {count} devices have memory for a shard of it"
+            splits.append(Alternative(devices=(), num_shards=count, obstacle=reason))
+        else:
+            splits.append(_possible(tuple(found[0].tolist()), found[1], total_ms))
+    return tuple(splits)
+
+
+def _split_obstacle(unit: Unit, count: int, num_allowed: int) -> str | None:
+    if count > 1 and len(unit.tables) > 1:
+        return "a co-located group is never split"
+    if count > num_allowed:
+        return f"only {num_allowed} devices may hold it"
+    if even_widths(unit.num_columns, count)[-1] < unit.min_shard_width:
+        return f"its {unit.num_columns} columns in {count} shards are narrower than {unit.min_shard_width} columns"
+    if count > unit.max_shards:
+        return f"the constraints allow {unit.max_shards} shards"
+    return None
+
+
+def _possible(devices: tuple[int, ...], total_ms: float, now_ms: float) -> Alternative:
+    change = total_ms / now_ms - 1
+    return Alternative(devices=devices, num_shards=len(devices), total_ms=total_ms, change=change)
+
+
+def _constraints(plan: Plan, unit: Unit, names: Sequence[str]) -> Sequence[str]:
+    constraints = plan.request.constraints
+    sentences = []
+    if len(names) > 1:
+        sentences.append(f"a co-located group of {len(names)} tables is placed whole on one device: {_listed(names)}")
+    most_of_all = constraints.max_shards_per_table
+    for name in names:
+        own = constraints.tables.get(name)
+        if own is not None and own.devices is not None:
+            sentences.append(f"constraints.tables.{name}.devices: only on {_devices(own.devices)}")
+        if own is not None and own.max_shards is not None:
+            sentences.append(f"constraints.tables.{name}.max_shards: at most {own.max_shards}")
+            most_of_all = None
+        if own is not None and own.min_shard_width is not None:
+            sentences.append(f"constraints.tables.{name}.min_shard_width: {own.min_shard_width} columns or more")
+    if constraints.forbidden_devices:
+        sentences.append(f"constraints.forbidden_devices: not on {_devices(constraints.forbidden_devices)}")
+    if most_of_all is not None:
+        sentences.append(f"constraints.max_shards_per_table: at most {most_of_all}")
+    if unit.max_shards == 1 and len(names) == 1:
+        sentences.append(f"it cannot be split: {unit.num_columns} columns, at least {unit.min_shard_width} per shard")
+    return sentences
+
+
+def _verdict(shards: Sequence[ShardExplanation], moves: Sequence[Alternative], splits: Sequence[Alternative]) -> str:
+    here = f"stays on {_devices([shard.device for shard in shards])}"
+    best = _best([*moves, *splits])
+    if best is None:
+        obstacles = dict.fromkeys(each.obstacle for each in (*moves, *splits) if each.obstacle)
+        return f"{here}: nothing else is possible ({'; '.join(list(obstacles)[:3]) or 'there is no other device'})"
+    change, devices = best
+    if change < -NEGLIGIBLE:
+        there = f"{'split over' if len(devices) > 1 else 'whole on'} {_devices(devices)}"
+        return (
+            f"would be better {there}: the step would shrink by {-change:.1%}, all else staying; "
+            "search with a larger work_budget"
+        )
+    one_device = "any other device" if len(shards) == 1 else "one device alone"
+    clauses = [_clause(one_device, _best(moves)), _clause("another number of shards", _best(splits))]
+    return f"{here}: {', '.join(clause for clause in clauses if clause)}"
+
+
+def _clause(what: str, best: tuple[float, tuple[int, ...]] | None) -> str | None:
+    if best is None:
+        return None
+    change, devices = best
+    if change < NEGLIGIBLE:
+        return f"{what} would not lower the step ({_devices(devices)} would do as well)"
+    return f"{what} would raise the step by at least {change:.1%}"
+
+
+def _best(alternatives: Sequence[Alternative]) -> tuple[float, tuple[int, ...]] | None:
+    """Return the least change of the step and its devices; None where nothing is possible."""
+    possible = [(each.change, each.devices) for each in alternatives if each.change is not None]
+    return min(possible, default=None)
+
+
+def _devices(devices: Sequence[int]) -> str:
+    return f"device {devices[0]}" if len(devices) == 1 else f"devices {_listed([str(each) for each in devices])}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    most = 8  # a line's worth
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,261 @@
+"""A plan held against its own request: one sentence per fault. Needs no cost models and mends nothing."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import isclose
+
+import numpy as np
+from neuroshard_api.plan import DeviceMemory, Plan, ShardingType, TablePlacement
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import DIM_MULTIPLE, Table
+from neuroshard_costs.shards import IndexArray
+
+from neuroshard_planner.errors import PlanError, RequestError
+from neuroshard_planner.plans.tables import tables_memory
+from neuroshard_planner.problem.memory_ledger import MemoryLedger, needed_bytes
+from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, most_shards, resolve_units
+
+TOLERANCE = 1e-6  # relative, between costs that are written in the plan twice
+
+
+def require_sound(plan: Plan) -> None:
+    """Do nothing if the plan has no problems. Raises PlanError that lists them."""
+    require_none(plan_problems(plan))
+
+
+def require_none(problems: Sequence[str]) -> None:
+    """Do nothing if there are no problems. Raises PlanError that lists them."""
+    if problems:
+        rest = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""  # noqa: PLR2004 - three fill a terminal
+        raise PlanError(f"the plan does not match its request: {'; '.join(problems[:3])}{rest}; make it again")
+
+
+def plan_problems(plan: Plan) -> list[str]:
+    """Return what is wrong with a plan; each sentence begins with the field's path. An empty list: nothing is.
+
+    Faults that would make later checks meaningless are reported alone: first the list of tables, then the shards of
+    each table, then constraints, memory, costs and labels together.
+    """
+    return table_problems(plan.tables, plan.request) or [
+        *_constraint_problems(plan),
+        *_memory_problems(plan),
+        *_device_cost_problems(plan),
+        *_total_problems(plan),
+    ]
+
+
+def table_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> list[str]:
+    """Return what is wrong with the tables alone: which there are, in which order, and how their shards lie."""
+    return list(_list_problems(tables, request)) or list(_shard_problems(tables, request))
+
+
+def _list_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
+    wanted = [table.name for table in request.tables.tables]
+    found = [table.name for table in tables]
+    if found == wanted:
+        return
+    known = set(wanted)
+    for index, name in enumerate(found):
+        if name not in known:
+            yield f"tables[{index}].name: there is no table {name!r} in the request; remove it"
+    repeated = [name for name, count in Counter(found).items() if count > 1 and name in known]
+    for name in repeated:
+        yield f"tables: {name!r} stands in the plan {found.count(name)} times; leave one"
+    present = set(found)
+    for name in wanted:
+        if name not in present:
+            yield f"tables: {name!r} of the request is missing; add its shards"
+    if Counter(found) == Counter(wanted):
+        index = next(index for index, name in enumerate(found) if name != wanted[index])
+        yield (
+            f"tables[{index}].name: is {found[index]!r}, the request has {wanted[index]!r} there; "
+            "keep the request's order"
+        )
+
+
+def _shard_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
+    """Yield at most one problem per table."""
+    for index, (placement, table) in enumerate(zip(tables, request.tables.tables, strict=True)):
+        checks = (
+            _device_problem(placement, request.topology.num_devices),
+            _cover_problem(placement, table),
+            _type_problem(placement, table, request),
+        )
+        problem = next((each for each in checks if each is not None), None)
+        if problem is not None:
+            path, sentence = problem
+            yield f"tables[{index}]{path}: {sentence} (table {table.name!r})"
+
+
+def _device_problem(placement: TablePlacement, num_devices: int) -> tuple[str, str] | None:
+    for index, shard in enumerate(placement.shards):
+        if shard.device >= num_devices:
+            return (
+                f".shards[{index}].device",
+                f"device {shard.device} does not exist; the topology has devices 0 to {num_devices - 1}",
+            )
+    return None
+
+
+def _cover_problem(placement: TablePlacement, table: Table) -> tuple[str, str] | None:
+    """Return how the shards fail to cover the table exactly once; data-parallel shards each cover it."""
+    rows, columns = table.num_embeddings, table.embedding_dim
+    shards = placement.shards
+    for index, shard in enumerate(shards):
+        row_end, column_end = shard.row_offset + shard.num_rows, shard.column_offset + shard.num_columns
+        if row_end > rows or column_end > columns:
+            return (
+                f".shards[{index}]",
+                f"reaches row {row_end} and column {column_end}, the table has {rows} x {columns}; keep within it",
+            )
+    if placement.sharding_type is ShardingType.DATA_PARALLEL:
+        return None
+    pair = _overlap(placement)
+    if pair is not None:
+        return ".shards", f"shards {pair[0]} and {pair[1]} overlap; each cell belongs to one shard"
+    covered = sum(shard.num_rows * shard.num_columns for shard in shards)
+    if covered != rows * columns:
+        return ".shards", f"cover {covered} of {rows * columns} cells; close the gap"
+    return None
+
+
+def _overlap(placement: TablePlacement) -> tuple[int, int] | None:
+    """Return the positions of the first two shards that share a cell."""
+    top, left, height, width = np.array(
+        [(shard.row_offset, shard.column_offset, shard.num_rows, shard.num_columns) for shard in placement.shards]
+    ).T
+
+    def crossing(start: IndexArray, length: IndexArray) -> BoolArray:
+        before: BoolArray = start[:, None] < (start + length)[None, :]
+        return before & before.T
+
+    pairs = np.argwhere(np.triu(crossing(top, height) & crossing(left, width), k=1))
+    return (int(pairs[0, 0]), int(pairs[0, 1])) if len(pairs) else None
+
+
+def _type_problem(placement: TablePlacement, table: Table, request: PlanRequest) -> tuple[str, str] | None:
+    kind, shards = placement.sharding_type, placement.shards
+    devices = [shard.device for shard in shards]
+    all_rows = all(shard.num_rows == table.num_embeddings for shard in shards)
+    all_columns = all(shard.num_columns == table.embedding_dim for shard in shards)
+    nodes = {device // request.topology.devices_per_node for device in devices}
+    everywhere = sorted(devices) == list(range(request.topology.num_devices))
+    fits = {
+        ShardingType.TABLE_WISE: (len(shards) == 1, "one shard"),
+        ShardingType.COLUMN_WISE: (all_rows and len(shards) > 1, "two or more shards, each with all rows"),
+        ShardingType.ROW_WISE: (all_columns, "shards with all columns"),
+        ShardingType.TABLE_ROW_WISE: (all_columns and len(nodes) == 1, "shards with all columns on one node"),
+        ShardingType.DATA_PARALLEL: (all_rows and all_columns and everywhere, "the whole table on every device"),
+    }
+    fitting, expected = fits[kind]
+    if not fitting:
+        return ".sharding_type", f"{kind.value} means {expected}; the shards are cut otherwise, mend one of the two"
+    for index, shard in enumerate(shards):
+        if shard.num_columns % DIM_MULTIPLE:
+            return f".shards[{index}].num_columns", f"must be a multiple of {DIM_MULTIPLE}, found {shard.num_columns}"
+    return None
+
+
+def _constraint_problems(plan: Plan) -> Iterator[str]:
+    request = plan.request
+    try:
+        units = resolve_units(request)
+        allowed = allowed_devices(request, units)
+    except RequestError as error:
+        yield f"request.{error}"
+        return
+    for row, unit in enumerate(units):
+        yield from _unit_problems(plan, unit, None if allowed is None else np.flatnonzero(allowed[row]).tolist())
+
+
+def _unit_problems(plan: Plan, unit: Unit, allowed: Sequence[int] | None) -> Iterator[str]:
+    """Yield the broken constraints of a table or a co-located group; ``allowed`` None: any device will do."""
+    for index in unit.tables:
+        placement = plan.tables[index]
+        path = f"tables[{index}].shards"
+        devices = sorted({shard.device for shard in placement.shards})
+        if allowed is not None and not set(devices) <= set(allowed):
+            yield (
+                f"{path}: {placement.name!r} is on devices {_listed(devices)}, the constraints allow {_listed(allowed)}"
+            )
+        if len(unit.tables) > 1:
+            continue
+        most = most_shards(plan.request.constraints, placement.name)
+        if most is not None and len(placement.shards) > most:
+            yield f"{path}: {placement.name!r} has {len(placement.shards)} shards, the constraints allow {most}"
+        narrowest = min(shard.num_columns for shard in placement.shards)
+        if narrowest < unit.min_shard_width:
+            yield (
+                f"{path}: {placement.name!r} has a shard of {narrowest} columns, the constraints ask for "
+                f"{unit.min_shard_width} or more"
+            )
+    members = [plan.tables[index] for index in unit.tables]
+    places = {shard.device for member in members for shard in member.shards}
+    if len(members) > 1 and (len(places) > 1 or any(len(member.shards) > 1 for member in members)):
+        names = ", ".join(repr(member.name) for member in members[:5])
+        yield f"tables[{unit.tables[0]}].shards: {names} must be whole on one device, found {_listed(sorted(places))}"
+
+
+def _memory_problems(plan: Plan) -> Iterator[str]:
+    recomputed = tables_memory(MemoryLedger(plan.request), plan.tables)
+    if len(plan.memory) != len(recomputed):
+        yield f"memory: has {len(plan.memory)} entries, the topology has {len(recomputed)} devices"
+        return
+    for device, (written, right) in enumerate(zip(plan.memory, recomputed, strict=True)):
+        for field in DeviceMemory.model_fields:
+            if getattr(written, field) != getattr(right, field):
+                yield (
+                    f"memory[{device}].{field}: is {getattr(written, field)}, the plan's shards and its request need "
+                    f"{getattr(right, field)}"
+                )
+        if needed_bytes(right) > right.capacity_bytes:
+            yield (
+                f"memory[{device}]: needs {needed_bytes(right)} bytes of {right.capacity_bytes}; "
+                "move or split tables, or give devices with more memory"
+            )
+
+
+def _device_cost_problems(plan: Plan) -> Iterator[str]:
+    columns = np.zeros(plan.request.topology.num_devices, dtype=np.int64)
+    for table in plan.tables:
+        for shard in table.shards:
+            columns[shard.device] += shard.num_columns
+    devices = plan.predicted.devices
+    if len(devices) != len(columns):
+        yield f"predicted.devices: has {len(devices)} entries, the topology has {len(columns)} devices"
+        return
+    for device, (cost, right) in enumerate(zip(devices, columns.tolist(), strict=True)):
+        if cost.embedding_dim_sum != right:
+            yield (
+                f"predicted.devices[{device}].embedding_dim_sum: is {cost.embedding_dim_sum}, "
+                f"the shards there have {right} columns"
+            )
+    slowest = max(
+        cost.forward_compute_ms
+        + cost.backward_compute_ms
+        + cost.wait_ms
+        + cost.forward_communication_ms
+        + cost.backward_communication_ms
+        for cost in devices
+    )
+    if not isclose(plan.predicted.total_ms, slowest, rel_tol=TOLERANCE):
+        yield f"predicted.total_ms: is {plan.predicted.total_ms:.6g}, the slowest device takes {slowest:.6g}"
+
+
+def _total_problems(plan: Plan) -> Iterator[str]:
+    """Yield what disagrees among the plan's own totals and labels."""
+    total, bound = plan.predicted.total_ms, plan.lower_bound_ms
+    if bound > total * (1 + TOLERANCE):
+        yield f"lower_bound_ms: is {bound:.6g}, above the plan's own cost of {total:.6g}"
+    elif bound and not isclose(1 + plan.gap, total / bound, rel_tol=TOLERANCE):
+        yield f"gap: is {plan.gap:.6g}, cost over lower bound gives {total / bound - 1:.6g}"
+    if plan.predicted.source != plan.bundle.source:
+        yield f"predicted.source: is {plan.predicted.source!r}, the bundle's is {plan.bundle.source!r}"
+    for index, baseline in enumerate(plan.baselines):
+        if (baseline.total_ms is None) == (baseline.problem is None):
+            yield f"baselines[{index}]: gives neither or both of total_ms and problem; give one"
+
+
+def _listed(devices: Sequence[int]) -> str:
+    shown = ", ".join(str(device) for device in devices[:8])
+    return shown if len(devices) <= 8 else f"{shown}, ... ({len(devices)} devices)"  # noqa: PLR2004 - a line's worth

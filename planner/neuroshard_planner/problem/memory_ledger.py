@@ -1,0 +1,140 @@
+"""The memory ledger: what a shard, and a device as a whole, needs. All in bytes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from neuroshard_api.plan import DeviceMemory
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import Optimizer
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, IndexArray
+
+from neuroshard_planner.errors import InfeasibleError
+
+INDEX_BYTES = 8  # KeyedJaggedTensor holds 64-bit indices and offsets
+STATE_BYTES = 4  # FBGEMM keeps optimizer state in FP32
+MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
+
+_STATE_PER_ROW = {Optimizer.ROWWISE_ADAGRAD: 1}
+_STATE_PER_ELEMENT = {Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
+
+
+class MemoryLedger:
+    """Bytes by purpose, for the request's training settings.
+
+    Raises InfeasibleError where the tables need more bytes than can be counted.
+    """
+
+    def __init__(self, request: PlanRequest) -> None:
+        self._request = request
+        tables = request.tables.tables
+        self._element_bytes: IndexArray = np.array([BYTES_PER_ELEMENT[table.data_type] for table in tables])
+        self._input_bytes: IndexArray = np.array(
+            [
+                request.memory.num_pipelined_batches
+                * INDEX_BYTES
+                * round(request.global_batch_size * (table.pooling_factor + max(1, len(table.feature_names))))
+                for table in tables
+            ]
+        )
+        output_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type]
+        total_columns = sum(table.embedding_dim for table in tables)
+        # Every pooled value exists twice (with its gradient) before the all-to-all, on the device of the shard for
+        # the global batch, and twice after it, on every device for its own batch.
+        self._activation_bytes_per_column = 2 * output_bytes * request.global_batch_size
+        self._received_bytes = 2 * output_bytes * request.batch_size_per_device * total_columns
+        if request.topology.num_devices == 1:
+            self._received_bytes = 0  # there is no all-to-all, hence no second copy
+        device_bytes = request.topology.device.memory_bytes
+        limit = request.constraints.max_memory_bytes_per_device
+        self.capacity_bytes = device_bytes if limit is None else min(limit, device_bytes)
+        """What a device may hold, all purposes together."""
+        self.reserve_bytes = int(request.memory.reserve_fraction * self.capacity_bytes)
+        self.fixed_bytes = self.reserve_bytes + request.memory.dense_bytes + self._received_bytes
+        """What every device needs whatever the plan."""
+        self.shard_capacity_bytes = self.capacity_bytes - self.fixed_bytes
+        """What is left for shards; not positive where nothing fits."""
+        self._check_countable()
+
+    def weights_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
+        """Return the weights of shards, [n]."""
+        return num_rows * num_columns * self._element_bytes[tables]
+
+    def optimizer_state_bytes(self, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
+        """Return the optimizer state of shards, [n]; each column slice keeps row-wise state of its own."""
+        optimizer = self._request.optimizer
+        per_row = _STATE_PER_ROW.get(optimizer, 0) + _STATE_PER_ELEMENT.get(optimizer, 0) * num_columns
+        return STATE_BYTES * num_rows * per_row
+
+    def activation_bytes(self, num_columns: IndexArray) -> IndexArray:
+        """Return the pooled embeddings and gradients of shards before the all-to-all, [n]."""
+        return num_columns * self._activation_bytes_per_column
+
+    def input_bytes(self, tables: IndexArray) -> IndexArray:
+        """Return the indices and offsets of shards in all pipelined batches, [n]."""
+        return self._input_bytes[tables]
+
+    def shard_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
+        """Return all that shards need on their device, [n]."""
+        return (
+            self.weights_bytes(tables, num_rows, num_columns)
+            + self.optimizer_state_bytes(num_rows, num_columns)
+            + self.activation_bytes(num_columns)
+            + self.input_bytes(tables)
+        )
+
+    def _check_countable(self) -> None:
+        tables = self._request.tables.tables
+        rows = np.array([table.num_embeddings for table in tables])
+        columns = np.array([table.embedding_dim for table in tables])
+        whole = self.shard_bytes(np.arange(len(tables)), rows, columns)
+        total = float(whole.sum(dtype=np.float64))
+        if total > MOST_BYTES:
+            largest = int(whole.argmax())
+            raise InfeasibleError(
+                f"the tables need {total:.3g} bytes, more than any memory; the largest table is "
+                f"{tables[largest].name!r} with {float(whole[largest]):.3g} bytes; "
+                f"check tables.tables[{largest}].num_embeddings"
+            )
+
+    def devices(
+        self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray, device: IndexArray
+    ) -> Sequence[DeviceMemory]:
+        """Return the ledger of every device under a placement of n shards."""
+        request = self._request
+
+        def per_device(shard_bytes: IndexArray) -> IndexArray:
+            totals = np.zeros(request.topology.num_devices, dtype=np.int64)
+            np.add.at(totals, device, shard_bytes)
+            return totals
+
+        columns = zip(
+            per_device(self.weights_bytes(tables, num_rows, num_columns)),
+            per_device(self.optimizer_state_bytes(num_rows, num_columns)),
+            per_device(self.activation_bytes(num_columns)),
+            per_device(self.input_bytes(tables)),
+            strict=True,
+        )
+        return [
+            DeviceMemory(
+                weights_bytes=int(weights),
+                optimizer_state_bytes=int(state),
+                activation_bytes=int(activation) + self._received_bytes,
+                input_bytes=int(inputs),
+                dense_bytes=request.memory.dense_bytes,
+                reserve_bytes=self.reserve_bytes,
+                capacity_bytes=self.capacity_bytes,
+            )
+            for weights, state, activation, inputs in columns
+        ]
+
+
+def needed_bytes(device: DeviceMemory) -> int:
+    """Return what a device's ledger adds up to; a plan fits where that is at most the capacity."""
+    return (
+        device.weights_bytes
+        + device.optimizer_state_bytes
+        + device.activation_bytes
+        + device.input_bytes
+        + device.dense_bytes
+        + device.reserve_bytes
+    )

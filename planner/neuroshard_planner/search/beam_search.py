@@ -1,0 +1,247 @@
+"""The outer search: which units to split, and how often.
+
+Starts from proposals (split everything above a share of a device's load) and refines the best by a beam search that
+splits one unit further per level, as in NeuroShard (MLSys 2023), section 3.3. The beam goes by a smooth cost: where
+several devices bound the plan, one split more lowers the cost of none but brings the plan nearer to a lower one. The
+best states are then placed many times more, in shuffled orders (GRASP, Feo and Resende 1995).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from neuroshard_costs.shards import FloatArray, IndexArray
+
+from neuroshard_planner.problem.problem import LOOKUPS_PER_EVALUATION, Placement, Problem
+from neuroshard_planner.search.greedy_placement import Lane, place
+from neuroshard_planner.search.sharding_options import OptionTable
+
+LOAD_SHARES = (np.inf, 1.0, 0.7, 0.5, 0.35, 0.2)  # proposals: largest shard as a share of a device's mean load
+COLUMNS_SHARES = (2.0, 1.0)  # the same of a device's mean dimension sum; they matter with many devices
+WIDTHS = (64, 32, 16)  # most columns of any shard; even widths suit sets whose tables are much alike
+MEMORY_SHARES = (1.0, 0.5)  # the same of a device's memory
+DIM_LIMITS = (1.0, 1.05, 1.1, 1.2, 1.35, np.inf)  # of the mean dimension sum; the reference's grid is 1.0 to 1.5
+MEMORY_PRICES = (0.0, 1.0)
+NUM_CANDIDATES = 10  # units split per level and criterion, as in the reference
+NUM_JUDGED = 24  # of the states placed together, the cheapest by additive loads are judged by the networks
+PATIENCE = 3  # levels without a lower smooth cost before the beam search ends
+SMOOTHNESS_POWER = 12  # of the mean over devices; lower ones prefer plans of low mean and high maximum
+NUM_SHUFFLED_STATES = 12
+NUM_SHUFFLES = 64  # of each state
+NUM_JUDGED_SHUFFLES = 16
+MOST_SHUFFLE = 0.2  # standard deviation of the logarithm of the factors that shuffle the order
+SHUFFLED_DIM_LIMITS = (1.0, 1.02, 1.05, 1.08, 1.1, 1.15, 1.2, 1.35, np.inf)
+LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor's cache
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A state of the outer search with its best placement."""
+
+    state: IndexArray
+    """[units] position of each unit's option in the option table."""
+    lane: Lane
+    placement: Placement
+    total_ms: float
+    smooth_ms: float
+    """The cost with a power mean over devices in place of the most expensive one."""
+
+
+class SplitSearch:
+    """Beam search over the options of all units; equal problems and seeds give equal candidates."""
+
+    def __init__(self, problem: Problem, options: OptionTable, *, loads: FloatArray, work_budget: int) -> None:
+        self._problem = problem
+        self._options = options
+        self._loads = loads
+        self._work_budget = work_budget
+        self._generator = np.random.default_rng(problem.request.search.seed)
+        self._judged: list[Candidate] = []
+        self._mean_dim_sum = sum(unit.num_columns for unit in problem.units) / problem.num_devices
+        self.placements = 0
+        """Complete placements tried."""
+        self.levels = 0
+        """Levels of the beam search."""
+
+    def run(self) -> list[Candidate]:
+        """Return up to twice the beam's width of candidates of distinct states, cheapest first.
+
+        They are worth refining by local search: the cheapest, and those that could be once they are evened out.
+        Empty if no greedy pass found room for every shard.
+        """
+        settings = self._problem.request.search
+        grid = [(limit, price) for limit in DIM_LIMITS for price in MEMORY_PRICES]
+        beam = self._best(((state, grid) for state in self._proposals()), settings.beam_width)
+        waited = 0
+        while beam and waited < PATIENCE and self.levels < settings.max_levels:
+            if self._problem.work >= self._work_budget:
+                break
+            self.levels += 1
+            children = [
+                (child, [(candidate.lane.dim_limit / self._mean_dim_sum, candidate.lane.memory_price)])
+                for candidate in beam
+                for child in self._children(candidate.state)
+            ]
+            found = self._best(children, settings.beam_width)
+            improved = bool(found) and found[0].smooth_ms < beam[0].smooth_ms
+            waited = 0 if improved else waited + 1
+            beam = _smoothest([*beam, *found], settings.beam_width)
+            if not found:
+                break
+        promising = self._promising(self._judged, NUM_SHUFFLED_STATES)
+        shuffled = [self._shuffled(candidate) for candidate in promising if self._problem.work < self._work_budget]
+        return self._promising([*shuffled, *promising], 2 * settings.beam_width)
+
+    def _proposals(self) -> list[IndexArray]:
+        """Return states in which no shard exceeds a share of a device's load, columns and memory."""
+        options, kinds = self._options, self._problem.kinds
+        largest = options.kinds[options.start]
+        mean_load = self._loads[self._problem.whole].sum() / self._problem.num_devices
+        capacity = self._problem.memory.shard_capacity_bytes
+        states = []
+        widths = (np.inf, *WIDTHS, *(share * self._mean_dim_sum for share in COLUMNS_SHARES))
+        for memory_share, width, load_share in product(MEMORY_SHARES, widths, LOAD_SHARES):
+            small = (
+                (self._loads[largest] <= load_share * mean_load)
+                & (kinds.num_columns[largest] <= width)
+                & (kinds.memory_bytes[largest] <= memory_share * capacity)
+            )
+            # The first small option of each unit, or its last option if none is small.
+            position = np.where(small, np.arange(len(largest)), options.last[options.unit])
+            states.append(np.minimum.reduceat(position, options.first))
+        return _distinct_states(states)
+
+    def _children(self, state: IndexArray) -> list[IndexArray]:
+        """Return the states with one more split of the units largest by memory or most expensive."""
+        options = self._options
+        largest = options.largest(state)
+        splittable = np.flatnonzero(state < options.last)
+        chosen: dict[int, None] = {}
+        for criterion in (self._loads[largest], self._problem.kinds.memory_bytes[largest]):
+            order = splittable[np.argsort(-criterion[splittable], kind="stable")]
+            chosen.update(dict.fromkeys(order[:NUM_CANDIDATES].tolist()))
+        children = []
+        for unit in chosen:
+            child = state.copy()
+            child[unit] += 1
+            children.append(child)
+        return children
+
+    def _best(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]], count: int) -> list[Candidate]:
+        """Place every state with every setting of its grid; return the best of distinct states."""
+        lanes = [
+            (state, Lane(kinds=self._options.shards(state), dim_limit=limit * self._mean_dim_sum, memory_price=price))
+            for state, grid in states
+            for limit, price in grid
+        ]
+        found: list[Candidate] = []
+        for first in range(0, len(lanes), LANES_AT_ONCE):
+            batch = lanes[first : first + LANES_AT_ONCE]
+            width = max(len(lane.kinds) for _, lane in batch)
+            left = self._work_budget - self._problem.work
+            affordable = LOOKUPS_PER_EVALUATION * left // (width * self._problem.num_devices)
+            batch = batch[: max(affordable, 0 if found else 1)]
+            if not batch:
+                break
+            fitting = self._placed(batch)
+            # The lane that looks best stands for its state.
+            by_state: dict[bytes, int] = {}
+            for row, (state, _, _) in enumerate(fitting):
+                by_state.setdefault(state.tobytes(), row)
+            found += self._judge([fitting[row] for row in list(by_state.values())[:NUM_JUDGED]])
+        self._judged += found
+        return _smoothest(found, count)
+
+    def _shuffled(self, candidate: Candidate) -> Candidate:
+        """Return the cheapest placement of a candidate's shards over many orders, or the candidate itself."""
+        lane = candidate.lane
+        lanes = [
+            Lane(
+                kinds=lane.kinds,
+                dim_limit=float(self._generator.choice(SHUFFLED_DIM_LIMITS)) * self._mean_dim_sum,
+                memory_price=lane.memory_price,
+                shuffle=self._generator.lognormal(
+                    sigma=self._generator.uniform(0.0, MOST_SHUFFLE), size=len(lane.kinds)
+                ),
+            )
+            for _ in range(NUM_SHUFFLES)
+        ]
+        likely = self._placed([(candidate.state, lane) for lane in lanes])[:NUM_JUDGED_SHUFFLES]
+        return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
+
+    def _placed(self, lanes: Sequence[tuple[IndexArray, Lane]]) -> list[tuple[IndexArray, Lane, Placement]]:
+        """Place these lanes side by side; return those that found room, cheapest by additive loads first."""
+        placements = place(self._problem, [lane for _, lane in lanes], self._loads)
+        self.placements += len(lanes)
+        fitting = [
+            (state, lane, placement)
+            for (state, lane), placement in zip(lanes, placements, strict=True)
+            if placement is not None
+        ]
+        order = np.argsort(self._estimates_ms([placement for _, _, placement in fitting]), kind="stable")
+        return [fitting[row] for row in order]
+
+    def _judge(self, placed: Sequence[tuple[IndexArray, Lane, Placement]]) -> list[Candidate]:
+        """Return the placements with their costs by the networks."""
+        times, columns = self._problem.device_levels([placement for _, _, placement in placed])
+        total = self._problem.cost_ms(times, columns)
+        transfer = self._problem.transfer.total_ms(columns.max(axis=1))
+        both = times.sum(axis=2)
+        most = both.max(axis=1, keepdims=True, initial=1e-30)
+        smooth = most[:, 0] * ((both / most) ** SMOOTHNESS_POWER).mean(axis=1) ** (1 / SMOOTHNESS_POWER) + transfer
+        return [
+            Candidate(state=state, lane=lane, placement=placement, total_ms=total_ms, smooth_ms=smooth_ms)
+            for (state, lane, placement), total_ms, smooth_ms in zip(
+                placed, total.tolist(), smooth.tolist(), strict=True
+            )
+        ]
+
+    def _promising(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+        """Return the cheapest candidates of distinct states, and those that could be cheapest once evened out.
+
+        Few large shards cost less in sum but are harder to even out: greedy placement is bad at it, local
+        search better.
+        """
+        distinct = _distinct(sorted(candidates, key=lambda each: each.total_ms))
+        if not distinct:
+            return []
+        representation = self._problem.kinds.representation
+        sums = np.array([representation[each.placement.kinds].sum(axis=0) for each in distinct], dtype=np.float32)
+        even = self._problem.compute_ms(sums / np.float32(self._problem.num_devices)).sum(axis=1)
+        hopeful = np.argsort([each.total_ms for each in distinct] + even, kind="stable").tolist()
+        chosen = list(dict.fromkeys([*range(min(count // 2, len(distinct))), *hopeful]))[:count]
+        return [distinct[position] for position in sorted(chosen)]
+
+    def _estimates_ms(self, placements: Sequence[Placement]) -> FloatArray:
+        """Return the cost of each placement by additive loads."""
+        if not placements:
+            return np.empty(0)
+        problem = self._problem
+        kinds = np.concatenate([each.kinds for each in placements])
+        slots = np.concatenate([each.devices + row * problem.num_devices for row, each in enumerate(placements)])
+        load, columns = (
+            np.bincount(slots, weights=weights, minlength=len(placements) * problem.num_devices)
+            .reshape(len(placements), -1)
+            .max(axis=1)
+            for weights in (self._loads[kinds], problem.kinds.num_columns[kinds])
+        )
+        estimates: FloatArray = load + problem.transfer.total_ms(columns)
+        return estimates
+
+
+def _distinct_states(states: Sequence[IndexArray]) -> list[IndexArray]:
+    return list({state.tobytes(): state for state in reversed(states)}.values())[::-1]
+
+
+def _smoothest(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+    """Return the candidates of least smooth cost and distinct states; ties keep their order."""
+    return _distinct(sorted(candidates, key=lambda each: each.smooth_ms))[:count]
+
+
+def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the first candidate of each state."""
+    first: dict[bytes, Candidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.state.tobytes(), candidate)
+    return list(first.values())

@@ -1,0 +1,116 @@
+"""Greedy placement of shards on devices, many candidates (lanes) side by side in one array program.
+
+Loads are additive here: the tangent of the compute networks at the evenly loaded device. The networks themselves
+judge the result, and local search mends what the tangent got wrong.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_costs.shards import FloatArray, IndexArray
+from numpy.typing import NDArray
+
+from neuroshard_planner.problem.problem import Float32Array, Placement, Problem
+
+_LEAST_SLOPE = 1e-12
+_SECANT_STEP = 0.05  # of the coordinate; ReLU heads are piecewise linear, so a step must cross some pieces
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lane:
+    """One greedy pass."""
+
+    kinds: IndexArray
+    """[n] the shards to place."""
+    dim_limit: float
+    """A device above this dimension sum is taken only if no other has memory."""
+    memory_price: float
+    """Weight of a device's share of used memory beside its share of load; 0 places by load alone."""
+    shuffle: FloatArray | None = None
+    """[n] factors on the sizes that decide the order of placing; none changes nothing."""
+
+
+def tangent(problem: Problem, sums: Float32Array) -> FloatArray:
+    """Return [r, 2] milliseconds of forward and of backward time per unit of representation, at these [r] sums.
+
+    The product with a shard's representation is what the shard adds to such a device, to first order.
+    """
+    steps = _SECANT_STEP * sums + np.float32(1e-6) * sums.sum() + np.float32(1e-12)
+    points = np.vstack([sums, sums + np.diag(steps)])
+    times = problem.compute_ms(points).astype(np.float64)
+    # Tiny tables vanish beside a call's launch; a floor keeps their loads apart and above zero.
+    slopes: FloatArray = np.maximum((times[1:] - times[0]) / steps[:, None], _LEAST_SLOPE)
+    return slopes
+
+
+def place(problem: Problem, lanes: Sequence[Lane], loads: FloatArray) -> list[Placement | None]:
+    """Place each lane's shards in descending order of size, each on the device with the lowest score.
+
+    ``loads`` has one entry per kind. A lane is None where a shard found no device with memory.
+    """
+    num_lanes, width = len(lanes), max(len(lane.kinds) for lane in lanes)
+    problem.lookups += num_lanes * width * problem.num_devices
+    capacity = float(problem.memory.shard_capacity_bytes)
+    kinds = np.full((num_lanes, width), -1, dtype=np.int64)
+    for row, lane in enumerate(lanes):
+        kinds[row, : len(lane.kinds)] = lane.kinds
+    real = kinds >= 0
+    load = np.where(real, loads[kinds], 0.0)
+    load /= load.sum(axis=1, keepdims=True) / problem.num_devices
+    memory = np.where(real, problem.kinds.memory_bytes[kinds] / capacity, 0.0)
+    columns = np.where(real, problem.kinds.num_columns[kinds], 0).astype(np.float64)
+    price = np.array([lane.memory_price for lane in lanes])[:, None]
+
+    size = np.where(real, np.maximum(load, price * memory), -1.0)
+    for row, lane in enumerate(lanes):
+        if lane.shuffle is not None:
+            size[row, : len(lane.kinds)] *= lane.shuffle
+    order = np.argsort(-size, axis=1, kind="stable")
+    kinds, load, memory, columns = (np.take_along_axis(each, order, axis=1) for each in (kinds, load, memory, columns))
+    dim_limit = np.array([lane.dim_limit for lane in lanes])
+    allowed = None if problem.allowed is None else problem.allowed[problem.kinds.unit[kinds]]
+    chosen, fits = _place_sorted(
+        load, memory, columns, price=price, dim_limit=dim_limit, num_devices=problem.num_devices, allowed=allowed
+    )
+    placements: list[Placement | None] = []
+    for row, lane in enumerate(lanes):
+        count = len(lane.kinds)
+        placed = Placement(kinds=kinds[row, :count], devices=chosen[row, :count])
+        placements.append(placed if fits[row] else None)
+    return placements
+
+
+def _place_sorted(
+    load: FloatArray,
+    memory: FloatArray,
+    columns: FloatArray,
+    *,
+    price: FloatArray,
+    dim_limit: FloatArray,
+    num_devices: int,
+    allowed: NDArray[np.bool_] | None,
+) -> tuple[IndexArray, NDArray[np.bool_]]:
+    num_lanes, width = load.shape
+    rows = np.arange(num_lanes)
+    score = np.zeros((num_lanes, num_devices))
+    used_memory = np.zeros((num_lanes, num_devices))
+    used_columns = np.zeros((num_lanes, num_devices))
+    chosen = np.empty((num_lanes, width), dtype=np.int64)
+    fits = np.ones(num_lanes, dtype=np.bool_)
+    added_score = load + price * memory
+    column_room = dim_limit[:, None] - columns
+    memory_room = 1.0 - memory
+    above_limit = 1e6  # dominates every score, so that the limit yields only to memory
+    for step in range(width):
+        penalised = score + above_limit * (used_columns > column_room[:, step, None])
+        penalised[used_memory > memory_room[:, step, None]] = np.inf
+        if allowed is not None:
+            penalised[~allowed[:, step]] = np.inf
+        device = penalised.argmin(axis=1)
+        fits &= penalised[rows, device] < np.inf
+        chosen[:, step] = device
+        score[rows, device] += added_score[:, step]
+        used_memory[rows, device] += memory[:, step]
+        used_columns[rows, device] += columns[:, step]
+    return chosen, fits

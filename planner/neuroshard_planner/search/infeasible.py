@@ -1,0 +1,121 @@
+"""Why no plan fits, and the smallest change after which one does, as a sentence."""
+
+import math
+
+from neuroshard_api.request import PlanRequest
+
+from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.units import allowed_devices, resolve_units
+from neuroshard_planner.search.packing import Packing
+
+GIB = 2**30
+MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
+QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too
+PRECISION = 0.01  # of the memory that a device would need
+
+
+def infeasible(request: PlanRequest, packing: Packing) -> InfeasibleError:
+    """Return the error for a request that found no plan."""
+    return InfeasibleError(f"{_cause(request, packing)}; {_remedy(request, packing)}")
+
+
+def _cause(request: PlanRequest, packing: Packing) -> str:
+    tables = request.tables.tables
+    ledger = MemoryLedger(request)
+    of_device = (
+        f"{_gib(ledger.capacity_bytes)} less {_gib(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
+    )
+    if packing.capacity_bytes <= 0:
+        return f"no memory is left for shards on any device: {of_device}"
+    offered = f"{_gib(ledger.shard_capacity_bytes)} for shards ({of_device})"
+    units = range(len(packing.units))
+    worst = max(units, key=packing.least_shard_bytes)
+    if packing.least_shard_bytes(worst) > packing.capacity_bytes:
+        unit = packing.units[worst]
+        what = f"table {tables[unit.tables[0]].name!r}"
+        if len(unit.tables) > 1:
+            what = f"the co-located group of {what} ({len(unit.tables)} tables)"
+        how = f"even split into {unit.max_shards} shards" if unit.max_shards > 1 else "as it may not be split"
+        return f"{what} needs {_gib(packing.least_shard_bytes(worst))} on one device {how}, a device offers {offered}"
+    bound = packing.overfull_device()
+    if bound is not None:
+        device, needed = bound
+        return f"device {device}: the tables pinned to it need {_gib(needed)}, it offers {offered}"
+    total = sum(packing.whole_bytes)
+    largest = max(units, key=lambda unit: packing.whole_bytes[unit])
+    name = tables[packing.units[largest].tables[0]].name
+    room = packing.num_usable_devices * packing.capacity_bytes
+    if total > room:
+        return (
+            f"the tables need {_gib(total)}, {packing.num_usable_devices} devices offer {_gib(room)} "
+            f"({offered} each); the largest table is {name!r} with {_gib(packing.whole_bytes[largest])}"
+        )
+    return (
+        f"the tables need {_gib(total)} of {_gib(room)}, but no placement of them was found under the constraints; "
+        f"the largest table is {name!r} with {_gib(packing.whole_bytes[largest])}, a device offers {offered}"
+    )
+
+
+def _remedy(request: PlanRequest, packing: Packing) -> str:
+    remedies = []
+    needed = _least_capacity(packing)
+    if needed is not None:
+        ledger = MemoryLedger(request)
+        per_device = (needed + ledger.fixed_bytes - ledger.reserve_bytes) / (1 - request.memory.reserve_fraction)
+        enough = _gib(math.ceil(per_device / GIB * 100) * GIB / 100)  # rounded down it might not do
+        limit = request.constraints.max_memory_bytes_per_device
+        if limit is None:
+            remedies.append(f"devices with {enough} of memory would do")
+        elif per_device + GIB / 100 <= request.topology.device.memory_bytes:
+            remedies.append(f"constraints.max_memory_bytes_per_device of {enough} would do")
+        else:
+            remedies.append(f"devices with, and constraints.max_memory_bytes_per_device of, {enough} would do")
+    nodes = _least_nodes(request)
+    if nodes is not None:
+        devices = nodes * request.topology.devices_per_node
+        remedies.append(f"{devices} devices ({nodes} nodes) of this kind would do")
+    remedies.append(
+        "otherwise lower batch_size_per_device, choose a smaller data_type or optimizer, or loosen the constraints"
+    )
+    return ", or ".join(remedies[:-1]) + ("; " if len(remedies) > 1 else "") + remedies[-1]
+
+
+def _least_capacity(packing: Packing) -> int | None:
+    """Return the least capacity per device, to PRECISION, at which the units pack."""
+    low = max(packing.capacity_bytes, 1)
+    high = max(sum(packing.whole_bytes), 2 * low)
+    if packing.pack(high, max_nodes=QUICK_NODES) is None:
+        return None
+    while high > max(low * (1 + PRECISION), low + 1):
+        middle = max(math.isqrt(low * high), low + 1)
+        low, high = (low, middle) if packing.pack(middle, max_nodes=QUICK_NODES) is not None else (middle, high)
+    return high
+
+
+def _least_nodes(request: PlanRequest) -> int | None:
+    """Return the least number of nodes, more than now, on which the tables pack."""
+    topology = request.topology
+
+    def fits(num_nodes: int) -> bool:
+        larger = request.model_copy(update={"topology": topology.model_copy(update={"num_nodes": num_nodes})})
+        units = resolve_units(larger)
+        try:
+            packing = Packing(larger, units, allowed_devices(larger, units))
+        except RequestError:
+            return False
+        return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes, max_nodes=QUICK_NODES) is not None
+
+    low, high = topology.num_nodes, 2 * topology.num_nodes
+    while not fits(high):
+        low, high = high, 2 * high
+        if high > MOST_NODES_FACTOR * topology.num_nodes:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / GIB:,.2f} GiB"

@@ -1,0 +1,233 @@
+"""Local search: steps that take load off the most loaded device, until nothing helps.
+
+A step touches two devices. Candidates are ranked by additive loads (see placement.py); the best few are judged by
+the cost networks. A step is taken if it lowers the plan's cost, or keeps it and evens out the devices; both strictly
+decrease, so the search ends.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_costs.shards import FloatArray, IndexArray
+from numpy.typing import NDArray
+
+from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.search.moves import NONE, Steps, moves, splits, swaps
+
+NUM_TARGETS = 16  # least loaded devices that a step may use; more find little on the public workloads
+NUM_SOURCE_SHARDS = 64  # shards of the source tried per step, spread evenly over its loads
+NUM_SPLIT_SHARDS = 16  # largest shards of the source; a split makes new shards, which the networks must represent
+NUM_SPLIT_TARGETS = 8
+NUM_JUDGED = 32  # candidates per step that the networks judge
+EVENNESS_POWER = 16  # high enough that the potential follows the most loaded devices
+LEAST_GAIN = 1e-4  # relative; smaller steps double the time and lower the cost by less than a thousandth
+
+
+FORWARD, BACKWARD, COLUMNS, MEMORY = range(4)
+"""Columns of the levels of devices and of the traits of kinds: milliseconds, milliseconds, columns, bytes."""
+
+
+class State:
+    """A placement with the sums and levels of its devices."""
+
+    def __init__(self, problem: Problem, placement: Placement) -> None:
+        self._problem = problem
+        self.kinds = placement.kinds
+        self.devices = placement.devices
+        self.sums = problem.device_sums(self.kinds, self.devices)
+        self.levels: FloatArray = np.zeros((problem.num_devices, 4))
+        """[devices, 4] forward and backward time, columns and memory."""
+        self.levels[:, :COLUMNS] = problem.compute_ms(self.sums)
+        np.add.at(self.levels[:, COLUMNS], self.devices, problem.kinds.num_columns[self.kinds])
+        np.add.at(self.levels[:, MEMORY], self.devices, problem.kinds.memory_bytes[self.kinds])
+        self._derive()
+
+    def _derive(self) -> None:
+        forward, backward, columns, _ = self.levels.max(axis=0)
+        self.total_ms = float(forward + backward + self._problem.transfer.total_ms(columns))
+        """The plan's cost."""
+        unit = self._problem.kinds.unit[self.kinds]
+        self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
+
+    def apply(self, source: int, steps: Steps, choice: int) -> None:
+        """Take one step and bring the two devices up to date."""
+        target = int(steps.target[choice])
+        coming = [(source, int(steps.source_kind[choice])), (target, int(steps.target_kind[choice]))]
+        stay = np.ones(len(self.kinds), dtype=np.bool_)
+        stay[[shard for shard in (steps.source_shard[choice], steps.target_shard[choice]) if shard != NONE]] = False
+        self.kinds = np.append(self.kinds[stay], [kind for _, kind in coming if kind != NONE])
+        self.devices = np.append(self.devices[stay], [device for device, kind in coming if kind != NONE])
+        kinds = self._problem.kinds
+        pair = [source, target]
+        for device in pair:
+            here = self.kinds[self.devices == device]
+            self.sums[device] = kinds.representation[here].sum(axis=0)
+            self.levels[device, COLUMNS] = kinds.num_columns[here].sum()
+            self.levels[device, MEMORY] = kinds.memory_bytes[here].sum()
+        self.levels[pair, :COLUMNS] = self._problem.compute_ms(self.sums[pair])
+        self._derive()
+
+
+class LocalSearch:
+    """Improves placements of one problem until nothing helps or the work budget ends."""
+
+    def __init__(self, problem: Problem, *, slopes: FloatArray, work_budget: int) -> None:
+        self._problem = problem
+        self._slopes = slopes
+        self._work_budget = work_budget
+        self._known_traits: FloatArray = np.empty((0, 4))
+        self.improvements = 0
+        """Steps taken so far, over all placements."""
+
+    def improve(self, placement: Placement) -> Placement:
+        """Return a placement that costs at most as much as the merged one."""
+        state = State(self._problem, merged(self._problem, placement))
+        while self._problem.work < self._work_budget:
+            if not any(self._step(state, source) for source in bounding_devices(state)):
+                break
+            self.improvements += 1
+        return Placement(kinds=state.kinds, devices=state.devices)
+
+    def _step(self, state: State, source: int) -> bool:
+        """Take the best step away from a device; return whether there was one."""
+        shards = np.flatnonzero(state.devices == source)
+        if not len(shards) or self._problem.num_devices == 1:
+            return False
+        prices = np.array([1.0, 1.0, self._column_price(state), 0.0])
+        load = self._traits()[state.kinds] @ prices
+        loaded = state.levels @ prices
+        shards = shards[np.argsort(load[shards], kind="stable")]
+        targets = np.argsort(loaded, kind="stable")
+        targets = targets[targets != source][:NUM_TARGETS]
+        wanted = (loaded[source] - loaded[targets]) / 2
+        some = _spread(shards, NUM_SOURCE_SHARDS)
+        kinds = [
+            moves(self._problem, state, some, targets),
+            swaps(self._problem, state, some, targets, size=load, wanted=wanted),
+        ]
+        room = self._problem.memory.shard_capacity_bytes - state.levels[targets, MEMORY]
+        memory = self._traits()[state.kinds, MEMORY]
+        if room.min() < memory[some].max():  # memory may forbid the best by load: look for swaps that fit as well
+            kinds += [
+                swaps(self._problem, state, some, targets, size=memory, wanted=difference)
+                for difference in (room, np.zeros_like(room))
+            ]
+        if self._take_best(state, source, Steps.concatenated(kinds), prices):
+            return True
+        largest, near = shards[-NUM_SPLIT_SHARDS:], slice(NUM_SPLIT_TARGETS)
+        parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
+        return self._take_best(state, source, parts, prices)
+
+    def _take_best(self, state: State, source: int, steps: Steps, prices: FloatArray) -> bool:
+        """Take the best of the steps that fit the memory, if it is better than staying."""
+        if not len(steps.target):
+            return False
+        levels = _after(self._traits(), state.kinds, state.levels, source, steps)
+        total, unevenness = self._outcome(state, source, steps, levels, prices)
+        total[levels[:, :, MEMORY].max(axis=0) > self._problem.memory.shard_capacity_bytes] = np.inf
+        likely = np.lexsort((unevenness, total))[:NUM_JUDGED]
+        likely = likely[total[likely] < np.inf]
+        if not len(likely):
+            return False
+        steps, levels = steps.take(likely), levels[:, likely]
+        sums = _after(self._problem.kinds.representation, state.kinds, state.sums, source, steps)
+        levels[:, :, :COLUMNS] = self._problem.compute_ms(np.maximum(sums, 0.0))
+        total, unevenness = self._outcome(state, source, steps, levels, prices)
+        # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
+        staying = (state.levels[source] @ prices / state.total_ms) ** EVENNESS_POWER
+        better = (total < state.total_ms * (1 - LEAST_GAIN)) | (
+            (total <= state.total_ms) & (unevenness < -LEAST_GAIN * staying)
+        )
+        if not better.any():
+            return False
+        state.apply(source, steps, int(np.lexsort((unevenness, total, ~better))[0]))
+        return True
+
+    def _outcome(
+        self, state: State, source: int, steps: Steps, levels: FloatArray, prices: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, 4] levels."""
+        peaks = np.maximum(_largest_elsewhere(state.levels, source, steps.target), levels.max(axis=0))
+        total = peaks[:, FORWARD] + peaks[:, BACKWARD] + self._problem.transfer.total_ms(peaks[:, COLUMNS])
+        before = (state.levels @ prices / state.total_ms) ** EVENNESS_POWER
+        after = (levels @ prices / state.total_ms) ** EVENNESS_POWER
+        return total, after.sum(axis=0) - before[source] - before[steps.target]
+
+    def _traits(self) -> FloatArray:
+        """Return [k, 4] additive times, columns and memory of all kinds."""
+        kinds = self._problem.kinds
+        known = len(self._known_traits)
+        if known < len(kinds):
+            new = np.empty((len(kinds) - known, 4))
+            new[:, :COLUMNS] = kinds.representation[known:] @ self._slopes
+            new[:, COLUMNS] = kinds.num_columns[known:]
+            new[:, MEMORY] = kinds.memory_bytes[known:]
+            self._known_traits = np.concatenate([self._known_traits, new])
+        return self._known_traits
+
+    def _column_price(self, state: State) -> float:
+        """Return the milliseconds that one more column on the widest device costs."""
+        widest = float(state.levels[:, COLUMNS].max())
+        step = max(float(DIM_MULTIPLE), 0.05 * widest)
+        transfer = self._problem.transfer
+        return float(transfer.total_ms(widest + step) - transfer.total_ms(widest)) / step
+
+
+def merged(problem: Problem, placement: Placement) -> Placement:
+    """Return the placement with the shards of one unit on one device made one shard."""
+    kinds = problem.kinds
+    unit, device = kinds.unit[placement.kinds], placement.devices
+    key = unit * problem.num_devices + device
+    _, first, inverse, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    if len(count) == len(key):
+        return placement
+    columns = np.zeros(len(count), dtype=np.int64)
+    np.add.at(columns, inverse, kinds.num_columns[placement.kinds])
+    rows = kinds.num_rows[placement.kinds[first]]
+    sizes = [ShardSize(int(num_rows), int(num_columns)) for num_rows, num_columns in zip(rows, columns, strict=True)]
+    return Placement(kinds=problem.kinds_of(unit[first].tolist(), sizes), devices=device[first])
+
+
+def bounding_devices(state: State) -> Iterator[int]:
+    """Yield the devices that bound the plan: by both computes together, by each, and by communication."""
+    largest = state.levels.argmax(axis=0)
+    both = int(state.levels[:, :COLUMNS].sum(axis=1).argmax())
+    yield from dict.fromkeys([both, *largest[: COLUMNS + 1].tolist()])
+
+
+def _spread(shards: IndexArray, most: int) -> IndexArray:
+    """Return at most ``most`` of the shards, evenly spaced."""
+    if len(shards) <= most:
+        return shards
+    return shards[np.linspace(0, len(shards) - 1, most).astype(np.int64)]
+
+
+def _after(
+    values: NDArray[Any], state_kinds: IndexArray, per_device: NDArray[Any], source: int, steps: Steps
+) -> NDArray[Any]:
+    """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each step."""
+    result = np.empty((2, len(steps.target), per_device.shape[1]), dtype=per_device.dtype)
+    result[0] = per_device[source]
+    result[1] = per_device[steps.target]
+    for row, (shard, kind) in enumerate(
+        ((steps.source_shard, steps.source_kind), (steps.target_shard, steps.target_kind))
+    ):
+        comes, goes = np.flatnonzero(kind != NONE), np.flatnonzero(shard != NONE)
+        result[row, comes] += values[kind[comes]]
+        result[row, goes] -= values[state_kinds[shard[goes]]]
+    return result
+
+
+def _largest_elsewhere(levels: FloatArray, source: int, targets: IndexArray) -> FloatArray:
+    """Return [c, v] the largest levels over all devices but the source and each target; 0 if there is no other."""
+    others = np.delete(levels, source, axis=0)
+    index = targets - (targets > source)
+    if len(others) == 1:
+        return np.zeros((len(targets), levels.shape[1]))
+    first = others.argmax(axis=0)
+    largest = others[first, np.arange(levels.shape[1])]
+    others[first, np.arange(levels.shape[1])] = -np.inf
+    result: FloatArray = np.where(index[:, None] == first, others.max(axis=0), largest)
+    return result

@@ -1,0 +1,182 @@
+"""Candidate steps of local search: moves, swaps, splits and merges between a source and its targets.
+
+Generates candidates that constraints allow; judges neither memory nor cost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol, Self
+
+import numpy as np
+from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_costs.shards import FloatArray, IndexArray
+from numpy.typing import NDArray
+
+from neuroshard_planner.problem.problem import Problem, ShardSize
+
+NONE = -1
+
+
+class PlacedShards(Protocol):
+    """What the generators read of a search state."""
+
+    kinds: IndexArray
+    devices: IndexArray
+    shards_of_unit: IndexArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """c candidate steps from one source device: each replaces up to one shard on the source and on the target."""
+
+    target: IndexArray
+    """[c] device."""
+    source_shard: IndexArray
+    """[c] shard that leaves the source."""
+    source_kind: IndexArray
+    """[c] kind that takes its place, or NONE."""
+    target_shard: IndexArray
+    """[c] shard that leaves the target, or NONE."""
+    target_kind: IndexArray
+    """[c] kind that takes its place, or joins the target."""
+
+    def take(self, index: IndexArray | NDArray[np.bool_]) -> Self:
+        """Return the steps at these positions."""
+        return type(self)(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Self]) -> Self:
+        """Return all steps of all parts."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def moves(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> Steps:
+    """Give every move of a shard to a target that holds no shard of the same table."""
+    shard, target = np.repeat(shards, len(targets)), np.tile(targets, len(shards))
+    unit = problem.kinds.unit[state.kinds[shard]]
+    none = np.full(len(shard), NONE)
+    steps = Steps(
+        target=target, source_shard=shard, source_kind=none, target_shard=none, target_kind=state.kinds[shard]
+    )
+    return steps.take(_may_be_on(problem, unit, target) & (shard_on(problem, state, unit, target) == NONE))
+
+
+def swaps(
+    problem: Problem,
+    state: PlacedShards,
+    shards: IndexArray,
+    targets: IndexArray,
+    *,
+    size: FloatArray,
+    wanted: FloatArray,
+) -> Steps:
+    """Give, for each shard and target, the swaps whose difference in size is next to the wanted one.
+
+    ``size`` (load or memory) has one entry per placed shard, ``wanted`` one per target; the neighbours on both sides
+    are given.
+    """
+    place = np.full(problem.num_devices, NONE)
+    place[targets] = np.arange(len(targets))
+    there = np.flatnonzero(place[state.devices] != NONE)
+    there = there[np.lexsort((size[there], place[state.devices[there]]))]
+    if not len(there):
+        return moves(problem, state, shards[:0], targets)
+    # One sorted key over all targets: the target's place in front of the size, scaled into [0, 1).
+    scale = 2.0 * float(size.max()) + 1e-30
+    key = place[state.devices[there]] + size[there] / scale
+    shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
+    partner_size = np.clip(size[shard] - wanted[column], 0.0, None) / scale
+    above = np.searchsorted(key, column + np.minimum(partner_size, 0.75))
+    partners = np.stack([above - 1, above])
+    valid = (partners >= 0) & (partners < len(there))
+    partner = there[np.where(valid, partners, 0)]
+    target = targets[column]
+    valid &= state.devices[partner] == target
+    shard, target = (np.broadcast_to(each, valid.shape)[valid] for each in (shard, target))
+    partner = partner[valid]
+    unit, partner_unit = problem.kinds.unit[state.kinds[shard]], problem.kinds.unit[state.kinds[partner]]
+    source = state.devices[shard]
+    allowed = _may_be_on(problem, unit, target) & _may_be_on(problem, partner_unit, source)
+    # The pair itself may be two shards of one table; any other shard of it there would have to be merged.
+    alone = (shard_on(problem, state, unit, target) == NONE) & (shard_on(problem, state, partner_unit, source) == NONE)
+    steps = Steps(
+        target=target,
+        source_shard=shard,
+        source_kind=state.kinds[partner],
+        target_shard=partner,
+        target_kind=state.kinds[shard],
+    )
+    return steps.take(allowed & (alone | (unit == partner_unit)))
+
+
+def splits(
+    problem: Problem,
+    state: PlacedShards,
+    shards: IndexArray,
+    targets: IndexArray,
+    *,
+    load: FloatArray,
+    wanted: FloatArray,
+) -> Steps:
+    """Give, for each shard and target, the split that moves about the wanted load to the target.
+
+    Columns that come to a device with a shard of the same table are merged into it; then a whole shard may move too.
+    """
+    kinds = problem.kinds
+    shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
+    target = targets[column]
+    unit = kinds.unit[state.kinds[shard]]
+    partner = shard_on(problem, state, unit, target)
+    has_partner = partner != NONE
+    width = kinds.num_columns[state.kinds[shard]]
+    least, most_shards = problem.min_shard_width[unit], problem.max_shards[unit]
+
+    share = np.clip(wanted[column] / np.maximum(load[shard], 1e-30), 0.0, 1.0)
+    moving = DIM_MULTIPLE * np.rint(share * width / DIM_MULTIPLE).astype(np.int64)
+    moving = np.maximum(moving, np.where(has_partner, DIM_MULTIPLE, least))
+    # A rest that would be too narrow goes along to a partner; without one it has to stay wide enough.
+    moving = np.where(
+        (width - moving < least) & has_partner, width, np.minimum(moving, np.where(has_partner, width, width - least))
+    )
+    rest = width - moving
+    valid = (
+        _may_be_on(problem, unit, target)
+        & (moving >= np.where(has_partner, DIM_MULTIPLE, least))
+        & ((rest >= least) | (has_partner & (rest == 0)))
+        & (has_partner | (state.shards_of_unit[unit] < most_shards))
+        & (kinds.num_rows[state.kinds[shard]] == problem.num_rows[unit])
+    )
+    shard, target, unit, partner, moving, rest = (each[valid] for each in (shard, target, unit, partner, moving, rest))
+    coming = moving + np.where(partner == NONE, 0, kinds.num_columns[state.kinds[partner]])
+    staying = _column_kinds(problem, unit[rest > 0], rest[rest > 0])
+    source_kind = np.full(len(shard), NONE)
+    source_kind[rest > 0] = staying
+    return Steps(
+        target=target,
+        source_shard=shard,
+        source_kind=source_kind,
+        target_shard=partner,
+        target_kind=_column_kinds(problem, unit, coming),
+    )
+
+
+def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, device: IndexArray) -> IndexArray:
+    """Return [c] the placed shard of each unit on each device, or NONE."""
+    key = problem.kinds.unit[state.kinds] * problem.num_devices + state.devices
+    order = np.argsort(key, kind="stable")
+    wanted = unit * problem.num_devices + device
+    position = np.minimum(np.searchsorted(key, wanted, sorter=order), len(key) - 1)
+    found = order[position]
+    return np.where(key[found] == wanted, found, NONE)
+
+
+def _column_kinds(problem: Problem, unit: IndexArray, num_columns: IndexArray) -> IndexArray:
+    rows = problem.num_rows[unit].tolist()
+    return problem.kinds_of(unit.tolist(), list(map(ShardSize, rows, num_columns.tolist())))
+
+
+def _may_be_on(problem: Problem, unit: IndexArray, device: IndexArray) -> NDArray[np.bool_]:
+    if problem.allowed is None:
+        return np.ones(len(unit), dtype=np.bool_)
+    return problem.allowed[unit, device]

@@ -1,0 +1,99 @@
+"""Sharding options: the ways in which one unit may be cut. Each kind of sharding is one generator here."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_api.plan import ShardingType
+from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_costs.shards import IndexArray
+
+from neuroshard_planner.problem.problem import Problem, ShardSize
+from neuroshard_planner.problem.units import Unit
+
+SHARDS_PER_DEVICE = 2  # more shards of one table than this times the devices only helps to fill gaps in memory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardingOption:
+    """One way to cut a unit: the sizes of its shards, largest first. Memory and cost follow from the sizes."""
+
+    sharding_type: ShardingType
+    shards: tuple[ShardSize, ...]
+
+
+OptionGenerator = Callable[[Unit, int], Iterator[ShardingOption]]
+"""Takes a unit and the number of devices; gives its options, fewest shards first."""
+
+
+def table_wise(unit: Unit, num_devices: int) -> Iterator[ShardingOption]:  # noqa: ARG001 - a generator's signature
+    """Give the whole unit on one device."""
+    yield ShardingOption(sharding_type=ShardingType.TABLE_WISE, shards=(ShardSize(unit.num_rows, unit.num_columns),))
+
+
+def column_wise(unit: Unit, num_devices: int) -> Iterator[ShardingOption]:
+    """Give even column splits into 2, 3, 4, 6, 8, 12, ... shards.
+
+    A step grows the number of shards by a third to a half: finer steps are left to local search, which moves
+    columns between shards.
+    """
+    most = min(unit.max_shards, SHARDS_PER_DEVICE * num_devices)
+    count = 2
+    while count <= most:
+        widths = even_widths(unit.num_columns, count)
+        if widths[-1] < unit.min_shard_width:
+            return
+        shards = tuple(ShardSize(unit.num_rows, width) for width in widths)
+        yield ShardingOption(sharding_type=ShardingType.COLUMN_WISE, shards=shards)
+        count = count * 3 // 2 if count & (count - 1) == 0 else count * 4 // 3
+
+
+GENERATORS: Sequence[OptionGenerator] = (table_wise, column_wise)
+
+
+def even_widths(num_columns: int, count: int) -> tuple[int, ...]:
+    """Return ``count`` widths that are multiples of 4, differ by at most 4 and add up; 128 in 3 is (44, 44, 40)."""
+    quads, rest = divmod(num_columns // DIM_MULTIPLE, count)
+    return (DIM_MULTIPLE * (quads + 1),) * rest + (DIM_MULTIPLE * quads,) * (count - rest)
+
+
+class OptionTable:
+    """All options of all units, with the kinds of their shards in one flat array.
+
+    A state of the search is one option per unit: an array [units] of positions in this table.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        options = [
+            (unit, option)
+            for unit, definition in enumerate(problem.units)
+            for generate in GENERATORS
+            for option in generate(definition, problem.num_devices)
+        ]
+        self.unit: IndexArray = np.array([unit for unit, _ in options], dtype=np.int64)
+        """[options] ascending."""
+        self.count: IndexArray = np.array([len(option.shards) for _, option in options], dtype=np.int64)
+        """[options] shards of the option."""
+        self.start: IndexArray = np.cumsum(self.count) - self.count
+        """[options] position of its first shard in ``kinds``."""
+        self.kinds: IndexArray = problem.kinds_of(
+            np.repeat(self.unit, self.count).tolist(), [size for _, option in options for size in option.shards]
+        )
+        """[shards] largest shard of each option first."""
+        self.first: IndexArray = np.searchsorted(self.unit, np.arange(len(problem.units)))
+        """[units] the option with the fewest shards."""
+        self.last: IndexArray = np.searchsorted(self.unit, np.arange(len(problem.units)), side="right") - 1
+        """[units] the option with the most shards."""
+
+    def largest(self, state: IndexArray) -> IndexArray:
+        """Return [units] the kind of the largest shard of each unit."""
+        largest: IndexArray = self.kinds[self.start[state]]
+        return largest
+
+    def shards(self, state: IndexArray) -> IndexArray:
+        """Return [n] the kinds of all shards of a state."""
+        counts = self.count[state]
+        ends = np.cumsum(counts)
+        within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
+        kinds: IndexArray = self.kinds[np.repeat(self.start[state], counts) + within]
+        return kinds

@@ -1,0 +1,178 @@
+"""A plan as one HTML file: styles, charts and the few lines of script inside it, nothing loaded from elsewhere."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from neuroshard_api.plan import DeviceCost, DeviceMemory, Plan
+from neuroshard_api.topology import Topology
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
+
+from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sample
+from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
+from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
+from neuroshard_report.summary import (
+    COST_TERMS,
+    MEMORY_TERMS,
+    DeviceView,
+    PlacedTable,
+    PlanSummary,
+    summarize,
+)
+
+MAX_DEVICE_ROWS = 32  # devices drawn as one labelled row each; more become a strip of columns
+MAX_LANES = 64  # lanes of the map; of more devices the slowest and the fastest are drawn
+NUM_EXTREMES = 12
+MAX_SPLIT_TABLES = 500
+MAX_TABLES = 5000  # rows of the list of tables: about 1 MB
+NUM_SLOWEST = 3
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Term:
+    """One term of the cost or of the memory, as charts need it."""
+
+    field: str
+    name: str
+    css_class: str
+
+
+_COST = tuple(_Term(field=field, name=name, css_class=f"c{index}") for index, (field, name) in enumerate(COST_TERMS))
+_MEMORY = tuple(
+    _Term(field=field, name=name, css_class=f"m{index}") for index, (field, name) in enumerate(MEMORY_TERMS)
+)
+
+
+def render_html(plan: Plan) -> str:
+    """Return the report of a plan that matches its own request. Equal plans give equal reports."""
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        bytes=format_bytes, count=format_count, ms=format_ms, percent=format_percent, mib=_mib, devices=_device_list
+    )
+    summary = summarize(plan)
+    topology = plan.request.topology
+    shown = summary.devices if topology.num_devices <= MAX_LANES else summary.extremes(NUM_EXTREMES)
+    listed = sorted(summary.tables, key=_reads, reverse=True)[:MAX_TABLES]
+    capacity = max(max(device.memory_bytes, device.memory.capacity_bytes) for device in summary.devices)
+    template = environment.get_template("report.html.j2")
+    return template.render(
+        plan=plan,
+        request=plan.request,
+        topology=topology,
+        summary=summary,
+        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        script=Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        sha256=hashlib.sha256(plan.to_json().encode()).hexdigest(),
+        cost_terms=_COST,
+        memory_terms=_MEMORY,
+        capacity_bytes=capacity,
+        draws_rows=topology.num_devices <= MAX_DEVICE_ROWS,
+        has_node_lines=has_node_lines(topology.num_nodes),
+        cost_strip=_strip(
+            "Predicted time", plan.predicted.devices, _COST, scale=plan.predicted.total_ms or 1.0, topology=topology
+        ),
+        memory_strip=_strip("Memory", plan.memory, _MEMORY, scale=capacity, topology=topology),
+        strip_data=_strip_data(summary.devices),
+        slowest_devices=summary.extremes(NUM_SLOWEST)[:NUM_SLOWEST],
+        lanes=device_lanes(summary.tables, shown),
+        split_tables=summary.split_tables[:MAX_SPLIT_TABLES],
+        listed_tables=listed,
+        read_bytes=_reads,
+        weights_bytes=_weights,
+        comparison=_comparison(summary),
+    )
+
+
+def _strip(
+    name: str, holders: Sequence[DeviceCost | DeviceMemory], terms: Sequence[_Term], *, scale: float, topology: Topology
+) -> Markup:
+    """Return the strip of one cost or ledger per device."""
+    return stacked_columns(
+        [
+            Series(css_class=term.css_class, values=tuple(getattr(holder, term.field) for holder in holders))
+            for term in terms
+        ],
+        scale=scale,
+        devices_per_node=topology.devices_per_node,
+        label=f"{name} of each of {len(holders)} devices, stacked by term",
+    )
+
+
+def _strip_data(devices: Sequence[DeviceView]) -> Markup:
+    """Return what the pointer shows over a strip, as JSON that cannot end its script element: numbers alone."""
+    rows = [
+        [
+            [round(getattr(device.cost, term.field), 3) for term in _COST],
+            [round(getattr(device.memory, term.field) / 2**30, 2) for term in _MEMORY],
+            device.num_shards,
+        ]
+        for device in devices
+    ]
+    return Markup(json.dumps(rows, separators=(",", ":")))  # noqa: S704
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Compared:
+    """One bar of the comparison with the baselines."""
+
+    name: str
+    total_ms: float | None
+    problem: str
+    css_class: str
+    share: float
+    """Length of the bar as a share of the longest."""
+    against_plan: float
+    """Time more than the plan's, as a share of the plan's; negative is faster."""
+
+
+def _comparison(summary: PlanSummary) -> list[_Compared]:
+    """Return the bound, the plan and the baselines, cheapest first, those without a plan last."""
+    plan = summary.plan
+    total = plan.predicted.total_ms
+    entries: list[tuple[str, float | None, str, str]] = [
+        ("lower bound", plan.lower_bound_ms, "", "bound"),
+        (f"{plan.algorithm} (this plan)", total, "", "ours"),
+    ]
+    baselines = sorted(plan.baselines, key=lambda each: (each.total_ms is None, each.total_ms or 0.0))
+    entries += [(str(each.algorithm), each.total_ms, each.problem or "", "baseline") for each in baselines]
+    longest = max(ms or 0.0 for _, ms, _, _ in entries) or 1.0
+    return [
+        _Compared(
+            name=name,
+            total_ms=ms,
+            problem=problem,
+            css_class=css_class,
+            share=(ms or 0.0) / longest,
+            against_plan=(ms or 0.0) / total - 1 if total else 0.0,
+        )
+        for name, ms, problem, css_class in entries
+    ]
+
+
+def _reads(placed: PlacedTable) -> float:
+    return read_bytes_per_sample(placed.table, placed.table.embedding_dim)
+
+
+def _weights(placed: PlacedTable) -> int:
+    table = placed.table
+    return table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
+
+
+def _mib(number: float) -> str:
+    return f"{number / 2**20:,.1f}"
+
+
+def _device_list(devices: Sequence[int]) -> str:
+    return ", ".join(map(str, devices))

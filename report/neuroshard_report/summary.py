@@ -1,0 +1,234 @@
+"""What a plan says at a glance: its slowest device, its gain, its split tables. Reads plans, changes none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neuroshard_api.plan import BaselineCost, DeviceCost, DeviceMemory, Plan, TablePlacement
+from neuroshard_api.tables import Table
+from neuroshard_planner.problem.memory_ledger import needed_bytes
+
+from neuroshard_report.quantities import format_ms, format_percent
+
+COST_TERMS = (
+    ("forward_compute_ms", "forward compute"),
+    ("wait_ms", "wait"),
+    ("forward_communication_ms", "forward all-to-all"),
+    ("backward_communication_ms", "backward all-to-all"),
+    ("backward_compute_ms", "backward compute"),
+)
+"""Terms of a device's cost in the order in which a step passes through them, with their names for people."""
+
+MEMORY_TERMS = (
+    ("weights_bytes", "weights"),
+    ("optimizer_state_bytes", "optimizer state"),
+    ("activation_bytes", "activations"),
+    ("input_bytes", "inputs"),
+    ("dense_bytes", "dense part"),
+    ("reserve_bytes", "reserve"),
+)
+"""Terms of a device's memory ledger, with their names for people."""
+
+
+def cost_terms_ms(cost: DeviceCost) -> list[float]:
+    """Return the terms of a device's cost in the order of COST_TERMS."""
+    return [getattr(cost, field) for field, _ in COST_TERMS]
+
+
+LEAST_SHARE = 5e-4  # of a step; less is shown as nothing
+
+FEW_SHARDS = 3
+"""Shards of one table that are always named one by one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceView:
+    """One device of a plan with what stands on it."""
+
+    index: int
+    node: int
+    cost: DeviceCost
+    memory: DeviceMemory
+    num_shards: int
+
+    @property
+    def total_ms(self) -> float:
+        """Sum of the five cost terms."""
+        return sum(cost_terms_ms(self.cost))
+
+    @property
+    def compute_ms(self) -> float:
+        """Forward and backward compute."""
+        return self.cost.forward_compute_ms + self.cost.backward_compute_ms
+
+    @property
+    def communication_ms(self) -> float:
+        """Forward and backward all-to-all."""
+        return self.cost.forward_communication_ms + self.cost.backward_communication_ms
+
+    @property
+    def memory_bytes(self) -> int:
+        """Sum of the ledger, the reserve included."""
+        return needed_bytes(self.memory)
+
+    @property
+    def memory_share(self) -> float:
+        """Share of the capacity that the ledger fills."""
+        return self.memory_bytes / self.memory.capacity_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedTable:
+    """A table with its shards."""
+
+    table: Table
+    placement: TablePlacement
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the table has more than one shard."""
+        return len(self.placement.shards) > 1
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The devices that hold a shard, each once, ascending."""
+        return tuple(sorted({shard.device for shard in self.placement.shards}))
+
+    @property
+    def shard_text(self) -> str:
+        """The shards in words: ``0 (64), 1 (32)`` is 64 columns on device 0 and 32 on device 1.
+
+        Many shards of one width are drawn together: ``48-63 (8 each)``.
+        """
+        shards = self.placement.shards
+        widths = {shard.num_columns for shard in shards}
+        if len(widths) == 1 and len(self.devices) == len(shards) > FEW_SHARDS:
+            return f"{index_ranges(self.devices)} ({shards[0].num_columns} each)"
+        return ", ".join(f"{shard.device} ({shard.num_columns})" for shard in shards)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantiles:
+    """Spread of one number over the devices."""
+
+    name: str
+    least: float
+    median: float
+    p95: float
+    most: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanSummary:
+    """A plan's devices and tables, and the few numbers that people ask for first."""
+
+    plan: Plan
+    devices: tuple[DeviceView, ...]
+    tables: tuple[PlacedTable, ...]
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the predicted times were learnt from a simulator."""
+        return self.plan.predicted.source.startswith("simulated:")
+
+    @property
+    def slowest(self) -> DeviceView:
+        """The device that decides the step time; the first of equals."""
+        return max(self.devices, key=lambda device: device.total_ms)
+
+    @property
+    def fullest(self) -> DeviceView:
+        """The device with the least memory left; the first of equals."""
+        return max(self.devices, key=lambda device: device.memory_share)
+
+    @property
+    def split_tables(self) -> tuple[PlacedTable, ...]:
+        """Tables with more than one shard, in the order of the request."""
+        return tuple(table for table in self.tables if table.is_split)
+
+    @property
+    def best_baseline(self) -> BaselineCost | None:
+        """The cheapest baseline that found a plan. None: there is none."""
+        found = [baseline for baseline in self.plan.baselines if baseline.total_ms is not None]
+        return min(found, key=lambda baseline: baseline.total_ms or 0.0, default=None)
+
+    @property
+    def gain(self) -> float | None:
+        """Share of the best baseline's time that the plan saves; negative if it is slower. None: no baseline."""
+        best = self.best_baseline
+        return 1 - self.plan.predicted.total_ms / best.total_ms if best and best.total_ms else None
+
+    @property
+    def compute_imbalance(self) -> float:
+        """Largest compute time over the mean; 1 is perfect balance."""
+        times = [device.compute_ms for device in self.devices]
+        mean = sum(times) / len(times)
+        return max(times) / mean if mean else 1.0
+
+    @property
+    def bound(self) -> str:
+        """Return one sentence: which device decides the step time, and what it spends it on."""
+        slowest = self.slowest
+        total = slowest.total_ms
+        if not total:
+            return "No device has any predicted cost."
+        parts = sorted(
+            (("compute", slowest.compute_ms), ("all-to-all", slowest.communication_ms), ("wait", slowest.cost.wait_ms)),
+            key=lambda part: -part[1],
+        )
+        shares = ", ".join(f"{format_percent(ms / total)} {name}" for name, ms in parts if ms / total >= LEAST_SHARE)
+        return f"Device {slowest.index} decides the step: {format_ms(total)} ms, of which {shares}."
+
+    def extremes(self, count: int) -> tuple[DeviceView, ...]:
+        """Return the ``count`` slowest and the ``count`` fastest devices, slowest first; all if they are so few."""
+        ordered = tuple(sorted(self.devices, key=lambda device: (-device.total_ms, device.index)))
+        return ordered if len(ordered) <= 2 * count else ordered[:count] + ordered[-count:]
+
+    def cost_quantiles(self) -> tuple[Quantiles, ...]:
+        """Return the spread of each cost term and of the total over the devices, in milliseconds."""
+        terms = [(name, [getattr(device.cost, field) for device in self.devices]) for field, name in COST_TERMS]
+        return tuple(_quantiles(name, times) for name, times in [*terms, ("total", [d.total_ms for d in self.devices])])
+
+    def memory_quantiles(self) -> Quantiles:
+        """Return the spread of the ledger's sum over the devices, in bytes."""
+        return _quantiles("memory", [device.memory_bytes for device in self.devices])
+
+
+def summarize(plan: Plan) -> PlanSummary:
+    """Gather a plan's devices and tables. The plan must match its own request (see ``checks``)."""
+    topology = plan.request.topology
+    num_shards = [0] * topology.num_devices
+    for placement in plan.tables:
+        for shard in placement.shards:
+            num_shards[shard.device] += 1
+    devices = tuple(
+        DeviceView(index=index, node=index // topology.devices_per_node, cost=cost, memory=memory, num_shards=count)
+        for index, (cost, memory, count) in enumerate(zip(plan.predicted.devices, plan.memory, num_shards, strict=True))
+    )
+    tables = tuple(
+        PlacedTable(table=table, placement=placement)
+        for table, placement in zip(plan.request.tables.tables, plan.tables, strict=True)
+    )
+    return PlanSummary(plan=plan, devices=devices, tables=tables)
+
+
+def index_ranges(indices: Sequence[int]) -> str:
+    """Return ascending indices with runs drawn together: ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _quantiles(name: str, values: Sequence[float]) -> Quantiles:
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Quantiles(
+        name=name,
+        least=ordered[0],
+        median=ordered[round(last * 0.5)],
+        p95=ordered[round(last * 0.95)],
+        most=ordered[last],
+    )

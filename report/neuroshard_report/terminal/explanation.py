@@ -1,0 +1,96 @@
+"""Explanations of plans and tables for the terminal. Formats what explain.py and explain_plan.py found out."""
+
+from collections.abc import Sequence
+
+from neuroshard_planner.explain.plan import PlanExplanation
+from neuroshard_planner.explain.table import Alternative, TableExplanation
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from neuroshard_report.quantities import format_bytes, format_ms, format_percent
+from neuroshard_report.summary import index_ranges
+from neuroshard_report.terminal.tables import TextTable, fact_grid
+
+MAX_MOVES = 12
+MAX_SHARDS = 16
+
+
+def render_plan_explanation(found: PlanExplanation) -> RenderableType:
+    """Return what the step is spent on, what keeps the plan above its bound, and what could help."""
+    facts = [
+        ("predicted", f"{format_ms(found.total_ms)} ms ({found.source})"),
+        ("bound", f"{format_percent(found.gap)} above the lower bound of {format_ms(found.lower_bound_ms)} ms"),
+        ("memory", f"device {found.fullest_device} is the fullest: {format_percent(found.memory_share)}"),
+        ("trust", found.trust),
+    ]
+    terms = TextTable(
+        columns=("the step's parts", "ms", "share", "decided by"),
+        rows=tuple(
+            (term.name, format_ms(term.ms), format_percent(term.share), f"device {term.device}") for term in found.terms
+        ),
+        text_columns=(0, 3),
+    )
+    tables = TextTable(
+        columns=(f"most compute on device {found.busiest_device}, the busiest", "adds ms", "share", "shards"),
+        rows=tuple(
+            (table.name, format_ms(table.adds_ms), format_percent(table.share), str(table.num_shards))
+            for table in found.dominant_tables
+        ),
+    )
+    gap = TextTable(
+        columns=("why it is above the lower bound", "ms"),
+        rows=tuple((part.reason, format_ms(part.ms)) for part in found.gap_parts),
+    )
+    helps = [Text(f"- {sentence}") for sentence in found.helps]
+    return Group(fact_grid(facts), "", terms, "", tables, "", gap, "", Text("What could help:"), *helps)
+
+
+def render_table_explanation(found: TableExplanation) -> RenderableType:
+    """Return where a table is, what it costs there, and what every other place would cost."""
+    facts = [
+        ("table", found.name),
+        ("verdict", found.verdict),
+        ("memory", format_bytes(found.memory_bytes)),
+        ("alone", f"{format_ms(found.alone_ms)} ms of compute on an empty device"),
+    ]
+    if found.together_with:
+        facts.insert(1, ("group", f"together with {', '.join(found.together_with)}; all numbers are the group's"))
+    facts += [("constraint", sentence) for sentence in found.constraints]
+    shards = TextTable(
+        columns=("shard on device", "columns", "memory", "alone ms", "adds ms"),
+        rows=tuple(
+            (
+                str(shard.device),
+                str(shard.num_columns),
+                format_bytes(shard.memory_bytes),
+                format_ms(shard.alone_ms),
+                format_ms(shard.adds_ms),
+            )
+            for shard in found.shards[:MAX_SHARDS]
+        ),
+    )
+    parts: list[RenderableType] = [fact_grid(facts), "", shards]
+    if len(found.shards) > MAX_SHARDS:
+        parts.append(Text(f"and {len(found.shards) - MAX_SHARDS} more shards"))
+    moves = sorted(found.moves, key=lambda move: (move.total_ms is None, move.total_ms or 0.0, move.devices))
+    alternatives = [*moves[:MAX_MOVES], *found.splits]
+    if alternatives:
+        rows = tuple(_row(alternative) for alternative in alternatives)
+        columns = ("if it were, all else staying", "step ms", "change", "why not")
+        parts += ["", TextTable(columns=columns, rows=rows, text_columns=(0, 3))]
+    if len(moves) > MAX_MOVES:
+        parts.append(Text(f"and whole on {len(moves) - MAX_MOVES} more devices, none of them better"))
+    return Group(*parts)
+
+
+def _row(alternative: Alternative) -> tuple[str, ...]:
+    where = _place(alternative.devices, alternative.num_shards)
+    if alternative.total_ms is None or alternative.change is None:
+        return where, "-", "-", alternative.obstacle or ""
+    return where, format_ms(alternative.total_ms), f"{100 * alternative.change:+.1f} %", ""
+
+
+def _place(devices: Sequence[int], num_shards: int) -> str:
+    if num_shards == 1:
+        return f"whole on {devices[0]}" if devices else "whole on one device"
+    return f"in {num_shards} shards" + (f" on {index_ranges(sorted(devices))}" if devices else "")

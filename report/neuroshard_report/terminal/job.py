@@ -1,0 +1,107 @@
+"""A job's status as text. Formats, reads nothing."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from neuroshard_api.job_status import Status, StepCost
+from neuroshard_api.step_cost import simulation_note
+from neuroshard_api.training_job import DLRMTrainingJob
+from rich.console import Group, RenderableType
+
+from neuroshard_report.quantities import format_ms
+from neuroshard_report.terminal.tables import TextTable
+
+MICROSECONDS_PER_MS = 1000
+
+
+def render_headline(job: DLRMTrainingJob) -> str:
+    """Return where the job is, and why, on one line."""
+    if job.status is None or job.status.stage is None:
+        return f"{job.metadata.name}: not looked at yet; is the operator running?"
+    reason = f" ({job.status.reason})" if job.status.reason else ""
+    message = f": {job.status.message}" if job.status.message else ""
+    return f"{job.metadata.name}: {job.status.stage}{reason}{message}"
+
+
+def render_job(job: DLRMTrainingJob) -> RenderableType:
+    """Return the stages, the costs, the trainer's numbers and the last failure, as far as they are known."""
+    parts: list[RenderableType] = [render_headline(job)]
+    status = job.status
+    if status is not None:
+        if status.stages:
+            parts += ["", _stages(status)]
+        if status.cost is not None:
+            parts += ["", _costs(status)]
+        facts = list(_facts(status))
+        if facts:
+            parts += ["", *facts]
+    return Group(*parts)
+
+
+def _stages(status: Status) -> RenderableType:
+    rows = tuple(
+        (
+            stage.name.value,
+            stage.state.value if stage.state else "-",
+            str(stage.attempts or "-"),
+            _took(stage.start_time, stage.completion_time),
+            (stage.message or "").partition("\n")[0],
+        )
+        for stage in status.stages
+    )
+    return TextTable(columns=("stage", "state", "attempts", "took", "what"), rows=rows, text_columns=(0, 1, 4))
+
+
+def _costs(status: Status) -> RenderableType:
+    assert status.cost is not None, "asked by render_job"
+    cost, rows = status.cost, []
+    for name, each in (("predicted", cost.predicted), ("measured", cost.measured)):
+        if each is not None:
+            rows.append((name, *_milliseconds(each), each.source or "-"))
+    if cost.baseline is not None:
+        total = _ms(cost.baseline.total_microseconds)
+        rows.insert(1, ("baseline", total, "-", "-", "-", cost.baseline.algorithm or "-"))
+    columns = ("ms a step", "total", "compute", "forward", "backward", "from")
+    return TextTable(columns=columns, rows=tuple(rows), text_columns=(0, 5))
+
+
+def _facts(status: Status) -> Iterator[str]:
+    cost = status.cost
+    if cost is not None and cost.error_percent is not None:
+        side = "above" if cost.error_percent >= 0 else "below"
+        yield f"measured is {abs(cost.error_percent)} % {side} what was predicted"
+    if cost is not None and cost.predicted is not None and cost.measured is not None:
+        note = simulation_note(cost.predicted, cost.measured)
+        if note is not None:
+            yield note
+    if status.plan is not None and status.plan.config_map_ref is not None:
+        found = f"{status.plan.algorithm or 'given'}, {status.plan.world_size or '?'} devices"
+        yield f"plan: ConfigMap {status.plan.config_map_ref.name} ({found})"
+    if status.trainer_status is not None:
+        metrics = ", ".join(f"{metric.name} {metric.value}" for metric in status.trainer_status.metrics)
+        progress = status.trainer_status.progress_percentage
+        yield f"trainer: {progress if progress is not None else '?'} % done{f', {metrics}' if metrics else ''}"
+    if status.restarts:
+        yield f"restarts: {status.restarts}, of which {status.restarts_count_towards_max or 0} after failures"
+    failure = status.last_failure
+    if failure is not None:
+        where = f" of pod {failure.pod_name} on {failure.node_name}" if failure.pod_name else ""
+        code = f", exit code {failure.exit_code}" if failure.exit_code is not None else ""
+        yield f"last failure: {failure.reason or 'unknown'}{where}{code}"
+        yield from (f"  {line}" for line in (failure.message or "").splitlines())
+
+
+def _milliseconds(cost: StepCost) -> tuple[str, str, str, str]:
+    communication = (cost.forward_communication_microseconds, cost.backward_communication_microseconds)
+    total, compute, forward, backward = (
+        _ms(part) for part in (cost.total_microseconds, cost.compute_microseconds, *communication)
+    )
+    return total, compute, forward, backward
+
+
+def _ms(microseconds: int | None) -> str:
+    return "-" if microseconds is None else format_ms(microseconds / MICROSECONDS_PER_MS)
+
+
+def _took(start: datetime | None, end: datetime | None) -> str:
+    return "-" if start is None or end is None else str(end - start).removesuffix(".000000")

@@ -1,0 +1,53 @@
+"""Lists of what comes with the package: workloads and device types. Formats, reads no files."""
+
+from collections.abc import Collection, Mapping
+
+from neuroshard_api.presets import DevicePreset
+from neuroshard_api.tables import TableSet
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from rich.console import RenderableType
+
+from neuroshard_report.quantities import format_bytes, format_count
+from neuroshard_report.terminal.tables import TextTable
+
+
+def render_workloads(sets: Mapping[str, TableSet]) -> RenderableType:
+    """Return one line per table set: its size, its mean width and lookups, and the batch it is trained with."""
+    rows = []
+    for name, table_set in sets.items():
+        tables = table_set.tables
+        weights = sum(
+            table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type] for table in tables
+        )
+        rows.append(
+            (
+                name,
+                format_count(len(tables)),
+                format_bytes(weights),
+                f"{sum(table.embedding_dim for table in tables) / len(tables):.0f}",
+                f"{sum(table.pooling_factor for table in tables):,.0f}",
+                format_count(table_set.global_batch_size) if table_set.global_batch_size else "-",
+                (table_set.description or "").partition(". ")[0].rstrip("."),
+            )
+        )
+    columns = ("workload", "tables", "weights", "mean dim", "lookups", "batch", "what it is")
+    return TextTable(columns=columns, rows=tuple(rows), text_columns=(0, 6))
+
+
+def render_devices(presets: Mapping[str, DevicePreset], *, with_bundle: Collection[str]) -> RenderableType:
+    """Return one line per device type: its data sheet, and whether cost models for it come with the package."""
+    rows = tuple(
+        (
+            name,
+            format_bytes(preset.device.memory_bytes),
+            f"{preset.device.memory_bandwidth_bytes_per_second / 1e9:,.0f}",
+            f"{preset.intra_node.bandwidth_bytes_per_second / 1e9:,.0f}",
+            f"{preset.inter_node.bandwidth_bytes_per_second / 1e9:,.0f}",
+            str(preset.devices_per_node),
+            "yes" if name in with_bundle else "no",
+            preset.device.product,
+        )
+        for name, preset in presets.items()
+    )
+    columns = ("device", "memory", "GB/s", "in node", "between", "per node", "bundled", "product")
+    return TextTable(columns=columns, rows=rows, text_columns=(0, 7))

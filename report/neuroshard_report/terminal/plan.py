@@ -1,0 +1,163 @@
+"""A plan for the terminal: a summary, a bar for each device, the split tables. Plain words when piped, no box art."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from neuroshard_api.plan import Plan
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
+from neuroshard_report.summary import COST_TERMS, DeviceView, PlanSummary, Quantiles, cost_terms_ms, summarize
+from neuroshard_report.terminal.tables import TextTable, fact_grid, plain_table
+
+MAX_DEVICES = 16  # more devices are shown as extremes and quantiles
+NUM_EXTREMES = 4
+MAX_SPLIT_TABLES = 12
+
+_TERM_MARKS = (("▓", "bright_blue"), ("░", "bright_black"), ("▒", "bright_yellow"), ("▒", "yellow"), ("█", "blue"))
+"""Cell and style of each of COST_TERMS; cells differ so that a terminal without colours tells them apart."""
+
+
+def render_plan(plan: Plan) -> RenderableType:
+    """Return the plan for a console; without colours, bars and lines where the console is no terminal."""
+    summary = summarize(plan)
+    few = len(summary.devices) <= MAX_DEVICES
+    parts: list[RenderableType] = [_headline(summary), Text()]
+    if not few:
+        parts += [_quantile_table(summary), Text()]
+    shown = summary.devices if few else summary.extremes(NUM_EXTREMES)
+    left_out = len(summary.devices) - len(shown)
+    parts.append(_DeviceTable(devices=shown, total_ms=plan.predicted.total_ms, num_left_out=left_out))
+    if summary.split_tables:
+        parts += [Text(), _split_tables(summary)]
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
+    return Group(*parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackedBar:
+    """Values as one bar of coloured cells; as wide as its place."""
+
+    values: Sequence[float]
+    marks: Sequence[tuple[str, str]]
+    """Cell and style of each value."""
+    full: float
+    """The value that fills the bar."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        reached, sum_of_values = 0, 0.0
+        for value, (cell, style) in zip(self.values, self.marks, strict=True):
+            sum_of_values += value
+            end = round(width * sum_of_values / self.full) if self.full else 0
+            yield Segment(cell * (end - reached), Style.parse(style))
+            reached = end
+        yield Segment(" " * (width - reached))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(8, min(60, options.max_width))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _DeviceTable:
+    """One line per device; the bars only on a terminal."""
+
+    devices: tuple[DeviceView, ...]
+    total_ms: float
+    num_left_out: int
+    """Devices between the slowest and the fastest half that are not shown."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = ["dev", "fwd ms", "bwd ms", "comm ms", "wait ms", "total ms", "memory"]
+        table = plain_table(*columns, is_terminal=options.is_terminal)
+        if options.is_terminal:
+            table.add_column("", ratio=1, min_width=8)
+        for position, device in enumerate(self.devices):
+            if self.num_left_out and position == len(self.devices) // 2:
+                table.add_row("...", *[""] * (len(table.columns) - 1))
+            bar = StackedBar(values=cost_terms_ms(device.cost), marks=_TERM_MARKS, full=self.total_ms)
+            table.add_row(*_device_cells(device), *([bar] if options.is_terminal else []))
+        yield table
+        if options.is_terminal:
+            yield _legend()
+
+
+def _device_cells(device: DeviceView) -> list[str]:
+    cost = device.cost
+    memory = f"{format_bytes(device.memory_bytes)} ({device.memory_share:.0%})"
+    times = (cost.forward_compute_ms, cost.backward_compute_ms, device.communication_ms, cost.wait_ms, device.total_ms)
+    return [str(device.index), *map(format_ms, times), memory]
+
+
+def _legend() -> Text:
+    legend = Text("bars: ")
+    for (_, name), (cell, style) in zip(COST_TERMS, _TERM_MARKS, strict=True):
+        legend.append(f"{cell} ", style=style).append(f"{name}  ")
+    legend.rstrip()
+    return legend
+
+
+def _headline(summary: PlanSummary) -> RenderableType:
+    plan, request = summary.plan, summary.plan.request
+    topology = request.topology
+    nodes = f" in {topology.num_nodes} nodes" if topology.num_nodes > 1 else ""
+    fullest = summary.fullest
+    used = f"{format_bytes(fullest.memory_bytes)} ({format_percent(fullest.memory_share)})"
+    lines = [
+        ("model", f"{request.tables.name}, {format_count(len(summary.tables))} tables"),
+        ("devices", f"{format_count(topology.num_devices)} x {topology.device.product}{nodes}"),
+        ("batch", f"{format_count(request.batch_size_per_device)} samples per device, {request.optimizer}"),
+        ("predicted", f"{format_ms(plan.predicted.total_ms)} ms for the embedding part of a step ({plan.algorithm})"),
+        ("source", _source(summary)),
+        ("baseline", _gain(summary)),
+        ("bound", f"{format_percent(plan.gap)} above the lower bound of {format_ms(plan.lower_bound_ms)} ms"),
+        ("memory", f"device {fullest.index} is the fullest: {used} of {format_bytes(fullest.memory.capacity_bytes)}"),
+        ("slowest", summary.bound),
+    ]
+    return fact_grid(lines, strong="predicted")
+
+
+def _source(summary: PlanSummary) -> str:
+    bundle = summary.plan.bundle
+    note = "; nothing was measured on a device" if summary.is_simulated else ""
+    errors = f"compute {format_percent(bundle.compute_mape)}, communication {format_percent(bundle.communication_mape)}"
+    return f"{summary.plan.predicted.source}{note}; hold-out error: {errors}"
+
+
+def _gain(summary: PlanSummary) -> str:
+    best, gain = summary.best_baseline, summary.gain
+    if best is None or best.total_ms is None or gain is None:
+        return "no baseline found a plan" if summary.plan.baselines else "no baseline was asked for"
+    word = "faster" if gain >= 0 else "slower"
+    return f"{format_percent(abs(gain))} {word} than {best.algorithm} ({format_ms(best.total_ms)} ms)"
+
+
+def _quantile_table(summary: PlanSummary) -> RenderableType:
+    def row(spread: Quantiles, name: str, shown: Callable[[float], str]) -> tuple[str, ...]:
+        return (name, *map(shown, (spread.least, spread.median, spread.p95, spread.most)))
+
+    costs = [row(spread, f"{spread.name}, ms", format_ms) for spread in summary.cost_quantiles()]
+    rows = (*costs, row(summary.memory_quantiles(), "memory", format_bytes))
+    return TextTable(columns=("over the devices", "least", "median", "95 %", "most"), rows=rows)
+
+
+def _split_tables(summary: PlanSummary) -> RenderableType:
+    split = sorted(summary.split_tables, key=lambda placed: -len(placed.placement.shards))
+    rows = tuple(
+        (
+            placed.table.name,
+            format_count(placed.table.num_embeddings),
+            str(placed.table.embedding_dim),
+            f"{placed.table.pooling_factor:g}",
+            placed.shard_text,
+        )
+        for placed in split[:MAX_SPLIT_TABLES]
+    )
+    columns = ("split table", "rows", "columns", "lookups", "shards: device (columns)")
+    table = TextTable(columns=columns, rows=rows, text_columns=(0, 4))
+    rest = len(split) - len(rows)
+    return Group(table, Text(f"and {rest} more split tables; see the plan or the report")) if rest else table

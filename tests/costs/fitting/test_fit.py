@@ -1,0 +1,134 @@
+"""Specification of how records become a bundle."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import device_type
+from bundle_builders import saved_bundle
+from neuroshard_api.presets import preset
+from neuroshard_api.records import ProfileRecord
+from neuroshard_api.topology import DeviceType
+from neuroshard_costs.bundle import load_bundle
+from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.fitting import fit
+from neuroshard_costs.fitting.fit import fit_bundle
+from neuroshard_profiler.backends.simulated import SimulatedBackend
+from neuroshard_profiler.budget import Budget
+from neuroshard_profiler.comm_sampling import CommunicationSpace
+from neuroshard_profiler.comm_simulated import simulate_communication
+from neuroshard_profiler.compute_bench import collect_compute
+from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.sampling import CPU_SPACE
+from profiler_builders import QUICK
+from record_builders import compute_record
+
+NAMED = preset("h100-80gb")
+UNKNOWN = device_type(name="no-preset")
+
+
+def records(folder: Path, device: DeviceType, *, compute: int = 40, transfers: int = 60) -> list[ProfileRecord]:
+    """Return simulated records of a device."""
+    backend = SimulatedBackend(device)
+    space = CommunicationSpace(
+        num_nodes=1, devices_per_node=4, intra_node=NAMED.intra_node, inter_node=NAMED.inter_node
+    )
+    with (
+        RecordsFile(folder / "compute", source=backend.source) as file,
+        RecordsFile(folder / "transfers", source=backend.source) as others,
+    ):
+        job_space = replace(CPU_SPACE, optimizers=backend.optimizers, data_types=backend.data_types)
+        collect_compute(backend, job_space, file, budget=Budget(seconds=1e9, max_records=compute), repeats=QUICK)
+        if transfers:
+            simulate_communication(device, space, others, budget=Budget(seconds=1e9, max_records=transfers))
+    return [*file.records, *others.records]
+
+
+def test_a_bundle_of_the_same_device_is_calibrated(tmp_path: Path) -> None:
+    """Few records rescale what many trained."""
+    report = fit_bundle(records(tmp_path, NAMED.device), tmp_path / "bundle", device=NAMED.device)
+    calibration = report.manifest.calibration
+
+    assert report.method == "calibration"
+    assert calibration is not None
+    assert calibration.mape_after < 0.05
+    assert calibration.compute_scale == pytest.approx((1.0, 1.0), abs=0.05)
+
+
+def test_a_bundle_that_is_given_is_calibrated(tmp_path: Path) -> None:
+    """Whoever names one knows why."""
+    base = saved_bundle(tmp_path / "base")
+    report = fit_bundle(records(tmp_path, UNKNOWN), tmp_path / "bundle", device=UNKNOWN, base=base)
+
+    assert (report.method, report.manifest.name) == ("calibration", "random")
+
+
+def test_an_unknown_device_is_fitted_by_regression(tmp_path: Path) -> None:
+    """The bundle says how, from how many records, with which error, and what they covered."""
+    found = records(tmp_path, UNKNOWN)
+    report = fit_bundle(found, tmp_path / "bundle", device=UNKNOWN)
+    manifest = load_bundle(tmp_path / "bundle").manifest
+
+    assert report.method == "regression"
+    assert "training takes" in report.reason
+    assert manifest == report.manifest
+    assert manifest.source == "simulated:Test Device 80GB"
+    assert manifest.training["compute_num_records"] == 40
+    assert manifest.networks[0].hold_out.num_samples == 40
+    dims = [table.embedding_dim for record in found if record.compute for table in record.compute.tables]
+    limits = manifest.networks[0].validity["embedding_dim"]
+    assert (limits.low, limits.high) == (min(dims), max(dims))
+    assert manifest.networks[1].validity["num_devices"].high == 4
+
+
+def test_all_to_alls_that_were_not_measured_make_the_bundle_simulated(tmp_path: Path) -> None:
+    """Networks of another device stand in, and nothing simulated is shown as measured."""
+    measured = [
+        record.model_copy(update={"source": "measured:One GPU"}) for record in records(tmp_path, UNKNOWN, transfers=0)
+    ]
+    manifest = fit_bundle(measured, tmp_path / "bundle", device=UNKNOWN).manifest
+
+    assert manifest.source.startswith("simulated:")
+    assert manifest.training["compute_source"] == "measured:One GPU"
+    assert load_bundle(tmp_path / "bundle").manifest == manifest
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_many_records_are_trained_on_and_the_better_fit_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both errors are told, and the network with the lower one is in the bundle."""
+    settings = fit.training_settings(120, seed=0)
+    monkeypatch.setattr(fit, "MIN_TRAINING_RECORDS", 100)
+    monkeypatch.setattr(fit, "training_settings", lambda *_, **__: replace(settings, compute_epochs=3))
+    report = fit_bundle(records(tmp_path, UNKNOWN, compute=120), tmp_path / "bundle", device=UNKNOWN)
+
+    told = re.search(r"regression has an error of (.+)% over .*, training (.+)% on 12 held-out records", report.reason)
+
+    assert told is not None
+    assert report.method == ("training" if float(told[2]) < float(told[1]) else "regression")
+    assert report.manifest.training["method"] == report.method
+    assert f"{report.manifest.networks[0].hold_out.mape:.1%}" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "holds no records"),
+        ([compute_record()] * 3, "hold 3 compute records, at least 12 are needed"),
+        (
+            [compute_record(), compute_record().model_copy(update={"source": "cpu:Other"})],
+            "holds records of several machines",
+        ),
+    ],
+    ids=["none", "too few", "two machines"],
+)
+def test_records_that_say_too_little_are_refused(tmp_path: Path, given: Sequence[ProfileRecord], message: str) -> None:
+    """No bundle is better than one that follows noise."""
+    with pytest.raises(RecordsError, match=message):
+        fit_bundle(given, tmp_path / "bundle", device=UNKNOWN)
+
+    assert not (tmp_path / "bundle").exists()

@@ -1,0 +1,78 @@
+"""Specification of the training samples."""
+
+import numpy as np
+import pytest
+from neuroshard_api.presets import DevicePreset, preset
+from neuroshard_costs.pretrain.datasets import (
+    COMMUNICATION_VALIDITY,
+    COMPUTE_VALIDITY,
+    communication_samples,
+    compute_samples,
+)
+from neuroshard_costs.simulator.device import DeviceSimulator
+
+
+@pytest.fixture(scope="module")
+def device() -> DevicePreset:
+    """A preset; which one does not matter."""
+    return preset("a100-80gb")
+
+
+def test_equal_seeds_draw_equal_samples(device: DevicePreset) -> None:
+    """Another seed draws others."""
+    first, same, other = (compute_samples(device, num_samples=20, seed=seed) for seed in (1, 1, 2))
+
+    np.testing.assert_array_equal(first.times_ms, same.times_ms)
+    assert not np.array_equal(first.times_ms, other.times_ms)
+
+
+def test_compute_samples_lie_within_the_stated_ranges(device: DevicePreset) -> None:
+    """What the manifest states as valid is what was drawn."""
+    samples = compute_samples(device, num_samples=500, seed=0)
+    shards = samples.shards
+    sizes = np.bincount(samples.set_index)
+    for name, values in {
+        "num_embeddings": shards.num_rows,
+        "embedding_dim": shards.num_columns,
+        "pooling_factor": shards.pooling_factor,
+        "bytes_per_element": shards.bytes_per_element,
+        "global_batch_size": shards.batch_size,
+        "tables_per_device": sizes,
+    }.items():
+        limits = COMPUTE_VALIDITY[name]
+        assert limits.low <= values.min() <= values.max() <= limits.high, name
+    assert (shards.num_columns % 4 == 0).all()
+    assert (shards.unique_rows <= shards.lookups * (1 + 1e-9)).all()
+    np.testing.assert_allclose(shards.reuse_histogram.sum(axis=1), 1.0)
+
+
+def test_one_set_has_one_batch_and_one_optimizer(device: DevicePreset) -> None:
+    """A fused call serves one batch."""
+    samples = compute_samples(device, num_samples=100, seed=0)
+    for values in (samples.shards.batch_size, samples.shards.optimizer):
+        first = values[np.searchsorted(samples.set_index, np.arange(100))]
+        np.testing.assert_array_equal(values, first[samples.set_index])
+
+
+def test_times_are_the_simulators(device: DevicePreset) -> None:
+    """Targets are exact: the simulator without noise."""
+    samples = compute_samples(device, num_samples=10, seed=0)
+    expected = DeviceSimulator(device.device).compute_ms(samples.shards, samples.set_index, 10)
+
+    np.testing.assert_array_equal(samples.times_ms, expected)
+
+
+def test_communication_samples_lie_within_the_stated_ranges(device: DevicePreset) -> None:
+    """From 2 to 1,024 devices, and the fullest device holds at least the mean."""
+    samples = communication_samples(device, num_samples=2000, seed=0)
+    collectives = samples.collectives
+    for name, values in {
+        "num_devices": collectives.num_nodes * collectives.devices_per_node,
+        "mean_dim_sum": collectives.mean_dim_sum,
+        "intra_node.bandwidth_bytes_per_second": collectives.intra_bandwidth,
+        "inter_node.latency_seconds": collectives.inter_latency,
+    }.items():
+        limits = COMMUNICATION_VALIDITY[name]
+        assert limits.low <= values.min() <= values.max() <= limits.high, name
+    assert (samples.max_dim_sum >= collectives.mean_dim_sum).all()
+    assert (samples.times_ms > 0).all()

@@ -1,0 +1,201 @@
+"""Fused embedding kernels of the device simulator: one test for each phenomenon."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import device_type, table, table_set
+from hypothesis import given
+from hypothesis import strategies as st
+from neuroshard_api.tables import DataType, Optimizer, Table
+from neuroshard_costs.reuse.shard_arrays import shard_arrays
+from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.simulator.compute import (
+    LAUNCH_SECONDS,
+    NUM_DEMANDS,
+    call_seconds,
+    demand_seconds,
+    kernel_seconds,
+)
+
+FORWARD, BACKWARD = 0, 1
+
+
+def seconds(*members: Table, batch: int = 65536, optimizer: Optimizer = Optimizer.SGD, **device: Any) -> FloatArray:
+    """Return forward and backward seconds of the tables in one fused call."""
+    shards = shard_arrays(table_set(*members), global_batch_size=batch, optimizer=optimizer)
+    demands = demand_seconds(device_type(**device), shards)
+    times: FloatArray = call_seconds(demands, np.zeros(len(members), dtype=np.int64), 1)[0]
+    return times
+
+
+def kernels(*members: Table) -> FloatArray:
+    """Return forward and backward seconds of the device's own work on the tables."""
+    shards = shard_arrays(table_set(*members), global_batch_size=65536, optimizer=Optimizer.SGD)
+    demands = demand_seconds(device_type(), shards)
+    times: FloatArray = kernel_seconds(demands, np.zeros(len(members), dtype=np.int64), 1)[0]
+    return times
+
+
+def busy(**fields: Any) -> Table:
+    """Return a table whose kernels take far longer than their launch."""
+    return table(**{"num_embeddings": 10**7, "pooling_factor": 50.0, **fields})
+
+
+@pytest.mark.parametrize("dim", [256, 128, 64, 32])
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD], ids=["forward", "backward"])
+def test_halving_a_dim_costs_clearly_more_than_half(dim: int, direction: int) -> None:
+    """Rows of memory are opened and indices read for half a row as for a whole one; the launch is not counted."""
+    whole, half = (kernels(busy(embedding_dim=width, zipf_exponent=0.0))[direction] for width in (dim, dim // 2))
+
+    assert 0.52 < half / whole < 1
+
+
+@pytest.mark.parametrize("dim", [256, 128, 64, 32])
+def test_halving_a_hot_dim_costs_more_than_half(dim: int) -> None:
+    """Reads that hit the cache cost in proportion to their bytes, so only launch, inputs and issue keep the rest."""
+    whole, half = (seconds(busy(embedding_dim=width, zipf_exponent=1.2))[FORWARD] for width in (dim, dim // 2))
+
+    assert 0.5 < half / whole < 1
+
+
+def test_a_fused_call_costs_less_than_its_tables_one_by_one() -> None:
+    """One table's cache work overlaps another's memory work."""
+    members = (busy(name="cold", zipf_exponent=0.0), busy(name="hot", zipf_exponent=1.5))
+
+    assert (seconds(*members) < 0.97 * sum(seconds(member) for member in members)).all()
+
+
+def test_a_fused_call_launches_small_tables_at_once() -> None:
+    """Eight tables that one launch outlasts cost little more together than one does."""
+    small = [table(f"t{index}", num_embeddings=1000, embedding_dim=16) for index in range(8)]
+
+    assert (seconds(*small) < 1.5 * seconds(small[0])).all()
+
+
+def test_hot_rows_cost_less_than_uniform_ones() -> None:
+    """Reads of few hot rows hit the cache, and fewer rows are updated."""
+    hot, uniform = seconds(busy(zipf_exponent=1.2)), seconds(busy(zipf_exponent=0.0))
+
+    assert (hot < 0.8 * uniform).all()
+
+
+def test_small_dims_waste_bandwidth() -> None:
+    """Per byte of weights read, rows of 4 columns cost several times what rows of 64 do."""
+    narrow = kernels(busy(embedding_dim=4))[FORWARD] / 4
+    wide = kernels(busy(embedding_dim=64))[FORWARD] / 64
+
+    assert narrow > 4 * wide
+
+
+def test_backward_grows_with_the_indices_to_sort() -> None:
+    """Twice the lookups of the same 64 hot rows update nothing more, but are sorted and summed."""
+    once, twice = (kernels(busy(num_embeddings=64, pooling_factor=p))[BACKWARD] for p in (50.0, 100.0))
+
+    assert 1.8 < twice / once < 2.1
+
+
+def test_backward_grows_with_the_key_bits_to_sort() -> None:
+    """More rows mean longer keys and more passes of the radix sort: the demand on the sort alone grows."""
+    shards = shard_arrays(
+        table_set(*(table(f"t{bits}", num_embeddings=2**bits) for bits in (8, 16, 24, 32))),
+        global_batch_size=65536,
+        optimizer=Optimizer.SGD,
+    )
+
+    sort = demand_seconds(device_type(), shards)[:, -1]
+
+    assert all(less < more for less, more in pairwise(sort))
+
+
+def test_backward_grows_with_the_rows_to_update() -> None:
+    """At equal lookups, spread over more rows, more weights are read and written back."""
+    few, many = (seconds(busy(num_embeddings=rows, zipf_exponent=0.0))[BACKWARD] for rows in (10**6, 10**7))
+
+    assert few < many
+
+
+@pytest.mark.parametrize("dim", [4, 64, 512])
+def test_optimizers_with_more_state_cost_more(dim: int) -> None:
+    """SGD has no state, row-wise Adagrad one number per row, Adagrad one per weight, Adam two."""
+    order = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD, Optimizer.ADAM)
+    times = [seconds(busy(embedding_dim=dim), optimizer=optimizer) for optimizer in order]
+
+    assert all(less[BACKWARD] <= more[BACKWARD] for less, more in pairwise(times))
+    assert times[0][BACKWARD] < times[1][BACKWARD]
+    assert len({float(time[FORWARD]) for time in times}) == 1
+
+
+def test_narrower_weights_are_read_faster() -> None:
+    """Half the bytes per weight cost less, but not half."""
+    fp32, fp16 = (kernels(busy(data_type=data_type)) for data_type in (DataType.FP32, DataType.FP16))
+
+    assert (fp16 < fp32).all()
+    assert fp16[FORWARD] > 0.5 * fp32[FORWARD]
+
+
+def test_a_small_call_costs_its_launch() -> None:
+    """One sample on one tiny table takes the launch and next to nothing more."""
+    assert seconds(table(num_embeddings=10, embedding_dim=4), batch=1) == pytest.approx(LAUNCH_SECONDS, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "better",
+    [
+        {"memory_bandwidth_bytes_per_second": 6e12},
+        {"cache_bandwidth_bytes_per_second": 12e12},
+        {"cache_bytes": 200 * 2**20},
+        {"num_multiprocessors": 256},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_better_device_is_faster(better: dict[str, Any]) -> None:
+    """Every number of the data sheet counts for a small row that is hit often."""
+    member = busy(embedding_dim=16, zipf_exponent=0.9)
+
+    assert (seconds(member, **better) <= seconds(member)).all()
+    assert seconds(member, **better)[FORWARD] < seconds(member)[FORWARD]
+
+
+@pytest.mark.parametrize("pooling", [0.01, 1.0, 1000.0])
+@pytest.mark.parametrize("rows", [1, 10**13])
+def test_extreme_tables_have_a_finite_time(rows: int, pooling: float) -> None:
+    """One row or 10^13, one lookup in a hundred samples or a thousand in each."""
+    found = seconds(busy(num_embeddings=rows, pooling_factor=pooling))
+
+    assert np.isfinite(found).all()
+    assert (found >= LAUNCH_SECONDS).all()
+
+
+shard_tables = st.builds(
+    table,
+    num_embeddings=st.integers(1, 10**13),
+    embedding_dim=st.integers(1, 256).map(lambda quarter: 4 * quarter),
+    pooling_factor=st.floats(0.01, 200),
+    zipf_exponent=st.floats(0, 2),
+    data_type=st.sampled_from(DataType),
+)
+
+
+@given(base=shard_tables, added=shard_tables, batch=st.integers(1, 2**24), optimizer=st.sampled_from(Optimizer))
+def test_adding_a_table_never_makes_a_call_faster(base: Table, added: Table, batch: int, optimizer: Optimizer) -> None:
+    """Nor does it ever cost more than a call of its own: the time is a convex function of sums."""
+    pair = (base.model_copy(update={"name": "a"}), added.model_copy(update={"name": "b"}))
+    alone = [seconds(member, batch=batch, optimizer=optimizer) for member in pair]
+
+    together = seconds(*pair, batch=batch, optimizer=optimizer)
+
+    assert (together >= np.maximum(*alone)).all()
+    assert (together <= (alone[0] + alone[1]) * (1 + 1e-12)).all()
+
+
+@given(st.lists(st.lists(st.floats(0, 1e-2), min_size=NUM_DEMANDS, max_size=NUM_DEMANDS), min_size=2, max_size=2))
+def test_the_time_is_convex_in_the_demands(points: list[list[float]]) -> None:
+    """The time of the mean demand is at most the mean of the times."""
+    first, second = np.array(points)
+    middle = (first + second) / 2
+
+    times = call_seconds(np.array([first, second, middle]), np.arange(3), 3)
+
+    assert (times[2] <= times[:2].mean(axis=0) * (1 + 1e-12)).all()

@@ -1,0 +1,234 @@
+"""Specification of bundle directories."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import request, table, table_set, topology
+from bundle_builders import manifest, saved_bundle, weights
+from neuroshard_api.bundle import BundleManifest, Calibration, Range
+from neuroshard_api.tables import Optimizer
+from neuroshard_costs.bundle import (
+    MANIFEST_FILE,
+    WEIGHTS_FILE,
+    bundled_bundle,
+    bundled_names,
+    load_bundle,
+    save_bundle,
+)
+from neuroshard_costs.errors import BundleDamagedError, BundleError, BundleNotFoundError, BundleVersionError
+from neuroshard_costs.reuse.shard_arrays import shard_arrays
+from safetensors.numpy import save as save_safetensors
+
+
+def changed_manifest(path: Path, **fields: Any) -> None:
+    """Overwrite fields of a bundle's manifest."""
+    file = path / MANIFEST_FILE
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | fields), encoding="utf-8")
+
+
+def test_a_saved_bundle_loads_as_it_was(tmp_path: Path) -> None:
+    """The manifest comes back equal, with the hash of the weights."""
+    saved = save_bundle(tmp_path / "b", manifest(), weights())
+
+    assert load_bundle(tmp_path / "b").manifest == saved
+    assert saved.weights_sha256 == hashlib.sha256((tmp_path / "b" / WEIGHTS_FILE).read_bytes()).hexdigest()
+
+
+def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
+    """Neither the order of the arrays nor the time enters the files."""
+    save_bundle(tmp_path / "a", manifest(), weights())
+    save_bundle(tmp_path / "b", manifest(), dict(reversed(weights().items())))
+
+    for name in (MANIFEST_FILE, WEIGHTS_FILE):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_saving_replaces_the_whole_directory(tmp_path: Path) -> None:
+    """Nothing of an earlier bundle stays, and no scratch remains beside it."""
+    save_bundle(tmp_path / "b", manifest(), weights(), extras={"hold_out.png": b"old"})
+    save_bundle(tmp_path / "b", manifest(), weights(seed=1))
+
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [MANIFEST_FILE, WEIGHTS_FILE]
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_directory_without_a_manifest_is_no_bundle(tmp_path: Path) -> None:
+    """The error says which file is missing and where bundles come from."""
+    with pytest.raises(BundleNotFoundError, match=r"manifest\.json is missing; .*neuroshard pretrain"):
+        load_bundle(tmp_path)
+
+
+def test_missing_weights_are_named(tmp_path: Path) -> None:
+    """A manifest alone is not enough."""
+    (saved_bundle(tmp_path / "b") / WEIGHTS_FILE).unlink()
+
+    with pytest.raises(BundleNotFoundError, match=r"weights\.safetensors: does not exist"):
+        load_bundle(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schema_version": "bundle-manifest/v2"}, "schema_version: is 'bundle-manifest/v2'"),
+        ({"feature_version": 99}, "feature_version is 99, this release computes features of version 1"),
+    ],
+)
+def test_a_bundle_of_another_version_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    """Schema and features must be this release's."""
+    changed_manifest(saved_bundle(tmp_path / "b"), **fields)
+
+    with pytest.raises(BundleVersionError, match=message):
+        load_bundle(tmp_path / "b")
+
+
+def test_features_of_other_names_are_refused(tmp_path: Path) -> None:
+    """A manifest whose networks read other inputs belongs to another release."""
+    path = saved_bundle(tmp_path / "b")
+    networks = json.loads((path / MANIFEST_FILE).read_text(encoding="utf-8"))["networks"]
+    networks[0]["features"][0] = "rows"
+    changed_manifest(path, networks=networks)
+
+    with pytest.raises(BundleVersionError, match="'compute' with 59 features"):
+        load_bundle(path)
+
+
+def test_a_broken_manifest_is_refused(tmp_path: Path) -> None:
+    """Truncated JSON is damage, not another version."""
+    file = saved_bundle(tmp_path / "b") / MANIFEST_FILE
+    file.write_text(file.read_text(encoding="utf-8")[:200], encoding="utf-8")
+
+    with pytest.raises(BundleDamagedError, match="not complete JSON"):
+        load_bundle(tmp_path / "b")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-10], lambda data: data + b"?", lambda _: b""])
+def test_changed_weights_are_noticed(tmp_path: Path, damage: Any) -> None:
+    """The file must have the manifest's hash."""
+    file = saved_bundle(tmp_path / "b") / WEIGHTS_FILE
+    file.write_bytes(damage(file.read_bytes()))
+
+    with pytest.raises(BundleDamagedError, match="the file was changed or cut off"):
+        load_bundle(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff" * 100, save_safetensors({"a": np.zeros(3, dtype=np.float32)})[:-4]],
+    ids=["empty", "garbage", "cut"],
+)
+def test_weights_that_are_no_safetensors_are_refused(tmp_path: Path, data: bytes) -> None:
+    """A hash that fits a broken file does not help."""
+    path = saved_bundle(tmp_path / "b")
+    (path / WEIGHTS_FILE).write_bytes(data)
+    changed_manifest(path, weights_sha256=hashlib.sha256(data).hexdigest())
+
+    with pytest.raises(BundleDamagedError, match="not a whole safetensors file"):
+        load_bundle(path)
+
+
+def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
+    """The array and both shapes are named."""
+    wrong = weights() | {"compute.head_out": np.ones((9, 2), dtype=np.float32)}
+    save_bundle(tmp_path / "b", manifest(), wrong)
+
+    with pytest.raises(BundleDamagedError, match=r"'head_in' as float32\[5, 8\], expected float32\[5, 20\]"):
+        load_bundle(tmp_path / "b")
+
+
+def test_costs_add_up_over_representations(tmp_path: Path) -> None:
+    """One sum of demands gives one pair of times; the order of the shards does not matter."""
+    bundle = load_bundle(saved_bundle(tmp_path / "b"))
+    shards = shard_arrays(
+        table_set(table("a"), table("b", embedding_dim=8)), global_batch_size=4096, optimizer=Optimizer.SGD
+    )
+    demands = bundle.represent(shards)
+
+    assert bundle.compute_ms(demands.sum(axis=0)).shape == (2,)
+    np.testing.assert_allclose(
+        bundle.compute_ms(demands.sum(axis=0)), bundle.compute_ms(demands[::-1].sum(axis=0)), rtol=1e-6
+    )
+
+
+def test_a_calibration_rescales_all_times(tmp_path: Path) -> None:
+    """Each network's time becomes factor * time ** exponent, with its own numbers."""
+    plain = load_bundle(saved_bundle(tmp_path / "plain"))
+    calibration = Calibration(
+        source="measured:Other",
+        num_records=8,
+        compute_scale=(0.5, 3.0),
+        forward_communication_scale=(1.0, 2.0),
+        backward_communication_scale=(2.0, 1.0),
+        mape_before=0.5,
+        mape_after=0.1,
+    )
+    save_bundle(tmp_path / "b", manifest().model_copy(update={"calibration": calibration}), weights())
+    bundle = load_bundle(tmp_path / "b")
+    sums = np.ones((4, 5), dtype=np.float32)
+    before, after = (
+        each.transfer_ms(
+            np.array([64.0, 100.0]),
+            mean_dim_sum=64.0,
+            topology=topology(),
+            batch_size_per_device=512,
+            bytes_per_element=4,
+        )
+        for each in (plain, bundle)
+    )
+
+    np.testing.assert_allclose(bundle.compute_ms(sums), 3 * np.sqrt(plain.compute_ms(sums)), rtol=1e-6)
+    np.testing.assert_allclose(after, np.stack((2 * before[:, 0], before[:, 1] ** 2), axis=1))
+
+
+def test_what_was_not_trained_for_is_named(tmp_path: Path) -> None:
+    """Each warning names the field; of several tables it names the one furthest outside."""
+    validity = {
+        "num_embeddings": Range(low=1, high=1e6),
+        "embedding_dim": Range(low=4, high=128),
+        "global_batch_size": Range(low=1, high=1e4),
+        "num_devices": Range(low=2, high=2),
+    }
+    bundle = load_bundle(saved_bundle(tmp_path / "b", validity=validity))
+    asked = request(table("small"), table("large", num_embeddings=2 * 10**6), table("largest", num_embeddings=10**9))
+    warnings = bundle.validity_warnings(asked)
+
+    assert len(warnings) == 3
+    assert warnings[0].startswith("tables[largest].num_embeddings: is 1e+09, outside 1 to 1e+06")
+    assert "1 more table" in warnings[0]
+    assert warnings[1].startswith("global_batch_size: is 32,768")
+    assert warnings[2].startswith("topology.num_devices: is 4")
+
+
+def test_a_request_within_the_ranges_gives_no_warning(tmp_path: Path) -> None:
+    """Quantities without a stated range are not judged."""
+    bundle = load_bundle(saved_bundle(tmp_path / "b", validity={"num_embeddings": Range(low=1, high=1e6)}))
+
+    assert bundle.validity_warnings(request()) == ()
+
+
+@pytest.mark.parametrize("device", bundled_names())
+def test_a_bundled_bundle_states_that_it_is_simulated(device: str) -> None:
+    """What comes with the planner loads, is accurate enough, and never passes for a measurement."""
+    stated = bundled_bundle(device).manifest
+
+    assert stated.source == f"simulated:{stated.device.product}"
+    assert stated.device.name == device
+    assert all(network.hold_out.mape <= 0.05 for network in stated.networks)
+    assert all(network.hold_out.kendall_tau >= 0.95 for network in stated.networks)
+
+
+def test_the_bundled_devices_are_these() -> None:
+    """Three presets have bundles; for others the error lists them."""
+    assert bundled_names() == ("a100-80gb", "h100-80gb", "h200-141gb")
+    with pytest.raises(BundleError, match="'tpu', only for: a100-80gb, h100-80gb, h200-141gb"):
+        bundled_bundle("tpu")
+
+
+def test_a_manifest_reads_back(tmp_path: Path) -> None:
+    """The file is an ordinary document of the schema."""
+    path = saved_bundle(tmp_path / "b")
+
+    assert BundleManifest.read(path / MANIFEST_FILE).name == "random"

@@ -1,0 +1,89 @@
+"""What bounds a plan and what could help."""
+
+from typing import Any
+
+import builders
+import pytest
+from exact_costs import ExactCosts
+from neuroshard_api.plan import BaselineCost, Plan
+from neuroshard_api.request import Algorithm, Constraints, PlanRequest
+from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
+from neuroshard_planner.planning import plan as search
+
+
+def explained(request: PlanRequest, **changes: Any) -> tuple[Plan, PlanExplanation]:
+    """Return a plan, with some fields changed, and its explanation."""
+    bundle = ExactCosts(request.topology.device)
+    plan = search(request, bundle=bundle).model_copy(update=changes)
+    return plan, explain_plan(plan, bundle=bundle)
+
+
+def request_of(**fields: Any) -> PlanRequest:
+    """Return six tables of which one has most lookups."""
+    members = [builders.table(f"t{index}", embedding_dim=64, pooling_factor=2.0) for index in range(5)]
+    return builders.request(*members, builders.table("hot", embedding_dim=64, pooling_factor=400.0), **fields)
+
+
+def test_the_terms_are_the_step() -> None:
+    """Four terms, largest first, that add up to the predicted step; each names its device."""
+    plan, found = explained(request_of())
+
+    assert sum(term.ms for term in found.terms) == pytest.approx(plan.predicted.total_ms, rel=1e-6)
+    assert sum(term.share for term in found.terms) == pytest.approx(1.0)
+    assert [term.ms for term in found.terms] == sorted((term.ms for term in found.terms), reverse=True)
+
+
+def test_the_gap_is_accounted_for() -> None:
+    """Its parts add up to the cost above the lower bound."""
+    plan, found = explained(request_of(algorithm=Algorithm.RANDOM))
+
+    assert sum(part.ms for part in found.gap_parts) == pytest.approx(plan.predicted.total_ms - plan.lower_bound_ms)
+    assert found.gap_parts[0].ms > 0
+
+
+def test_the_table_that_bounds_a_device_is_named_first() -> None:
+    """A table that may not be split and takes most of the step is named, and what holds it is said."""
+    _, found = explained(request_of(constraints=Constraints(max_shards_per_table=1)))
+
+    assert found.dominant_tables[0].name == "hot"
+    assert found.dominant_tables[0].share > 0.5
+    assert any("'hot' may not be split" in sentence for sentence in found.helps)
+
+
+def test_helps_come_with_numbers() -> None:
+    """Twice the nodes at the same global batch, and narrower pooled embeddings, are worked out."""
+    _, found = explained(request_of())
+
+    assert any(
+        sentence.startswith("twice the nodes (8 devices) with the same global batch") for sentence in found.helps
+    )
+    assert any(sentence.startswith("pooled embeddings in FP16 instead of FP32 would save") for sentence in found.helps)
+
+
+def test_a_nearly_full_device_is_said_to_limit() -> None:
+    """Memory that is almost used up leaves the search little freedom."""
+    entry = explained(request_of(num_devices=1))[0].memory[0]
+    shards = entry.weights_bytes + entry.optimizer_state_bytes + entry.activation_bytes + entry.input_bytes
+    limit = Constraints(max_memory_bytes_per_device=round(shards / 0.87))  # a tenth is reserve
+
+    _, found = explained(request_of(num_devices=1, constraints=limit))
+
+    assert found.memory_share > 0.95
+    assert "more memory would leave more freedom" in found.helps[-1]
+
+
+@pytest.mark.parametrize(
+    ("baseline_factor", "expected"),
+    [(2.0, "more than that error"), (1.02, "within that error"), (0.5, "is predicted to cost no more")],
+    ids=["clear gain", "small gain", "no gain"],
+)
+def test_trust_holds_the_gain_against_the_models_error(baseline_factor: float, expected: str) -> None:
+    """A gain below the hold-out error is not called one."""
+    plan, _ = explained(request_of())
+    baseline = BaselineCost(algorithm=Algorithm.DIM_GREEDY, total_ms=baseline_factor * plan.predicted.total_ms)
+    reference = plan.bundle.model_copy(update={"compute_mape": 0.05, "communication_mape": 0.05})
+
+    _, found = explained(request_of(), baselines=(baseline,), bundle=reference)
+
+    assert "hold-out error is 5.0%" in found.trust
+    assert expected in found.trust

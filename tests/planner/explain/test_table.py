@@ -1,0 +1,140 @@
+"""Why a table is where it is."""
+
+from typing import Any
+
+import builders
+import pytest
+from exact_costs import ExactCosts
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_planner.errors import PlanError, RequestError
+from neuroshard_planner.explain.table import explain_table
+from neuroshard_planner.planning import plan as search
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.problem import Placement, Problem
+
+
+def planned(request: PlanRequest) -> tuple[Plan, ExactCosts]:
+    """Return a plan and what it was made with."""
+    bundle = ExactCosts(request.topology.device)
+    return search(request, bundle=bundle), bundle
+
+
+def request_of(**fields: Any) -> PlanRequest:
+    """Return seven tables of rising load on three devices."""
+    members = [builders.table(f"t{index}", embedding_dim=64, pooling_factor=2.0 + 5 * index) for index in range(7)]
+    return builders.request(*members, num_devices=3, **fields)
+
+
+def test_a_move_costs_what_the_moved_plan_costs() -> None:
+    """Every move's number is the whole plan's cost with the table there, all others staying."""
+    plan, bundle = planned(request_of(constraints=Constraints(max_shards_per_table=1)))
+    problem = Problem(plan.request, bundle)
+    placement = placement_of(plan.tables, problem)
+
+    for unit, table in enumerate(plan.tables):
+        explained = explain_table(plan, table.name, bundle=bundle)
+
+        assert explained.plan_total_ms == pytest.approx(problem.total_ms([placement])[0], rel=1e-6)
+        assert len(explained.moves) == 2
+        for move in explained.moves:
+            devices = placement.devices.copy()
+            devices[unit] = move.devices[0]
+            moved = problem.total_ms([Placement(kinds=placement.kinds, devices=devices)])[0]
+            assert move.total_ms == pytest.approx(moved, rel=1e-5)
+            assert move.change == pytest.approx(moved / plan.predicted.total_ms - 1, abs=1e-5)
+
+
+def test_a_table_adds_less_than_it_costs_alone() -> None:
+    """Tables of a device share one fused kernel; alone, each would launch its own."""
+    plan, bundle = planned(request_of(constraints=Constraints(max_shards_per_table=1)))
+
+    for table in plan.tables:
+        (shard,) = explain_table(plan, table.name, bundle=bundle).shards
+        assert 0 < shard.adds_ms < shard.alone_ms
+
+
+def test_the_verdict_says_what_every_other_device_would_cost() -> None:
+    """The heaviest table of a plan without splits stays, and the sentence says by how much moving it would hurt."""
+    plan, bundle = planned(request_of(constraints=Constraints(max_shards_per_table=1)))
+    explained = explain_table(plan, "t6", bundle=bundle)
+    least = min(move.change for move in explained.moves if move.change is not None)
+
+    assert f"any other device would raise the step by at least {least:.1%}" in explained.verdict
+    assert explained.verdict.startswith(f"stays on device {explained.shards[0].device}: ")
+    assert [split.obstacle for split in explained.splits] == ["the constraints allow 1 shards"]
+
+
+def test_a_split_table_is_explained_with_one_shard_fewer_and_one_more() -> None:
+    """One heavy table over three devices: whole it would bound the step."""
+    request = builders.request(
+        builders.table("heavy", embedding_dim=256, pooling_factor=100.0), builders.table("light"), num_devices=3
+    )
+    plan, bundle = planned(request)
+
+    explained = explain_table(plan, "heavy", bundle=bundle)
+
+    assert [split.num_shards for split in explained.splits] == [len(explained.shards) - 1, len(explained.shards) + 1]
+    assert explained.splits[-1].obstacle == "only 3 devices may hold it"
+    assert all(move.change is not None and move.change > 0.5 for move in explained.moves)
+    assert explained.memory_bytes == sum(shard.memory_bytes for shard in explained.shards)
+
+
+def test_obstacles_and_constraints_are_named() -> None:
+    """A pinned table cannot move, a full device cannot take it, and the request's sentences are listed."""
+    request = builders.request(
+        builders.table("big", num_embeddings=200_000_000, embedding_dim=64),
+        builders.table("pinned", num_embeddings=150_000_000, embedding_dim=64),
+        num_devices=3,
+        constraints=Constraints(
+            max_shards_per_table=1, forbidden_devices=(2,), tables={"pinned": TableConstraints(devices=(0,))}
+        ),
+    )
+    plan, bundle = planned(request)
+
+    pinned = explain_table(plan, "pinned", bundle=bundle)
+    big = explain_table(plan, "big", bundle=bundle)
+
+    assert [move.obstacle for move in pinned.moves] == ["the constraints do not allow it there"] * 2
+    assert "constraints.tables.pinned.devices: only on device 0" in pinned.constraints
+    assert "constraints.forbidden_devices: not on device 2" in big.constraints
+    assert big.moves[0].obstacle is not None
+    assert "GiB of memory" in big.moves[0].obstacle
+    assert big.verdict.startswith("stays on device 1: nothing else is possible")
+
+
+def test_what_a_table_says_of_its_shards_stands_in_place_of_what_all_tables_are_told() -> None:
+    """A sentence that does not hold for the table would mislead."""
+    own = {"t3": TableConstraints(max_shards=2)}
+    plan, bundle = planned(request_of(constraints=Constraints(max_shards_per_table=1, tables=own)))
+
+    assert explain_table(plan, "t3", bundle=bundle).constraints == ("constraints.tables.t3.max_shards: at most 2",)
+    assert "constraints.max_shards_per_table: at most 1" in explain_table(plan, "t2", bundle=bundle).constraints
+
+
+def test_a_group_is_explained_as_one() -> None:
+    """A co-located table names the tables that go with it; it is never split."""
+    plan, bundle = planned(request_of(constraints=Constraints(colocate=(("t1", "t3"),))))
+
+    explained = explain_table(plan, "t3", bundle=bundle)
+
+    assert explained.together_with == ("t1",)
+    assert explained.shards[0].num_columns == 128
+    assert [split.obstacle for split in explained.splits] == ["a co-located group is never split"]
+
+
+def test_an_unknown_table_is_met_with_close_names() -> None:
+    """A misspelt name gets suggestions."""
+    plan, bundle = planned(request_of())
+
+    with pytest.raises(RequestError, match=r"there is no 't66' among the plan's 7 tables; did you mean 't6'"):
+        explain_table(plan, "t66", bundle=bundle)
+
+
+def test_another_bundle_is_refused() -> None:
+    """Numbers of two cost models must not be mixed."""
+    plan, bundle = planned(request_of())
+    other = plan.model_copy(update={"bundle": plan.bundle.model_copy(update={"weights_sha256": "1" * 64})})
+
+    with pytest.raises(PlanError, match="give the bundle of the plan"):
+        explain_table(other, "t0", bundle=bundle)

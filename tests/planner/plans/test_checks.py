@@ -1,0 +1,299 @@
+"""The plan's checks: nothing to say of what the search makes, exactly one sentence for each kind of damage."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import builders
+import pytest
+from exact_costs import ExactCosts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.plan import BaselineCost, Plan, Shard, ShardingType, TablePlacement
+from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
+from neuroshard_planner.errors import InfeasibleError, PlanError
+from neuroshard_planner.planning import plan as search
+from neuroshard_planner.plans.checks import plan_problems, require_sound
+from neuroshard_planner.plans.tables import tables_memory
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
+
+NUM_DEVICES = 4
+TABLES = tuple(
+    builders.table(name, num_embeddings=1000, embedding_dim=columns)
+    for name, columns in (("a", 64), ("b", 48), ("c", 32), ("d", 16))
+)
+
+
+@cache
+def sound_plan(algorithm: Algorithm = Algorithm.DIM_GREEDY) -> Plan:
+    """Return a plan of four whole tables, one on each device."""
+    request = builders.request(*TABLES, num_devices=NUM_DEVICES, algorithm=algorithm)
+    return search(request, bundle=ExactCosts(request.topology.device))
+
+
+def with_tables(plan: Plan, tables: Sequence[TablePlacement], request: PlanRequest | None = None) -> Plan:
+    """Return the plan with other tables (and another request), ledger and column sums brought up to date."""
+    request = request or plan.request
+    columns = [0] * NUM_DEVICES
+    for table in tables:
+        for shard in table.shards:
+            columns[shard.device] += shard.num_columns
+    devices = tuple(
+        cost.model_copy(update={"embedding_dim_sum": total})
+        for cost, total in zip(plan.predicted.devices, columns, strict=True)
+    )
+    return plan.model_copy(
+        update={
+            "tables": tuple(tables),
+            "request": request,
+            "memory": tables_memory(MemoryLedger(request), tables),
+            "predicted": plan.predicted.model_copy(update={"devices": devices}),
+        }
+    )
+
+
+def placed(name: str, *shards: tuple[int, int, int], kind: ShardingType = ShardingType.COLUMN_WISE) -> TablePlacement:
+    """Return a table of a thousand rows in shards (device, column offset, columns)."""
+    return TablePlacement(
+        name=name,
+        sharding_type=kind,
+        shards=tuple(
+            Shard(device=device, num_rows=1000, column_offset=offset, num_columns=columns)
+            for device, offset, columns in shards
+        ),
+    )
+
+
+def with_first(table: TablePlacement) -> Plan:
+    """Return the sound plan with its first table replaced and nothing else."""
+    plan = sound_plan()
+    return plan.model_copy(update={"tables": (table, *plan.tables[1:])})
+
+
+def constrained(constraints: Constraints, *first: tuple[int, int, int]) -> Plan:
+    """Return a plan under constraints it was not made for; table a is in these shards, or stays where it is."""
+    plan = sound_plan()
+    request = plan.request.model_copy(update={"constraints": constraints})
+    tables = plan.tables if not first else (placed("a", *first), *plan.tables[1:])
+    return with_tables(plan, tables, request)
+
+
+def changed(path: str, value: object) -> Plan:
+    """Return the sound plan with one value of its document replaced."""
+    return Plan.from_data(builders.data_with(sound_plan(), path, value))
+
+
+def device_of(name: str) -> int:
+    """Return where the sound plan has a table."""
+    return next(table.shards[0].device for table in sound_plan().tables if table.name == name)
+
+
+def overfull() -> Plan:
+    """Return a plan whose ledger is right, under a limit that it does not keep on any device but by a byte on one."""
+    plan = sound_plan()
+    peak = max(
+        entry.weights_bytes + entry.optimizer_state_bytes + entry.activation_bytes + entry.input_bytes
+        for entry in plan.memory
+    )
+    limit = Constraints(max_memory_bytes_per_device=peak - 1)
+    request = plan.request.model_copy(
+        update={"constraints": limit, "memory": plan.request.memory.model_copy(update={"reserve_fraction": 0.0})}
+    )
+    return with_tables(plan, plan.tables, request)
+
+
+DAMAGE: dict[str, tuple[Callable[[], Plan], str]] = {
+    "missing table": (lambda: sound_plan().model_copy(update={"tables": sound_plan().tables[1:]}), "tables: 'a'"),
+    "unknown table": (
+        lambda: sound_plan().model_copy(update={"tables": (*sound_plan().tables, placed("x", (0, 0, 4), (1, 4, 4)))}),
+        "tables[4].name: there is no table 'x'",
+    ),
+    "repeated table": (
+        lambda: sound_plan().model_copy(update={"tables": (*sound_plan().tables, sound_plan().tables[0])}),
+        "tables: 'a' stands in the plan 2 times",
+    ),
+    "other order": (
+        lambda: sound_plan().model_copy(update={"tables": sound_plan().tables[::-1]}),
+        "tables[0].name: is 'd', the request has 'a' there",
+    ),
+    "no such device": (
+        lambda: with_first(placed("a", (4, 0, 64), kind=ShardingType.TABLE_WISE)),
+        "tables[0].shards[0].device: device 4 does not exist",
+    ),
+    "overlap": (lambda: with_first(placed("a", (0, 0, 36), (1, 32, 32))), "tables[0].shards: shards 0 and 1 overlap"),
+    "gap": (lambda: with_first(placed("a", (0, 0, 28), (1, 32, 32))), "tables[0].shards: cover 60000 of 64000"),
+    "out of range": (lambda: with_first(placed("a", (0, 0, 32), (1, 32, 36))), "tables[0].shards[1]: reaches"),
+    "one shard is not column-wise": (
+        lambda: with_first(placed("a", (0, 0, 64))),
+        "tables[0].sharding_type: column_wise means",
+    ),
+    "two shards are not table-wise": (
+        lambda: with_first(placed("a", (0, 0, 32), (1, 32, 32), kind=ShardingType.TABLE_WISE)),
+        "tables[0].sharding_type: table_wise means one shard",
+    ),
+    "data-parallel on one device": (
+        lambda: with_first(placed("a", (0, 0, 64), kind=ShardingType.DATA_PARALLEL)),
+        "tables[0].sharding_type: data_parallel means the whole table on every device",
+    ),
+    "odd width": (
+        lambda: with_first(placed("a", (0, 0, 30), (1, 30, 34))),
+        "tables[0].shards[0].num_columns: must be a multiple of 4",
+    ),
+    "forbidden device": (
+        lambda: constrained(Constraints(forbidden_devices=(device_of("a"),))),
+        "tables[0].shards: 'a' is on devices",
+    ),
+    "device that is not allowed": (
+        lambda: constrained(Constraints(tables={"a": TableConstraints(devices=((device_of("a") + 1) % 4,))})),
+        "tables[0].shards: 'a' is on devices",
+    ),
+    "too many shards": (
+        lambda: constrained(Constraints(max_shards_per_table=2), (0, 0, 20), (1, 20, 20), (2, 40, 24)),
+        "tables[0].shards: 'a' has 3 shards, the constraints allow 2",
+    ),
+    "too many shards for what the table says itself": (
+        lambda: constrained(
+            Constraints(max_shards_per_table=3, tables={"a": TableConstraints(max_shards=2)}),
+            (0, 0, 20),
+            (1, 20, 20),
+            (2, 40, 24),
+        ),
+        "tables[0].shards: 'a' has 3 shards, the constraints allow 2",
+    ),
+    "too narrow": (
+        lambda: constrained(Constraints(min_shard_width=16), (0, 0, 12), (1, 12, 52)),
+        "tables[0].shards: 'a' has a shard of 12 columns",
+    ),
+    "not co-located": (
+        lambda: constrained(Constraints(colocate=(("a", "b"),))),
+        "tables[0].shards: 'a', 'b' must be whole on one device",
+    ),
+    "request against itself": (
+        lambda: constrained(Constraints(forbidden_devices=(9,))),
+        "request.constraints.forbidden_devices: device 9 does not exist",
+    ),
+    "ledger of another plan": (
+        lambda: changed("memory.0.weights_bytes", 1),
+        "memory[0].weights_bytes: is 1",
+    ),
+    "ledger of fewer devices": (
+        lambda: sound_plan().model_copy(update={"memory": sound_plan().memory[1:]}),
+        "memory: has 3 entries",
+    ),
+    "more than fits": (overfull, "memory["),
+    "costs of fewer devices": (
+        lambda: sound_plan().model_copy(
+            update={
+                "predicted": sound_plan().predicted.model_copy(update={"devices": sound_plan().predicted.devices[1:]})
+            }
+        ),
+        "predicted.devices: has 3 entries",
+    ),
+    "columns that are not there": (
+        lambda: changed("predicted.devices.0.embedding_dim_sum", 4096),
+        "predicted.devices[0].embedding_dim_sum: is 4096",
+    ),
+    "bound above the cost": (
+        lambda: changed("lower_bound_ms", 1e6),
+        "lower_bound_ms: is 1e+06, above the plan's own cost",
+    ),
+    "wrong gap": (lambda: changed("gap", 7.5), "gap: is 7.5"),
+    "another source": (lambda: changed("predicted.source", "measured:gpu"), "predicted.source: is 'measured:gpu'"),
+    "baseline without a result": (
+        lambda: sound_plan().model_copy(update={"baselines": (BaselineCost(algorithm=Algorithm.RANDOM),)}),
+        "baselines[0]: gives neither or both",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_each_kind_of_damage_is_one_problem(case: str) -> None:
+    """A damaged plan has exactly the expected sentence, which begins with the field's path."""
+    damaged, expected = DAMAGE[case]
+
+    problems = plan_problems(damaged())
+
+    assert len(problems) == 1
+    assert problems[0].startswith(expected)
+
+
+def test_a_total_that_no_device_takes_is_named() -> None:
+    """The total must be the slowest device's, and the gap follows the total: both are said."""
+    problems = plan_problems(changed("predicted.total_ms", 1e3))
+
+    assert [problem.split(":")[0] for problem in problems] == ["predicted.total_ms", "gap"]
+
+
+@pytest.mark.parametrize("algorithm", [each for each in Algorithm if each is not Algorithm.TORCHREC])
+def test_plans_of_every_algorithm_have_no_problems(algorithm: Algorithm) -> None:
+    """What the planner writes down matches its request."""
+    assert plan_problems(sound_plan(algorithm)) == []
+
+
+@given(
+    widths=st.lists(st.integers(1, 32).map(lambda quads: quads * 4), min_size=1, max_size=8),
+    rows=st.integers(1, 10**7),
+    memory_gib=st.integers(1, 8),
+    num_nodes=st.sampled_from([1, 2]),
+    max_shards=st.none() | st.integers(1, 4),
+    min_shard_width=st.sampled_from([4, 16]),
+    forbidden=st.sampled_from([(), (0,), (1, 2)]),
+    group_size=st.integers(0, 3),
+)
+@settings(max_examples=25)
+def test_every_plan_of_the_search_has_no_problems(
+    *,
+    widths: list[int],
+    rows: int,
+    memory_gib: int,
+    num_nodes: int,
+    max_shards: int | None,
+    min_shard_width: int,
+    forbidden: tuple[int, ...],
+    group_size: int,
+) -> None:
+    """Whatever the tables, the memory and the constraints, a plan keeps to them, or there is none."""
+    members = [
+        builders.table(f"t{index}", num_embeddings=rows, embedding_dim=width) for index, width in enumerate(widths)
+    ]
+    group = tuple(member.name for member in members[:group_size])
+    request = builders.request(
+        *members,
+        topology=builders.topology(NUM_DEVICES, num_nodes=num_nodes, memory_bytes=memory_gib * builders.GIB),
+        constraints=Constraints(
+            max_shards_per_table=max_shards,
+            min_shard_width=min_shard_width,
+            forbidden_devices=forbidden,
+            colocate=(group,) if group else (),
+        ),
+    )
+    try:
+        plan = search(request, bundle=ExactCosts(request.topology.device))
+    except InfeasibleError:
+        return
+
+    assert plan_problems(plan) == []
+
+
+def test_other_ways_of_sharding_are_checked_too() -> None:
+    """Row shards of one node, row shards of all, and copies everywhere pass where they are what they say."""
+
+    def rows(kind: ShardingType, devices: Sequence[int]) -> TablePlacement:
+        each = 1000 // len(devices)
+        return TablePlacement(
+            name="a",
+            sharding_type=kind,
+            shards=tuple(
+                Shard(device=device, row_offset=position * each, num_rows=each, num_columns=64)
+                for position, device in enumerate(devices)
+            ),
+        )
+
+    copies = placed("a", *((device, 0, 64) for device in range(4)), kind=ShardingType.DATA_PARALLEL)
+    for table in (rows(ShardingType.ROW_WISE, range(4)), rows(ShardingType.TABLE_ROW_WISE, (0, 1)), copies):
+        assert plan_problems(with_tables(sound_plan(), (table, *sound_plan().tables[1:]))) == []
+
+
+def test_a_damaged_plan_is_refused_with_its_first_problems() -> None:
+    """Whoever goes on with a plan gets an error that lists what is wrong."""
+    with pytest.raises(PlanError, match=r"does not match its request: gap: is 7\.5.*make it again"):
+        require_sound(changed("gap", 7.5))

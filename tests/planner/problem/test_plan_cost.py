@@ -1,0 +1,85 @@
+"""What a placement costs, device by device."""
+
+import numpy as np
+import pytest
+from builders import request, table, tables, topology
+from exact_costs import ExactCosts
+from neuroshard_planner.baselines.greedy import dim_greedy
+from neuroshard_planner.problem.plan_cost import device_columns, predicted_cost, simulated_cost, step_cost
+from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from searches import placed, problem_of
+
+
+def test_a_device_waits_for_the_slowest_forward_compute() -> None:
+    """The step is the slowest forward, the slowest backward and both all-to-alls."""
+    compute = np.array([[1.0, 5.0], [3.0, 2.0], [0.0, 0.0]])
+
+    found = step_cost(compute, np.array([8, 16, 0]), (0.5, 0.25), "simulated:test")
+
+    assert [device.wait_ms for device in found.devices] == [2.0, 0.0, 3.0]
+    assert [device.embedding_dim_sum for device in found.devices] == [8, 16, 0]
+    assert found.total_ms == 3.0 + 5.0 + 0.75
+    assert found.source == "simulated:test"
+
+
+def test_the_predicted_cost_is_the_searchs_objective() -> None:
+    """Spelled out per device it is the same number."""
+    problem = problem_of(request(table("a", embedding_dim=128, pooling_factor=30.0), *tables(3)))
+    placement = placed(problem, (0, 64, 0), (0, 64, 3), (1, 64, 1), (2, 64, 1), (3, 64, 2))
+
+    found = predicted_cost(problem, placement, "simulated:test")
+
+    assert found.total_ms == pytest.approx(problem.total_ms([placement])[0], rel=1e-9)
+    largest = max(
+        device.forward_compute_ms
+        + device.wait_ms
+        + device.forward_communication_ms
+        + device.backward_compute_ms
+        + device.backward_communication_ms
+        for device in found.devices
+    )
+    assert found.total_ms == pytest.approx(largest, rel=1e-9)
+
+
+def test_columns_are_summed_over_all_devices() -> None:
+    """Also over those without a shard."""
+    problem = problem_of(request(*tables(3)))
+
+    assert device_columns(problem, placed(problem, (0, 64, 2), (1, 64, 2), (2, 64, 0))).tolist() == [64, 0, 128, 0]
+
+
+def six_tables(num_nodes: int = 1) -> Problem:
+    """Return six tables of several widths on four devices."""
+    members = [table(f"t{index}", embedding_dim=16 * (index + 1), pooling_factor=index + 0.5) for index in range(6)]
+    asked = request(*members, topology=topology(4, num_nodes=num_nodes))
+    return Problem(asked, ExactCosts(asked.topology.device))
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2])
+def test_simulated_and_predicted_cost_agree_under_the_simulators_own_model(num_nodes: int) -> None:
+    """A cost model without error predicts what the simulator gives, device by device, waits included."""
+    problem = six_tables(num_nodes)
+    placement = dim_greedy(problem)
+
+    predicted = predicted_cost(problem, placement, "simulated:test")
+    simulated = simulated_cost(problem, placement)
+
+    assert simulated.source == "simulated:test-80gb"
+    assert simulated.total_ms == pytest.approx(predicted.total_ms, rel=2e-3)
+    for one, other in zip(simulated.devices, predicted.devices, strict=True):
+        assert one.model_dump() == pytest.approx(other.model_dump(), rel=2e-3, abs=1e-6)
+
+
+def test_column_shards_are_simulated_as_they_are_cut() -> None:
+    """Two halves on two devices cost more than half each: halving a width does not halve its time."""
+    problem = six_tables()
+    unit = problem.units[5]
+    halves = problem.kinds_of([5, 5], [ShardSize(unit.num_rows, unit.num_columns // 2)] * 2)
+
+    whole = simulated_cost(problem, Placement(kinds=problem.whole[[5]], devices=np.array([0])))
+    split = simulated_cost(problem, Placement(kinds=halves, devices=np.array([0, 1])))
+
+    assert [device.embedding_dim_sum for device in split.devices] == [48, 48, 0, 0]
+    assert whole.devices[0].backward_compute_ms / 2 < split.devices[0].backward_compute_ms
+    assert split.devices[0].backward_compute_ms < whole.devices[0].backward_compute_ms
+    assert split.devices[2].forward_compute_ms == 0.0

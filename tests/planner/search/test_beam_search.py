@@ -1,0 +1,125 @@
+"""The outer search over splits."""
+
+import numpy as np
+from builders import GIB, request, table, tables, topology
+from neuroshard_api.request import Constraints, PlanRequest, SearchSettings
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.search.beam_search import PATIENCE, SplitSearch
+from neuroshard_planner.search.sharding_options import OptionTable
+from searches import problem_of
+
+UNLIMITED = 10**9
+
+
+def search_of(asked: PlanRequest, *, work_budget: int = UNLIMITED) -> tuple[Problem, OptionTable, SplitSearch]:
+    """Return the search with loads that follow columns times pooling."""
+    problem = problem_of(asked)
+    options = OptionTable(problem)
+    loads = problem.kinds.representation.sum(axis=1).astype(np.float64)
+    return problem, options, SplitSearch(problem, options, loads=loads, work_budget=work_budget)
+
+
+def test_a_dominant_table_is_split() -> None:
+    """One hot wide table on four devices bounds every placement of whole tables."""
+    asked = request(table("hot", embedding_dim=256, pooling_factor=80.0), *tables(3))
+    _, options, search = search_of(asked)
+
+    best = search.run()[0]
+
+    assert options.count[best.state[0]] > 1
+
+
+def test_candidates_come_cheapest_first_and_are_distinct() -> None:
+    """At most twice as many as the beam is wide, each with the cost of its placement."""
+    asked = request(*tables(6, pooling_factor=20.0), search=SearchSettings(beam_width=4))
+    problem, _, search = search_of(asked)
+
+    found = search.run()
+
+    totals = [candidate.total_ms for candidate in found]
+    assert 1 <= len(found) <= 8
+    assert totals == sorted(totals)
+    assert len({candidate.state.tobytes() for candidate in found}) == len(found)
+    assert problem.total_ms([candidate.placement for candidate in found]).tolist() == totals
+
+
+def test_levels_end_at_their_limit() -> None:
+    """The request says how deep; 0 leaves the proposals."""
+    for max_levels in (0, 1):
+        asked = request(*tables(6, pooling_factor=20.0), search=SearchSettings(max_levels=max_levels))
+        _, _, search = search_of(asked)
+
+        search.run()
+
+        assert search.levels <= max_levels
+
+
+def test_levels_without_a_better_plan_end_the_search() -> None:
+    """Equal whole tables, one per device, leave nothing to split."""
+    _, options, search = search_of(request(*tables(4)))
+
+    best = search.run()[0]
+
+    assert search.levels <= PATIENCE
+    assert options.count[best.state].tolist() == [1] * 4
+
+
+def test_a_table_beyond_a_device_is_proposed_in_parts() -> None:
+    """The proposals include the fewest shards that fit the memory."""
+    asked = request(
+        table("big", num_embeddings=100_000_000, embedding_dim=128), topology=topology(4, memory_bytes=24 * GIB)
+    )
+    _, options, search = search_of(asked)
+
+    best = search.run()[0]
+
+    assert options.count[best.state[0]] >= 3
+
+
+def test_nothing_is_found_where_nothing_fits() -> None:
+    """The caller packs by memory, or says why nothing fits."""
+    _, _, search = search_of(request(table(num_embeddings=10**12)))
+
+    assert search.run() == []
+
+
+def test_an_exhausted_budget_still_tries_one_placement() -> None:
+    """There is a candidate, and no second lane is paid for."""
+    _, _, search = search_of(request(*tables(6)), work_budget=0)
+
+    found = search.run()
+
+    assert len(found) == 1
+    assert search.placements == 1
+
+
+def test_equal_seeds_shuffle_alike() -> None:
+    """Two searches of one request give the same placements."""
+    asked = request(*tables(7, pooling_factor=20.0), num_devices=2, search=SearchSettings(seed=5))
+
+    first, second = (search_of(asked)[2].run() for _ in range(2))
+
+    assert [each.placement.devices.tolist() for each in first] == [each.placement.devices.tolist() for each in second]
+
+
+def test_shuffled_orders_find_what_the_descending_order_misses() -> None:
+    """Loads 3, 3, 2, 2, 2 on two devices: descending gives 7, the optimum is 6."""
+    pooling = (30.0, 30.0, 20.0, 20.0, 20.0)
+    members = [table(f"t{index}", pooling_factor=each) for index, each in enumerate(pooling)]
+    whole = Constraints(max_shards_per_table=1)
+    problem, _, search = search_of(request(*members, num_devices=2, constraints=whole))
+
+    best = search.run()[0]
+
+    on_first = sum(pooling[problem.kinds.unit[kind]] for kind in best.placement.kinds[best.placement.devices == 0])
+    assert on_first == 60.0
+
+
+def test_several_bounding_devices_are_relieved_split_by_split() -> None:
+    """Two hot tables bound two devices: splitting one alone lowers no maximum, splitting both does."""
+    hot = [table(name, embedding_dim=128, pooling_factor=60.0) for name in ("a", "b")]
+    _, options, search = search_of(request(*hot, *tables(6), num_devices=8))
+
+    best = search.run()[0]
+
+    assert all(options.count[best.state[:2]] > 1)

@@ -1,0 +1,164 @@
+"""Greedy placement of lanes."""
+
+import random
+
+import numpy as np
+import pytest
+from builders import GIB, request, table, tables, topology
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, TableConstraints
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.search.greedy_placement import Lane, place, tangent
+from searches import problem_of, random_placement, search_requests, shards_of
+
+
+def lane_of(problem: Problem, *, dim_limit: float = np.inf, memory_price: float = 0.0) -> Lane:
+    """Return a lane of the whole tables."""
+    return Lane(kinds=problem.whole, dim_limit=dim_limit, memory_price=memory_price)
+
+
+def exact_memory(*sizes_gib: float, capacity_gib: float, num_devices: int) -> PlanRequest:
+    """Return a request of tables that need about these sizes, on devices that offer this capacity to them."""
+    members = [
+        table(f"t{index}", num_embeddings=int(size * GIB) // 260, embedding_dim=64)
+        for index, size in enumerate(sizes_gib)
+    ]
+    return request(
+        *members,
+        topology=topology(num_devices, memory_bytes=int(capacity_gib * GIB)),
+        batch_size_per_device=1,
+        memory=MemorySettings(reserve_fraction=0.0),
+    )
+
+
+def test_shards_go_in_descending_order_to_the_least_loaded_device() -> None:
+    """Loads 5, 4, 3, 3 on two devices come out as 5 + 3 and 4 + 3."""
+    problem = problem_of(request(*tables(4), num_devices=2))
+    loads = np.array([3.0, 5.0, 4.0, 3.0])
+
+    (placement,) = place(problem, [lane_of(problem)], loads)
+
+    assert placement is not None
+    assert shards_of(problem, placement) == [(0, 64, 1), (1, 64, 0), (2, 64, 1), (3, 64, 0)]
+
+
+def test_a_shuffle_changes_the_order_and_nothing_else() -> None:
+    """The lightest shard goes first; loads are added as they are."""
+    problem = problem_of(request(*tables(3), num_devices=2))
+    shuffled = Lane(kinds=problem.whole, dim_limit=np.inf, memory_price=0.0, shuffle=np.array([1.0, 1.0, 100.0]))
+
+    (placement,) = place(problem, [shuffled], np.array([3.0, 2.0, 1.0]))
+
+    assert placement is not None
+    assert shards_of(problem, placement) == [(0, 64, 1), (1, 64, 0), (2, 64, 0)]
+
+
+def test_a_device_above_the_dimension_limit_is_avoided() -> None:
+    """Load alone would put the wide table's neighbour beside it."""
+    problem = problem_of(request(table("wide", embedding_dim=256), table("a"), table("b"), num_devices=2))
+    loads = np.array([1.0, 3.0, 1.0])
+
+    free, limited = place(problem, [lane_of(problem), lane_of(problem, dim_limit=256.0)], loads)
+
+    assert free is not None
+    assert limited is not None
+    assert shards_of(problem, free) == [(0, 256, 1), (1, 64, 0), (2, 64, 1)]
+    assert shards_of(problem, limited) == [(0, 256, 1), (1, 64, 0), (2, 64, 0)]
+
+
+def test_the_dimension_limit_yields_to_memory() -> None:
+    """Where only the wide device has memory left, the shard goes there."""
+    problem = problem_of(exact_memory(6.0, 2.0, 3.0, capacity_gib=7.0, num_devices=2))
+    loads = np.array([3.0, 2.0, 1.0])
+
+    (placement,) = place(problem, [lane_of(problem, dim_limit=64.0)], loads)
+
+    assert placement is not None
+    assert shards_of(problem, placement) == [(0, 64, 0), (1, 64, 1), (2, 64, 1)]
+
+
+def test_a_price_on_memory_places_big_tables_first() -> None:
+    """By load alone small tables fill both devices and the big cold one finds no room."""
+    problem = problem_of(exact_memory(6.0, 2.0, 2.0, capacity_gib=7.0, num_devices=2))
+    loads = np.array([1.0, 5.0, 5.0])
+
+    by_load, by_memory = place(problem, [lane_of(problem), lane_of(problem, memory_price=8.0)], loads)
+
+    assert by_load is None
+    assert by_memory is not None
+    assert shards_of(problem, by_memory) == [(0, 64, 0), (1, 64, 1), (2, 64, 1)]
+
+
+def test_a_device_is_filled_to_the_last_byte_and_not_beyond() -> None:
+    """Memory is a hard limit."""
+    asked = exact_memory(2.0, 2.0, capacity_gib=10.0, num_devices=1)
+    exact = int(problem_of(asked).kinds.memory_bytes.sum())
+    problems = [
+        problem_of(asked.model_copy(update={"constraints": Constraints(max_memory_bytes_per_device=limit)}))
+        for limit in (exact, exact - 1)
+    ]
+
+    fits, too_much = (place(each, [lane_of(each)], np.ones(len(each.kinds)))[0] for each in problems)
+
+    assert fits is not None
+    assert too_much is None
+
+
+def test_tables_go_only_where_they_may() -> None:
+    """Pinned and forbidden devices hold for every lane."""
+    constraints = Constraints(forbidden_devices=(0,), tables={"t2": TableConstraints(devices=(3,))})
+    problem = problem_of(request(*tables(6), constraints=constraints))
+
+    for placement in place(problem, [lane_of(problem), lane_of(problem, dim_limit=1.0, memory_price=1.0)], np.ones(6)):
+        assert placement is not None
+        devices = {unit: device for unit, _, device in shards_of(problem, placement)}
+        assert 0 not in devices.values()
+        assert devices[2] == 3
+
+
+@settings(max_examples=40)
+@given(asked=search_requests(), seed=st.integers(0, 99))
+def test_lanes_do_not_touch_each_other(asked: PlanRequest, seed: int) -> None:
+    """Placing lanes together, padded to the longest, equals placing each alone."""
+    problem = problem_of(asked)
+    if problem.memory.shard_capacity_bytes <= 0:
+        return
+    generator = random.Random(seed)  # noqa: S311 - no secret
+    lanes = [
+        Lane(
+            kinds=random_placement(problem, generator).kinds,
+            dim_limit=generator.choice([10.0, 100.0, np.inf]),
+            memory_price=generator.choice([0.0, 1.0]),
+        )
+        for _ in range(3)
+    ]
+    loads = np.random.default_rng(seed).random(len(problem.kinds)) + 0.01
+
+    together = place(problem, lanes, loads)
+
+    for lane, found in zip(lanes, together, strict=True):
+        (alone,) = place(problem, [lane], loads)
+        assert (found is None) == (alone is None)
+        if found is not None and alone is not None:
+            assert shards_of(problem, found) == shards_of(problem, alone)
+
+
+def test_placing_counts_its_look_ups() -> None:
+    """Lanes times shards of the longest times devices."""
+    problem = problem_of(request())
+
+    place(problem, [lane_of(problem)] * 3, np.ones(4))
+
+    assert problem.lookups == 3 * 4 * 4
+
+
+def test_the_tangent_predicts_a_small_change() -> None:
+    """Adding a hundredth of a shard costs the slopes times its representation."""
+    problem = problem_of(request(*tables(4, pooling_factor=50.0)))
+    sums = problem.kinds.representation[problem.whole].sum(axis=0)
+    small = 0.05 * problem.kinds.representation[0]
+
+    added = problem.compute_ms(np.stack([sums, sums + small])).astype(np.float64)
+
+    assert small @ tangent(problem, sums) == pytest.approx(added[1] - added[0], rel=0.05)

@@ -1,0 +1,214 @@
+"""Local search: every kind of step where it is the best one, and what no step may do."""
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+from builders import request, table, tables, topology
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.local_search import LocalSearch, State, merged
+from searches import MIB, kicks, placed, problem_of, random_placement, search_requests, shards_of
+
+UNLIMITED = 10**9
+WHOLE = Constraints(max_shards_per_table=1)
+
+
+def local_search(problem: Problem, *, work_budget: int = UNLIMITED) -> LocalSearch:
+    """Return a local search with the slopes that the planner would use."""
+    sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
+    return LocalSearch(problem, slopes=tangent(problem, sums), work_budget=work_budget)
+
+
+def improved(problem: Problem, *shards: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+    """Return the shards of the improved placement."""
+    return shards_of(problem, local_search(problem).improve(placed(problem, *shards)))
+
+
+def fits(problem: Problem, placement: Placement) -> bool:
+    """Return whether no device holds more than its memory."""
+    used = np.zeros(problem.num_devices, dtype=np.int64)
+    np.add.at(used, placement.devices, problem.kinds.memory_bytes[placement.kinds])
+    return bool((used <= problem.memory.shard_capacity_bytes).all())
+
+
+def test_a_shard_moves_to_an_empty_device() -> None:
+    """Two equal tables on one of two devices become one on each."""
+    problem = problem_of(request(*tables(2, pooling_factor=20.0), num_devices=2, constraints=WHOLE))
+
+    found = improved(problem, (0, 64, 0), (1, 64, 0))
+
+    assert sorted(device for _, _, device in found) == [0, 1]
+
+
+def test_shards_are_swapped_where_no_move_helps() -> None:
+    """Poolings 50 + 50 against 40 + 10 become 50 + 40 against 50 + 10, or better still."""
+    members = [table(f"t{index}", pooling_factor=pooling) for index, pooling in enumerate((50.0, 50.0, 40.0, 10.0))]
+    problem = problem_of(request(*members, num_devices=2, constraints=WHOLE))
+    start = placed(problem, (0, 64, 0), (1, 64, 0), (2, 64, 1), (3, 64, 1))
+
+    found = local_search(problem).improve(start)
+
+    everything = [
+        placed(problem, *((unit, 64, device) for unit, device in enumerate(each))) for each in product((0, 1), repeat=4)
+    ]
+    best = problem.total_ms(everything).min()
+    assert problem.total_ms([found])[0] == pytest.approx(best, rel=1e-4)
+    assert problem.total_ms([start])[0] > best * 1.02
+    on_first = [device == found.devices[0] for device in found.devices]
+    assert sum(on_first) == 2
+
+
+def test_a_dominant_table_is_split_over_the_devices() -> None:
+    """One wide hot table leaves the other device idle until it is cut."""
+    problem = problem_of(request(table(embedding_dim=256, pooling_factor=60.0), num_devices=2))
+
+    found = improved(problem, (0, 256, 0))
+
+    assert sorted((columns, device) for _, columns, device in found) == [(128, 0), (128, 1)]
+
+
+def test_split_columns_come_together_again() -> None:
+    """Half a table leaves the loaded device and joins its other half."""
+    problem = problem_of(request(*tables(2, embedding_dim=128, pooling_factor=20.0), num_devices=2))
+
+    found = improved(problem, (0, 64, 0), (0, 64, 1), (1, 128, 0))
+
+    assert found == [(0, 128, 1), (1, 128, 0)]
+
+
+def test_shards_of_a_table_on_one_device_are_merged_first() -> None:
+    """Columns are kept, and rows stay the table's."""
+    problem = problem_of(request(table(embedding_dim=128), table("b"), num_devices=2))
+    start = placed(problem, (0, 32, 0), (0, 40, 1), (0, 56, 0), (1, 64, 1))
+
+    found = merged(problem, start)
+
+    assert shards_of(problem, found) == [(0, 40, 1), (0, 88, 0), (1, 64, 1)]
+    assert problem.kinds.num_rows[found.kinds].tolist() == [1_000_000] * 3
+    assert merged(problem, found) is found
+
+
+@settings(max_examples=50)
+@given(asked=search_requests(), seed=st.integers(0, 9999))
+def test_merging_keeps_every_tables_columns_on_every_device(asked: PlanRequest, seed: int) -> None:
+    """Only the number of shards falls."""
+    problem = problem_of(asked)
+    start = random_placement(problem, random.Random(seed))  # noqa: S311 - no secret
+    start = Placement(kinds=start.kinds, devices=start.devices // 2)
+
+    found = merged(problem, start)
+
+    def columns(placement: Placement) -> dict[tuple[int, int], int]:
+        sums: dict[tuple[int, int], int] = {}
+        for unit, width, device in shards_of(problem, placement):
+            sums[unit, device] = sums.get((unit, device), 0) + width
+        return sums
+
+    assert columns(found) == columns(start)
+    assert len(found.kinds) == len(columns(start))
+
+
+@settings(max_examples=60)
+@given(asked=search_requests(), seed=st.integers(0, 9999), budget=st.sampled_from([1, 30, 2000]))
+def test_improving_never_costs_more_and_never_leaves_the_memory(asked: PlanRequest, seed: int, budget: int) -> None:
+    """Whatever the start and the budget; a kick in between keeps the memory and the tables too."""
+    problem = problem_of(asked)
+    start = merged(problem, random_placement(problem, random.Random(seed)))  # noqa: S311 - no secret
+    assume(fits(problem, start))
+    search = local_search(problem, work_budget=problem.work + budget)
+
+    found = search.improve(start)
+    kicked = kicks(problem, seed).kicked(found)
+
+    before, after = problem.total_ms([start, found])
+    assert after <= before * (1 + 1e-5)
+    for placement in (found, kicked):
+        assert fits(problem, placement)
+        for index, unit in enumerate(problem.units):
+            own = placement.kinds[problem.kinds.unit[placement.kinds] == index]
+            devices = placement.devices[problem.kinds.unit[placement.kinds] == index]
+            assert problem.kinds.num_columns[own].sum() == unit.num_columns
+            assert len(own) <= unit.max_shards
+            assert problem.kinds.num_columns[own].min() >= unit.min_shard_width
+            assert len(np.unique(devices)) == len(devices)
+            assert problem.allowed is None or problem.allowed[index, devices].all()
+
+
+def test_a_step_that_does_not_fit_is_not_taken() -> None:
+    """The idle device has no room for either table, nor for a part that would help enough to be worth a shard."""
+    members = tables(2, pooling_factor=20.0, num_embeddings=1_000_000)
+    problem = problem_of(
+        request(
+            *members,
+            table("filler", num_embeddings=2_000_000),
+            num_devices=2,
+            constraints=WHOLE,
+            topology=topology(2, memory_bytes=700 * MIB),
+            batch_size_per_device=1,
+        )
+    )
+    start = placed(problem, (0, 64, 0), (1, 64, 0), (2, 64, 1))
+    assert fits(problem, start)
+
+    found = local_search(problem).improve(start)
+
+    assert shards_of(problem, found) == shards_of(problem, start)
+
+
+def test_one_device_is_left_alone() -> None:
+    """There is nowhere to go."""
+    problem = problem_of(request(*tables(3), num_devices=1))
+
+    assert improved(problem, (0, 64, 0), (1, 64, 0), (2, 64, 0)) == [(0, 64, 0), (1, 64, 0), (2, 64, 0)]
+
+
+def test_pinned_tables_are_left_alone() -> None:
+    """However uneven the devices are."""
+    constraints = Constraints(tables={f"t{index}": TableConstraints(devices=(0,)) for index in range(4)})
+    problem = problem_of(request(*tables(4, pooling_factor=20.0), constraints=constraints))
+    start = [(unit, 64, 0) for unit in range(4)]
+
+    assert improved(problem, *start) == start
+
+
+def test_an_exhausted_budget_takes_no_step() -> None:
+    """The placement comes back as it went in."""
+    problem = problem_of(request(*tables(2, pooling_factor=20.0), num_devices=2))
+    search = local_search(problem, work_budget=0)
+
+    found = search.improve(placed(problem, (0, 64, 0), (1, 64, 0)))
+
+    assert shards_of(problem, found) == [(0, 64, 0), (1, 64, 0)]
+    assert search.improvements == 0
+
+
+def test_the_budget_is_exceeded_by_one_step_at_most() -> None:
+    """A step judges a bounded number of candidates for each bounding device."""
+    members = [table(f"t{index}", pooling_factor=1.0 + index) for index in range(40)]
+    problem = problem_of(request(*members))
+    start = placed(problem, *((unit, 64, 0) for unit in range(40)))
+    search = local_search(problem, work_budget=problem.work + 100)
+    before = problem.work
+
+    search.improve(start)
+
+    most_per_step = 4 * 2 * 2 * 32 + 2  # bounding devices, whole steps and splits, two devices, candidates judged
+    assert before + 100 <= problem.work <= before + 100 + most_per_step
+
+
+def test_a_state_kept_up_to_date_equals_one_made_anew() -> None:
+    """Sums and levels after many steps carry no rounding of what has left."""
+    members = [table(f"t{index}", pooling_factor=0.01 * 3.0**index) for index in range(9)]
+    problem = problem_of(request(*members, num_devices=3))
+    search = local_search(problem)
+
+    found = search.improve(placed(problem, *((unit, 64, 0) for unit in range(9))))
+
+    assert search.improvements > 1
+    state = State(problem, found)
+    assert state.total_ms == pytest.approx(problem.total_ms([found])[0], rel=1e-6)

@@ -1,0 +1,91 @@
+"""Sharding options: the ways a unit may be cut."""
+
+import numpy as np
+import pytest
+from builders import request, table, tables
+from hypothesis import given
+from hypothesis import strategies as st
+from neuroshard_api.plan import ShardingType
+from neuroshard_api.request import Constraints
+from neuroshard_planner.problem.units import resolve_units
+from neuroshard_planner.search.sharding_options import OptionTable, column_wise, even_widths, table_wise
+from searches import problem_of
+
+
+@pytest.mark.parametrize(
+    ("num_columns", "count", "expected"),
+    [
+        (128, 3, (44, 44, 40)),
+        (128, 1, (128,)),
+        (36, 9, (4,) * 9),
+        (12, 2, (8, 4)),
+        (8192, 3, (2732, 2732, 2728)),
+    ],
+)
+def test_even_widths_of_some_tables(num_columns: int, count: int, expected: tuple[int, ...]) -> None:
+    """Widest first, in whole vectors of four."""
+    assert even_widths(num_columns, count) == expected
+
+
+@given(quads=st.integers(1, 2048), data=st.data())
+def test_even_widths_cover_the_table_in_vectors_of_four(quads: int, data: st.DataObject) -> None:
+    """They add up, fall, and differ by at most one vector."""
+    count = data.draw(st.integers(1, quads))
+
+    widths = even_widths(4 * quads, count)
+
+    assert len(widths) == count
+    assert sum(widths) == 4 * quads
+    assert all(width % 4 == 0 and width > 0 for width in widths)
+    assert list(widths) == sorted(widths, reverse=True)
+    assert widths[0] - widths[-1] <= 4
+
+
+@pytest.mark.parametrize(
+    ("embedding_dim", "constraints", "num_devices", "expected"),
+    [
+        pytest.param(128, Constraints(), 4, [2, 3, 4, 6, 8], id="twice the devices"),
+        pytest.param(128, Constraints(), 64, [2, 3, 4, 6, 8, 12, 16, 24, 32], id="down to four columns"),
+        pytest.param(128, Constraints(max_shards_per_table=5), 64, [2, 3, 4], id="most shards"),
+        pytest.param(128, Constraints(min_shard_width=36), 64, [2, 3], id="least width of the narrowest"),
+        pytest.param(12, Constraints(), 64, [2, 3], id="width 12"),
+        pytest.param(4, Constraints(), 64, [], id="width 4"),
+        pytest.param(128, Constraints(), 1, [2], id="one device"),
+        pytest.param(128, Constraints(max_shards_per_table=1), 8, [], id="whole"),
+    ],
+)
+def test_column_splits_grow_by_a_third_to_a_half(
+    embedding_dim: int, constraints: Constraints, num_devices: int, expected: list[int]
+) -> None:
+    """Within the most shards, the least width and twice the devices."""
+    (unit,) = resolve_units(request(table(embedding_dim=embedding_dim), constraints=constraints))
+
+    options = list(column_wise(unit, num_devices))
+
+    assert [len(option.shards) for option in options] == expected
+    assert all(option.sharding_type is ShardingType.COLUMN_WISE for option in options)
+    assert all(sum(shard.num_columns for shard in option.shards) == embedding_dim for option in options)
+
+
+def test_a_group_has_one_option() -> None:
+    """It is placed whole."""
+    (unit,) = resolve_units(request(*tables(3, colocation_group="g")))
+
+    assert list(column_wise(unit, 8)) == []
+    assert [option.shards for option in table_wise(unit, 8)] == [((3_000_000, 192),)]
+
+
+def test_the_table_of_options_finds_the_shards_of_a_state() -> None:
+    """A state takes one option per unit; its shards follow in the units' order, the largest first."""
+    problem = problem_of(
+        request(table("a", embedding_dim=12), table("b", embedding_dim=4), table("c", embedding_dim=20))
+    )
+    options = OptionTable(problem)
+    kinds = problem.kinds
+
+    assert options.count.tolist() == [1, 2, 3, 1, 1, 2, 3, 4]
+    assert (options.first.tolist(), options.last.tolist()) == ([0, 3, 4], [2, 3, 7])
+    state = np.array([1, 3, 6])
+    assert kinds.num_columns[options.shards(state)].tolist() == [8, 4, 4, 8, 8, 4]
+    assert kinds.unit[options.shards(state)].tolist() == [0, 0, 1, 2, 2, 2]
+    assert kinds.num_columns[options.largest(state)].tolist() == [8, 4, 8]

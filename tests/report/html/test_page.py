@@ -1,0 +1,139 @@
+import re
+from html.parser import HTMLParser
+
+import pytest
+from builders import device_type, table
+from neuroshard_api.plan import BaselineCost, Plan
+from neuroshard_api.request import Algorithm
+from neuroshard_report.html.page import render_html
+from plan_builders import plan_of, random_tables
+
+HOSTILE = '<script>alert("x")</script>'
+VOID = {"meta", "input", "br", "path"}
+
+
+class _Structure(HTMLParser):
+    """Opens and closes elements as a browser does, and notes what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.scripts = 0
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element's id and whatever it would load."""
+        self.scripts += tag == "script"
+        named = dict(attrs)
+        self.ids += [found] if (found := named.get("id")) else []
+        self.links += [found for name in ("src", "href") if (found := named.get(name))]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the innermost element, which must be of this kind."""
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def _structure(page: str) -> _Structure:
+    structure = _Structure()
+    structure.feed(page)
+    structure.close()
+    assert structure.open == []
+    return structure
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Return a plan of 26 tables on 8 devices."""
+    return plan_of(warnings=("tables[3].pooling_factor is outside the trained range",))
+
+
+def test_every_section_is_there(plan: Plan) -> None:
+    """Headline, time, memory, map, split tables, baselines, ledger, tables, settings, use and warnings."""
+    ids = _structure(render_html(plan)).ids
+
+    sections = ["warnings", "time", "memory", "map", "split", "baselines", "ledger", "tables", "settings", "use"]
+    assert [found for found in ids if found in sections] == sections
+
+
+def test_nothing_is_loaded_from_elsewhere(plan: Plan) -> None:
+    """The file works without a network: the only links point into the page."""
+    page = render_html(plan)
+
+    assert all(link.startswith("#") for link in _structure(page).links)
+    assert not re.search(r"https?://|@import|url\(", page)
+
+
+def test_simulated_numbers_are_called_simulated(plan: Plan) -> None:
+    """A reader must not take the simulator's times for measured ones."""
+    page = render_html(plan)
+
+    assert "<strong>simulated</strong>" in page
+    assert "None was measured on a device" in page
+
+
+def test_a_measured_source_is_named_and_not_called_simulated(plan: Plan) -> None:
+    """Measured bundles show the device they were measured on."""
+    source = "measured:Test Device 80GB"
+    measured = plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"source": source})})
+    page = render_html(measured)
+
+    assert "<strong>measured</strong>" in page
+    assert "None was measured on a device" not in page
+
+
+def test_names_and_sentences_are_escaped() -> None:
+    """Markup in a set's name, a product, a warning or a problem stays text."""
+    plan = plan_of(
+        name=HOSTILE, warnings=(HOSTILE,), baselines=(BaselineCost(algorithm=Algorithm.RANDOM, problem=HOSTILE),)
+    )
+    topology = plan.request.topology.model_copy(update={"device": device_type(product=HOSTILE)})
+    tables = plan.request.tables.model_copy(update={"description": HOSTILE})
+    request = plan.request.model_copy(update={"topology": topology, "tables": tables})
+    page = render_html(plan.model_copy(update={"request": request}))
+
+    assert HOSTILE not in page
+    assert _structure(page).scripts == _structure(render_html(plan_of())).scripts
+
+
+def test_equal_plans_give_equal_reports(plan: Plan) -> None:
+    """No clock, no random order."""
+    assert render_html(plan) == render_html(Plan.from_json(plan.to_json()))
+
+
+def test_one_table_on_one_device_has_a_report() -> None:
+    """The smallest plan: nothing split, nothing compared, no spread."""
+    page = render_html(plan_of(table("only"), num_devices=1, split_every=0, baselines=()))
+
+    _structure(page)
+    assert "No table is cut" in page
+    assert "no baseline was asked for" in page
+
+
+def test_a_plan_without_any_cost_has_a_report() -> None:
+    """All times zero: no division by the total."""
+    plan = plan_of(table("only"), num_devices=2)
+    free = plan.predicted.devices[0].model_copy(
+        update={name: 0.0 for name in type(plan.predicted.devices[0]).model_fields if name.endswith("_ms")}
+    )
+    predicted = plan.predicted.model_copy(update={"total_ms": 0.0, "devices": (free, free)})
+    page = render_html(
+        plan.model_copy(update={"predicted": predicted, "lower_bound_ms": 0.0, "gap": 0.0, "baselines": ()})
+    )
+
+    assert "No device has any predicted cost" in page
+
+
+@pytest.mark.parametrize(
+    ("num_tables", "num_devices", "megabytes"), [(600, 64, 0.5), (5000, 256, 2.0), (12_000, 1024, 3.0)]
+)
+def test_large_plans_stay_small_files(num_tables: int, num_devices: int, megabytes: float) -> None:
+    """Many devices become a strip, extremes and quantiles; of very many tables the most read are listed."""
+    page = render_html(plan_of(*random_tables(num_tables), num_devices=num_devices, num_nodes=num_devices // 8))
+
+    assert len(page.encode()) < megabytes * 1e6
+    assert page.count('<tr><th scope="row">table_') <= 5500
+    assert f"device {num_devices - 1}" in page

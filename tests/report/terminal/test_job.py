@@ -1,0 +1,50 @@
+"""A job's status as text."""
+
+from pathlib import Path
+
+import builders
+import pytest
+from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_cli.output import print_text
+from neuroshard_report.terminal.job import render_job
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "first-job.md"
+T0, T1, T2 = (f"2026-11-21T10:0{minutes}Z" for minutes in ("0:00", "2:03", "2:10"))
+STATUS = {
+    "stage": "Running",
+    "reason": "AllWorkersReady",
+    "message": "2 of 2 workers are ready",
+    "stages": [
+        {"name": "Profiling", "state": "Succeeded", "attempts": 1, "startTime": T0, "completionTime": T1},
+        {"name": "Planning", "state": "Succeeded", "attempts": 1, "startTime": T1, "completionTime": T2},
+        {"name": "Running", "state": "Active", "attempts": 1, "startTime": T2},
+    ],
+    "plan": {"configMapRef": {"name": "smallest-plan-1f2e3d"}, "algorithm": "neuroshard", "worldSize": 2},
+    "cost": {
+        "predicted": {
+            "totalMicroseconds": 41200,
+            "computeMicroseconds": 22100,
+            "forwardCommunicationMicroseconds": 9000,
+            "backwardCommunicationMicroseconds": 10100,
+            "source": "simulated:NVIDIA-H100-80GB-HBM3",
+        },
+        "baseline": {"algorithm": "size_lookup_greedy", "totalMicroseconds": 50300},
+        "measured": {
+            "totalMicroseconds": 89900,
+            "computeMicroseconds": 62100,
+            "forwardCommunicationMicroseconds": 14000,
+            "backwardCommunicationMicroseconds": 13800,
+            "source": "cpu:Intel(R) Xeon(R) Processor",
+        },
+        "errorPercent": 118,
+    },
+    "trainerStatus": {"progressPercentage": 45, "metrics": [{"name": "auc", "value": "0.71"}]},
+}
+
+
+def test_the_guide_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """To the letter."""
+    print_text(render_job(DLRMTrainingJob.from_data(builders.job_data("smallest") | {"status": STATUS})))
+
+    printed = "".join(f"    {line}\n" if line else "\n" for line in capsys.readouterr().out.splitlines())
+    assert printed in GUIDE.read_text(encoding="utf-8")

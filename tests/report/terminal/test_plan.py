@@ -1,0 +1,54 @@
+import re
+
+from neuroshard_api.plan import Plan
+from neuroshard_report.terminal.plan import render_plan
+from plan_builders import plan_of, random_tables
+from rich.console import Console
+
+
+def _shown(plan: Plan, *, width: int = 200, is_terminal: bool = False) -> str:
+    console = Console(width=width, force_terminal=is_terminal, markup=False, highlight=False, color_system=None)
+    with console.capture() as capture:
+        console.print(render_plan(plan))
+    return capture.get()
+
+
+def test_the_summary_says_what_a_plan_is_worth() -> None:
+    """Predicted time, source, gain and distance to the bound stand in the first lines."""
+    text = _shown(plan_of())
+
+    assert "source     simulated:Test Device 80GB; nothing was measured on a device" in text
+    assert "15.3 % faster than lookup_greedy" in text
+    assert "7.5 % above the lower bound" in text
+
+
+def test_a_pipe_sees_no_box_art_and_no_colour() -> None:
+    """Lines are one row each of words and numbers."""
+    assert re.search(r"[^\x00-\x7f]", _shown(plan_of())) is None
+
+
+def test_a_terminal_of_eighty_columns_keeps_every_number() -> None:
+    """Nothing is cut off with an ellipsis and no line is wider than the terminal."""
+    lines = _shown(plan_of(), width=80, is_terminal=True).splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+
+
+def test_every_device_has_a_bar_on_a_terminal() -> None:
+    """Backward compute, the largest term, is drawn for each of eight devices, and once in the legend."""
+    assert sum("█" in line for line in _shown(plan_of(), width=140, is_terminal=True).splitlines()) == 9
+
+
+def test_many_devices_are_shown_as_quantiles_and_extremes() -> None:
+    """A thousand devices must not scroll past: four slowest, four fastest, and the spread of every term."""
+    text = _shown(plan_of(*random_tables(3000), num_devices=1024, num_nodes=128))
+
+    assert "over the devices" in text
+    assert "..." in text
+    assert len(text.splitlines()) < 50
+
+
+def test_warnings_come_last() -> None:
+    """The last lines are what is read first."""
+    assert _shown(plan_of(warnings=("batch size is extrapolated",))).splitlines()[-1].startswith("warning: batch size")

@@ -1,0 +1,68 @@
+import pytest
+from builders import table
+from neuroshard_api.plan import BaselineCost
+from neuroshard_api.request import Algorithm
+from neuroshard_report.summary import index_ranges, summarize
+from plan_builders import plan_of, random_tables
+
+
+def test_the_slowest_device_is_the_one_that_gives_the_total() -> None:
+    """Its five terms sum to the plan's predicted time, and the bound names it."""
+    plan = plan_of()
+    summary = summarize(plan)
+
+    assert summary.slowest.total_ms == pytest.approx(plan.predicted.total_ms)
+    assert summary.bound.startswith(f"Device {summary.slowest.index} decides the step")
+
+
+def test_the_gain_is_against_the_cheapest_baseline() -> None:
+    """Baselines without a plan do not count."""
+    plan = plan_of()
+    summary = summarize(plan)
+
+    assert summary.best_baseline is not None
+    assert summary.best_baseline.algorithm is Algorithm.LOOKUP_GREEDY
+    assert summary.gain == pytest.approx(1 - 1 / 1.18)
+
+
+def test_there_is_no_gain_without_a_baseline_that_found_a_plan() -> None:
+    """A comparison with nothing is not shown as zero."""
+    summary = summarize(plan_of(baselines=(BaselineCost(algorithm=Algorithm.RANDOM, problem="too large"),)))
+
+    assert summary.gain is None
+
+
+def test_a_device_without_tables_fills_only_its_settings_share() -> None:
+    """Empty devices still carry the dense part and the reserve."""
+    summary = summarize(plan_of(table("only"), num_devices=4))
+
+    assert [device.num_shards for device in summary.devices] == [1, 1, 0, 0]
+    assert summary.devices[3].memory.weights_bytes == 0
+    assert summary.devices[3].memory_bytes > 0
+
+
+def test_extremes_leave_out_the_middle() -> None:
+    """The slowest come first, the fastest last."""
+    summary = summarize(plan_of(*random_tables(60), num_devices=20))
+    shown = summary.extremes(3)
+    totals = [device.total_ms for device in shown]
+
+    assert len(shown) == 6
+    assert totals == sorted(totals, reverse=True)
+    assert shown[0] == summary.slowest
+
+
+def test_quantiles_run_from_least_to_most() -> None:
+    """Every term of the cost and the total is spread over all devices."""
+    spreads = summarize(plan_of(*random_tables(60), num_devices=20)).cost_quantiles()
+
+    assert [spread.name for spread in spreads][-1] == "total"
+    assert all(spread.least <= spread.median <= spread.p95 <= spread.most for spread in spreads)
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"), [((), ""), ((4,), "4"), ((0, 1, 2, 3, 7), "0-3, 7"), ((1, 3, 5), "1, 3, 5")]
+)
+def test_runs_of_devices_are_drawn_together(indices: tuple[int, ...], text: str) -> None:
+    """A table on sixty-four devices is named in one phrase."""
+    assert index_ranges(indices) == text
