@@ -19,6 +19,8 @@ KEY := $(shell { pwd; echo $(PYTHON) $(INSTALLER); cat pyproject.toml constraint
 DEV := .venv/.installed-$(KEY)
 DEMO := .venv-demo/.installed-$(KEY)
 RUN := .venv-run/.installed-$(KEY)
+FBGEMM_VERSION := $(shell sed -n 's/^fbgemm-gpu-cpu==//p' constraints.txt)
+CUDA_SYMBOLS := .cache/fbgemm-gpu-$(FBGEMM_VERSION).symbols
 MOVIELENS := .cache/recbole-1.2.1/recbole/dataset_example
 
 .PHONY: help
@@ -39,6 +41,10 @@ demo-plan: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html 
 .PHONY: test
 test: lint types imports ## Install what the tests need, then check everything
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.PHONY: kernels
+kernels: $(DEV) $(CUDA_SYMBOLS) ## Compare the table of training kernels with the symbols of FBGEMM's CUDA wheel (500 MB)
+	$(BIN)/python -m pytest -q tests/contracts/test_cuda_kernels.py
 
 .PHONY: lint
 lint: $(DEV) ## Style: ruff, its formatter, codespell, yamllint
@@ -103,6 +109,15 @@ $(DEMO):
 $(RUN):
 	.ci/make-venv .venv-run run
 	@touch $@
+
+# The wheel is read and not installed: without a driver it would not load, and it shares its name with the CPU build.
+$(CUDA_SYMBOLS): | $(DEV)
+	.ci/fetch-wheel .venv fbgemm-gpu==$(FBGEMM_VERSION) $@.wheel
+	nm --dynamic --demangle $@.wheel/fbgemm_gpu/fbgemm_gpu_tbe_training_{forward,backward}.so \
+		| grep -oE 'split_embedding_(codegen_forward|backward_codegen_[a-z_]+)_unweighted_kernel\w*<[^>]*>' \
+		| sort -u > $@.unfinished
+	mv $@.unfinished $@
+	rm -rf $@.wheel
 
 $(MOVIELENS): | $(RUN)
 	.ci/fetch-wheel .venv-run recbole==1.2.1 .cache/recbole-1.2.1

@@ -70,6 +70,12 @@ RULES = (
         model=model(crossNetwork={"numLayers": 2}),
     ),
     broken_rule(
+        "weights-without-a-kernel",
+        "spec.model.embeddingTables[0]",
+        "dataType BF16 and INT8 have no training kernel on any device; use FP32 or FP16",
+        model=model(TABLE | {"dataType": "INT8"}),
+    ),
+    broken_rule(
         "plan-only-with-a-plan",
         "spec",
         "launchPolicy PlanOnly makes no plan where planRef brings one; remove one of them",

@@ -4,8 +4,9 @@ from typing import Any
 
 import builders
 from hypothesis import strategies as st
+from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.tables import REUSE_BINS, DataType, Optimizer, Table, TableSet
+from neuroshard_api.tables import REUSE_BINS, Optimizer, Table, TableSet
 from neuroshard_api.topology import Link, Topology
 
 names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,20}", fullmatch=True)
@@ -29,7 +30,7 @@ def tables(draw: st.DrawFn) -> Table:
         num_embeddings=draw(st.integers(1, 10**13)),
         embedding_dim=draw(widths),
         pooling_factor=draw(st.floats(0.001, 1e5)),
-        data_type=draw(st.sampled_from(DataType)),
+        data_type=draw(st.sampled_from(TRAINING_KERNELS["cuda"].weight_types)),
         feature_names=tuple(draw(st.lists(labels, max_size=3))),
         colocation_group=draw(st.none() | labels),
         **draw(skews),

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.resource import ATOMIC, Name, Part, PositiveDecimal, Rule, Unique
 from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, Table, TableName, TableSet
 
@@ -37,6 +38,14 @@ class EmbeddingOptimizer(StrEnum):
 
 class EmbeddingTable(Part):
     """One embedding table."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!(self.dataType in ['BF16', 'INT8'])",
+            message="dataType BF16 and INT8 have no training kernel on any device; use FP32 or FP16",
+            holds=lambda table: any(table.data_type in each.weight_types for each in TRAINING_KERNELS.values()),
+        ),
+    )
 
     name: TableName
     """Name of the table, unique within the job."""

@@ -3,10 +3,11 @@
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
 from neuroshard_api.document import Document, Value
+from neuroshard_api.kernels import trained_output
 from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, TableSet
 from neuroshard_api.topology import Topology
 
@@ -68,7 +69,7 @@ class MemorySettings(Value):
     """Share of the device's memory kept free for the allocator's fragmentation, the CUDA context and NCCL."""
     num_pipelined_batches: Annotated[int, Field(ge=1, le=8)] = 2
     """Input batches on the device at once; 2 is TorchRec's TrainPipelineSparseDist."""
-    output_data_type: DataType = DataType.FP32
+    output_data_type: Annotated[DataType, AfterValidator(trained_output)] = DataType.FP32
     """Type of pooled embeddings and of their gradients, in memory and in the all-to-all."""
 
 

@@ -1,36 +1,30 @@
 """Embedding tables as a model declares them, in the words of TorchRec's EmbeddingBagConfig."""
 
 from collections import Counter
-from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from neuroshard_api.document import Document, Value
+from neuroshard_api.kernels import DataType, Optimizer, trained_weights
+
+__all__ = [
+    "DIM_MULTIPLE",
+    "REUSE_BINS",
+    "DataType",
+    "EmbeddingDim",
+    "Optimizer",
+    "ReuseHistogram",
+    "Table",
+    "TableName",
+    "TableSet",
+]
 
 REUSE_BINS = 17
 """Bins of a reuse histogram: hits of a row in one batch in (0,1], (1,2], (2,4], ... (16384,32768], above."""
 
 DIM_MULTIPLE = 4
 """FBGEMM's table-batched kernels read rows in vectors of four elements; every width is a multiple of it."""
-
-
-class DataType(StrEnum):
-    """Type of a table's stored weights; names as in TorchRec."""
-
-    FP32 = "FP32"
-    FP16 = "FP16"
-    BF16 = "BF16"
-    INT8 = "INT8"
-
-
-class Optimizer(StrEnum):
-    """The optimizer fused into the backward kernel; names as in FBGEMM's EmbOptimType."""
-
-    SGD = "sgd"
-    ROWWISE_ADAGRAD = "rowwise_adagrad"
-    ADAGRAD = "adagrad"
-    ADAM = "adam"
 
 
 def _kernel_width(width: int) -> int:
@@ -73,7 +67,7 @@ class Table(Value):
     """Elements of a row; a multiple of 4."""
     pooling_factor: Annotated[float, Field(gt=0.0, le=1e5)] = 1.0
     """Mean lookups per sample over all features of the table; may be fractional."""
-    data_type: DataType = DataType.FP32
+    data_type: Annotated[DataType, AfterValidator(trained_weights)] = DataType.FP32
     """Type of the stored weights."""
     feature_names: tuple[Annotated[str, Field(min_length=1, max_length=128)], ...] = ()
     """Features that look this table up; empty means one feature of the table's own name."""

@@ -3,7 +3,7 @@
 from typing import Literal
 
 OptimizerChoice = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
-DataTypeChoice = Literal["FP32", "FP16", "BF16", "INT8"]
+OutputTypeChoice = Literal["FP32", "FP16", "BF16"]
 AlgorithmChoice = Literal[
     "neuroshard", "random", "dim_greedy", "size_greedy", "lookup_greedy", "size_lookup_greedy", "torchrec"
 ]

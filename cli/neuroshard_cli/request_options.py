@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from neuroshard_cli.choices import DataTypeChoice, OptimizerChoice
+from neuroshard_cli.choices import OptimizerChoice, OutputTypeChoice
 from neuroshard_cli.failures import CommandError
 from neuroshard_cli.sizes import parse_bytes
 
@@ -49,9 +49,9 @@ class RequestOptions:
     optimizer: Annotated[
         OptimizerChoice | None, typer.Option(help="Default: the table set's, else rowwise_adagrad.")
     ] = None
-    output_data_type: Annotated[DataTypeChoice, typer.Option(help="Type of pooled embeddings and their gradients.")] = (
-        "FP32"
-    )
+    output_data_type: Annotated[
+        OutputTypeChoice, typer.Option(help="Type of pooled embeddings and their gradients.")
+    ] = "FP32"
     constraints: Annotated[Path | None, typer.Option(help="A constraints file.")] = None
     max_memory: Annotated[
         str | None, typer.Option(help="Most memory of a device, such as 70GiB. Default: all it has.")

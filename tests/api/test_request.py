@@ -63,6 +63,12 @@ def test_a_batch_of_more_samples_than_memory_can_be_counted_for_is_refused() -> 
         PlanRequest.from_data(data)
 
 
+def test_pooled_embeddings_without_a_kernel_are_refused() -> None:
+    """No device trains 8-bit outputs, so such a plan could never run."""
+    with pytest.raises(DocumentError, match="no training kernel for pooled embeddings of type INT8 on any device"):
+        PlanRequest.from_data(data_with(request(), "memory.output_data_type", "INT8"))
+
+
 def test_a_request_with_bad_tables_names_the_table() -> None:
     """A fault deep inside has its whole path."""
     data = data_with(request(), "tables.tables.2.embedding_dim", 10)

@@ -46,6 +46,8 @@ def test_any_set_survives_json(tables: TableSet) -> None:
         ("pooling_factor", math.nan, "input should be a finite number, found NaN"),
         ("pooling_factor", math.inf, "input should be a finite number, found Infinity"),
         ("data_type", "FP64", "input should be 'FP32', 'FP16', 'BF16' or 'INT8'"),
+        ("data_type", "BF16", "no training kernel for weights of type BF16 on any device; use FP32 or FP16"),
+        ("data_type", "INT8", "no training kernel for weights of type INT8 on any device; use FP32 or FP16"),
         ("name", "", "string should have at least 1 character"),
         ("name", "two words", "string should match pattern"),
         ("zipf_exponent", -0.1, "input should be greater than or equal to 0"),

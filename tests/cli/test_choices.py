@@ -1,12 +1,13 @@
 from typing import get_args
 
+from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.request import Algorithm
-from neuroshard_api.tables import DataType, Optimizer
-from neuroshard_cli.choices import AlgorithmChoice, DataTypeChoice, OptimizerChoice
+from neuroshard_api.tables import Optimizer
+from neuroshard_cli.choices import AlgorithmChoice, OptimizerChoice, OutputTypeChoice
 
 
 def test_choices_are_the_enumerations_of_the_documents() -> None:
     """They are spelt out twice for a quick start, and must not drift apart."""
     assert get_args(OptimizerChoice) == tuple(Optimizer)
-    assert get_args(DataTypeChoice) == tuple(DataType)
+    assert get_args(OutputTypeChoice) == TRAINING_KERNELS["cuda"].output_types
     assert get_args(AlgorithmChoice) == tuple(Algorithm)

@@ -14,7 +14,7 @@ from neuroshard_profiler.sampling import CPU_SPACE, SampleSpace, draw_compute_sa
 
 JOB = table_set(
     table("huge", num_embeddings=10**9, embedding_dim=128),
-    table("small", num_embeddings=10, embedding_dim=4, data_type=DataType.INT8),
+    table("small", num_embeddings=10, embedding_dim=4, data_type=DataType.FP16),
     table("hot", num_embeddings=1000, embedding_dim=64, pooling_factor=40.0, zipf_exponent=None),
     zipf_exponent=1.1,
 )

@@ -7,7 +7,6 @@ import pytest
 import torch
 from neuroshard_api.document import validated
 from neuroshard_api.job_model import Model
-from neuroshard_api.tables import DataType
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.model import RecommendationModel
 from torch import nn
@@ -92,19 +91,6 @@ def test_tables_of_several_widths_are_joined(architecture: str) -> None:
     assert logits.shape == (SAMPLES,)
     assert dense.grad is not None
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in made.tables.parameters())
-
-
-def test_int8_tables_are_refused() -> None:
-    """TorchRec does not train them."""
-    table = builders.table("t0", data_type=DataType.INT8)
-
-    with pytest.raises(InputError, match="table 't0' is of type INT8"):
-        RecommendationModel(
-            validated(
-                Model, {"embeddingTables": [{"name": "t0", "numEmbeddings": 1, "embeddingDim": 4}]}, where="spec.model"
-            ),
-            [table],
-        )
 
 
 @pytest.mark.parametrize("name", ["items", "keys", "training", "user.id"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import builders
 import pytest
+from neuroshard_api.kernels import DataType
 from neuroshard_api.plan import Plan, ShardingType
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
@@ -93,3 +94,27 @@ def test_row_wise_tables_cannot_be_run() -> None:
 
     with pytest.raises(InputError, match="is row_wise"):
         sharding_plan(plan, module_path="tables")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"output_data_type": DataType.BF16}, "no training kernel with BF16 for pooled embeddings on CPUs"),
+        ({"output_data_type": DataType.FP16}, None),
+    ],
+    ids=["BF16", "FP16"],
+)
+def test_a_plan_without_a_kernel_is_refused_before_the_first_step(
+    fields: dict[str, object], reason: str | None
+) -> None:
+    """FBGEMM itself would raise in the middle of the first step."""
+    plan = plan_of()
+    memory = plan.request.memory.model_copy(update=fields)
+    plan = plan.model_copy(update={"request": plan.request.model_copy(update={"memory": memory})})
+
+    if reason is None:
+        assert sharding_plan(plan, module_path="", compute_device="cpu").plan
+    else:
+        with pytest.raises(InputError, match=reason):
+            sharding_plan(plan, module_path="", compute_device="cpu")
+    assert sharding_plan(plan, module_path="", compute_device="cuda").plan

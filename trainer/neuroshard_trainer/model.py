@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from neuroshard_api.job_model import Architecture, CrossNetwork, Model
-from neuroshard_api.tables import DataType, Table
+from neuroshard_api.tables import Table
 from torch import nn
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
 from torchrec.modules.crossnet import LowRankCrossNet
@@ -88,8 +88,6 @@ def _config(table: Table) -> EmbeddingBagConfig:
     if "." in table.name or hasattr(nn.ModuleDict(), table.name):
         why = "TorchRec keeps tables in a ModuleDict, whose keys have no dot and are none of its attributes"
         raise InputError(f"table {table.name!r} cannot be trained under this name: {why}; rename the table")
-    if table.data_type is DataType.INT8:
-        raise InputError(f"table {table.name!r} is of type INT8, which TorchRec does not train; store it as FP16")
     return EmbeddingBagConfig(
         name=table.name,
         num_embeddings=table.num_embeddings,

@@ -3,6 +3,7 @@
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.job_training import DenseOptimizer, Training
+from neuroshard_api.kernels import FBGEMM_OPTIMIZERS, kernel_problem
 from neuroshard_api.tables import Optimizer
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -11,14 +12,6 @@ from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.errors import InputError
 
-_FUSED = {
-    Optimizer.SGD: EmbOptimType.EXACT_SGD,
-    Optimizer.ROWWISE_ADAGRAD: EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-    Optimizer.ADAGRAD: EmbOptimType.EXACT_ADAGRAD,
-    Optimizer.ADAM: EmbOptimType.ADAM,
-}
-ON_CPU = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
-"""What FBGEMM's CPU kernels can do."""
 _DENSE = {
     DenseOptimizer.SGD: torch.optim.SGD,
     DenseOptimizer.ADAGRAD: torch.optim.Adagrad,
@@ -34,10 +27,12 @@ def embedding_sharder(
     Raises:
         InputError: FBGEMM has no such kernel for the device.
     """
-    if device.type == "cpu" and optimizer not in ON_CPU:
-        known = ", ".join(ON_CPU)
-        raise InputError(f"spec.model.embeddingOptimizer: FBGEMM has no {optimizer} for the CPU; choose of {known}")
-    return EmbeddingBagCollectionSharder(fused_params={"optimizer": _FUSED[optimizer], "learning_rate": learning_rate})
+    problem = kernel_problem("cuda" if device.type == "cuda" else "cpu", optimizer=optimizer)
+    if problem is not None:
+        raise InputError(f"spec.model.embeddingOptimizer: {problem}")
+    return EmbeddingBagCollectionSharder(
+        fused_params={"optimizer": EmbOptimType[FBGEMM_OPTIMIZERS[optimizer]], "learning_rate": learning_rate}
+    )
 
 
 def dense_optimizer(model: DistributedModelParallel, training: Training, *, tables_path: str) -> KeyedOptimizerWrapper:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neuroshard_api.document import DocumentError
+from neuroshard_api.kernels import kernel_problem
 from neuroshard_api.plan import Plan, TablePlacement
 from neuroshard_api.tables import DIM_MULTIPLE, Table
 from neuroshard_api.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
@@ -66,8 +67,13 @@ def sharding_plan(plan: Plan, *, module_path: str, compute_device: ComputeDevice
         compute_device: ``cpu`` for processes that run gloo on the host.
 
     Raises:
-        InputError: a table is sharded in another way than by columns.
+        InputError: a table is sharded in another way than by columns, or FBGEMM has no kernel for its type.
     """
+    request = plan.request
+    weight_types = {table.name: table.data_type for table in request.tables.tables}
+    problem = kernel_problem(compute_device, weight_types=weight_types, output_type=request.memory.output_data_type)
+    if problem is not None:
+        raise InputError(f"the plan cannot be run on these devices: {problem}, and plan again")
     try:
         return load_sharding_plan(TorchRecPlan.of(plan, module_path=module_path, compute_device=compute_device))
     except DocumentError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from neuroshard_api.plan import ShardingType
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import DIM_MULTIPLE, DataType, Table
+from neuroshard_api.tables import DIM_MULTIPLE, Table
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
@@ -96,9 +96,6 @@ def _require_supported(problem: Problem) -> None:
         raise InfeasibleError(f"TorchRec's planner cannot co-locate tables, as {name!r} asks for; drop the group")
     if problem.allowed is not None:
         raise InfeasibleError("TorchRec's planner cannot pin tables or leave out devices; drop those constraints")
-    quantized = next((table.name for table in tables if table.data_type is DataType.INT8), None)
-    if quantized is not None:
-        raise InfeasibleError(f"TorchRec trains no tables of type INT8, as {quantized!r} is; store it as FP16")
     if problem.memory.shard_capacity_bytes <= 0:
         raise InfeasibleError("TorchRec's planner found no plan: no memory is left for shards; lower dense_bytes")
 

@@ -10,27 +10,14 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
     SplitTableBatchedEmbeddingBagsCodegen,
 )
+from neuroshard_api.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS
 from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import DataType, Optimizer
 from torch import Tensor
 
 from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.backends.torch_device import TorchDevice
 from neuroshard_profiler.lookups import TableLookups, draw_batches
 
-_OPTIMIZERS = {
-    Optimizer.ROWWISE_ADAGRAD: EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-    Optimizer.SGD: EmbOptimType.EXACT_SGD,
-    Optimizer.ADAGRAD: EmbOptimType.EXACT_ADAGRAD,
-    Optimizer.ADAM: EmbOptimType.ADAM,
-}
-_DATA_TYPES = {
-    DataType.FP32: SparseType.FP32,
-    DataType.FP16: SparseType.FP16,
-    DataType.BF16: SparseType.BF16,
-    DataType.INT8: SparseType.INT8,
-}
-_NO_CPU_KERNEL = (Optimizer.ADAM, DataType.BF16, DataType.INT8)
 _LEARNING_RATE = 1e-3
 
 
@@ -39,9 +26,9 @@ class FbgemmBackend(TorchBackend):
 
     def __init__(self, device: TorchDevice) -> None:
         super().__init__(device, ("fbgemm-gpu", "fbgemm-gpu-cpu"))
-        absent = _NO_CPU_KERNEL if device.kind == "cpu" else ()
-        self.optimizers = tuple(optimizer for optimizer in _OPTIMIZERS if optimizer not in absent)
-        self.data_types = tuple(data_type for data_type in _DATA_TYPES if data_type not in absent)
+        kernels = TRAINING_KERNELS[device.kind]
+        self.optimizers = kernels.optimizers
+        self.data_types = kernels.weight_types
 
     def calls(self, sample: ComputeSample, *, seed: int) -> "FusedCalls":
         """Make the sample's tables and batches."""
@@ -69,8 +56,8 @@ class FusedCalls:
                     (sample.tables[index].num_embeddings, sample.tables[index].embedding_dim, location, compute)
                     for index in members
                 ],
-                optimizer=_OPTIMIZERS[sample.optimizer],
-                weights_precision=_DATA_TYPES[data_type],
+                optimizer=EmbOptimType[FBGEMM_OPTIMIZERS[sample.optimizer]],
+                weights_precision=SparseType[data_type.value],
                 output_dtype=SparseType.FP32,
                 learning_rate=_LEARNING_RATE,
                 device=device,

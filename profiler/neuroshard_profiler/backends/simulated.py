@@ -4,8 +4,8 @@ from importlib.metadata import version
 from typing import Literal
 
 import numpy as np
+from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
@@ -25,8 +25,8 @@ class SimulatedBackend:
     def __init__(self, device: DeviceType) -> None:
         self.device = device
         self.kind: Literal["simulated"] = "simulated"
-        self.optimizers = tuple(Optimizer)
-        self.data_types = tuple(DataType)
+        self.optimizers = TRAINING_KERNELS["cuda"].optimizers
+        self.data_types = TRAINING_KERNELS["cuda"].weight_types
         self.environment = {"simulator": version("neuroshard-operator")}
 
     @property

@@ -140,11 +140,11 @@ def test_a_larger_batch_touches_more_rows_of_a_measured_table() -> None:
 
 def test_declared_fields_arrive_in_the_arrays() -> None:
     """Rows, columns, pooling, weight bytes, batch and optimizer are those of the tables and the call."""
-    members = (table("a", embedding_dim=8, data_type=DataType.INT8), table("b", pooling_factor=3.5))
+    members = (table("a", embedding_dim=8, data_type=DataType.FP16), table("b", pooling_factor=3.5))
 
     shards = shard_arrays(table_set(*members), global_batch_size=100, optimizer=Optimizer.ADAM)
 
     assert shards.num_columns.tolist() == [8, 64]
-    assert shards.bytes_per_element.tolist() == [1, 4]
+    assert shards.bytes_per_element.tolist() == [2, 4]
     assert shards.lookups.tolist() == [100, 350]
     assert [OPTIMIZERS[code] for code in shards.optimizer] == [Optimizer.ADAM] * 2

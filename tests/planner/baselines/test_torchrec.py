@@ -8,7 +8,6 @@ import builders
 import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
-from neuroshard_api.tables import DataType
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.explain.comparison import compare
@@ -89,9 +88,8 @@ def test_memory_means_the_same_for_both() -> None:
         ({"constraints": Constraints(colocate=(("t0", "t1"),))}, "cannot co-locate tables, as 't0' asks for"),
         ({"constraints": Constraints(forbidden_devices=(3,))}, "cannot pin tables or leave out devices"),
         ({"constraints": Constraints(tables={"t0": TableConstraints(devices=(0,))})}, "cannot pin tables"),
-        ({"tables": builders.table_set(builders.table("q", data_type=DataType.INT8))}, "INT8, as 'q' is"),
     ],
-    ids=["group", "forbidden device", "pin", "INT8"],
+    ids=["group", "forbidden device", "pin"],
 )
 def test_what_it_has_no_words_for_is_said(fields: dict[str, object], expected: str) -> None:
     """A constraint is never dropped in silence."""

@@ -27,9 +27,7 @@ def test_optimizer_state_is_kept_in_four_bytes(optimizer: Optimizer, expected: i
     assert ledger.optimizer_state_bytes(np.array([1000]), np.array([16])).tolist() == [expected]
 
 
-@pytest.mark.parametrize(
-    ("data_type", "num_bytes"), [(DataType.FP32, 4), (DataType.FP16, 2), (DataType.BF16, 2), (DataType.INT8, 1)]
-)
+@pytest.mark.parametrize(("data_type", "num_bytes"), [(DataType.FP32, 4), (DataType.FP16, 2)])
 def test_weights_take_the_bytes_of_their_type(data_type: DataType, num_bytes: int) -> None:
     """Rows times columns times the size of an element."""
     ledger = MemoryLedger(request(table(data_type=data_type)))
