@@ -28,7 +28,7 @@ class OperatorProcess:
         self._settings = settings
         caches = Caches(world.watches.indices(), clock=self._seconds)
         self._cluster = Cluster(world, caches, settings, clock=self._seconds)
-        self.look_again_s: float | None = None
+        self.requeue_after_s: float | None = None
 
     def _seconds(self) -> float:
         return (self._world.now - START).total_seconds()
@@ -47,7 +47,7 @@ class OperatorProcess:
             due_s = await self._cluster.apply(observed, desired)
         except StaleError:
             return False
-        self.look_again_s = earliest([due_s, desired.look_again_s])
+        self.requeue_after_s = earliest([due_s, desired.requeue_after_s])
         return due_s != 0 and world.writes == before
 
 

@@ -1,4 +1,4 @@
-"""What a look at a job wants done to the cluster, as values. Does nothing itself."""
+"""What a pass at a job wants done to the cluster, as values. Does nothing itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,12 +76,12 @@ class Reads:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Desired:
-    """What one look decided."""
+class Decision:
+    """What one pass decided."""
 
     status: Status | None = None
     """The status to write before anything else; None: as it is."""
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
-    look_again_s: float | None = None
+    requeue_after_s: float | None = None
     """Look again in so many seconds; None: when something changes."""

@@ -78,8 +78,8 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Says:
-    """What a look finds about one condition."""
+class ConditionUpdate:
+    """What a pass finds about one condition."""
 
     type: ConditionType
     holds: bool
@@ -88,23 +88,23 @@ class Says:
 
 
 def merged(
-    recorded: Sequence[Condition], found: Iterable[Says], *, now: datetime, generation: int
+    recorded: Sequence[Condition], found: Iterable[ConditionUpdate], *, now: datetime, generation: int
 ) -> tuple[Condition, ...]:
-    """Return the conditions after a look: those of other types as they were, the others with what was found.
+    """Return the conditions after a pass: those of other types as they were, the others with what was found.
 
     ``lastTransitionTime`` moves only when the status flips; a condition that says the same again is left as it is,
     ``observedGeneration`` included unless the generation moved.
     """
     by_type = {condition.type: condition for condition in recorded}
-    for says in found:
-        before = by_type.get(says.type)
-        status = ConditionStatus.TRUE if says.holds else ConditionStatus.FALSE
+    for update in found:
+        before = by_type.get(update.type)
+        status = ConditionStatus.TRUE if update.holds else ConditionStatus.FALSE
         flipped = before is None or before.status is not status
-        by_type[says.type] = Condition(
-            type=says.type,
+        by_type[update.type] = Condition(
+            type=update.type,
             status=status,
-            reason=says.reason,
-            message=says.message[:MESSAGE_CHARACTERS],
+            reason=update.reason,
+            message=update.message[:MESSAGE_CHARACTERS],
             observed_generation=generation,
             last_transition_time=now if before is None or flipped else before.last_transition_time,
         )

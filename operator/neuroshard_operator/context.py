@@ -1,4 +1,4 @@
-"""One look at a job, with the resource read into its model: what every stage is given. Changes nothing."""
+"""One reconcile pass over a job, with the resource read into its model: what every stage is given. Changes nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ LOST_AFTER = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class View:
+class Context:
     """What a stage decides from."""
 
     observed: Observed
     job: DLRMTrainingJob
     status: Status
-    """What earlier looks recorded: times, counters, conditions. `status.stage` is for people and is not read."""
+    """What earlier passes recorded: times, counters, conditions. `status.stage` is for people and is not read."""
     settings: Settings
     now: datetime
 
@@ -91,11 +91,11 @@ class View:
         return next((each for each in found if each.meta.owner_uid in {"", self.uid}), None)
 
     def fetched(self, name: str, key: str) -> Fetched | None:
-        """Return a file of a ConfigMap of the user's; None if this look did not read it."""
+        """Return a file of a ConfigMap of the user's; None if this pass did not read it."""
         found = (each for each in self.observed.fetched if (each.name, each.key) == (name, key))
         return next(found, None)
 
-    def course(self, stage: StageName) -> StageStatus:
+    def stage_status(self, stage: StageName) -> StageStatus:
         """Return what is recorded of a stage."""
         found = (each for each in self.status.stages if each.name is stage)
         return next(found, StageStatus(name=stage))
@@ -105,17 +105,17 @@ class View:
         return pod.meta.deleted is not None and self.now > pod.meta.deleted + LOST_AFTER
 
 
-def worker_count(view: View) -> Workers:
+def worker_count(context: Context) -> Workers:
     """Return how many pods of the present attempt there are, by what they do; while suspended none is wanted."""
-    job = view.job_named(names.worker_job(view.name, view.attempt))
-    pods = view.pods_of(job) if job else []
+    job = context.job_named(names.worker_job(context.name, context.attempt))
+    pods = context.pods_of(job) if job else []
     return Workers(
-        desired=0 if view.spec.suspend else view.spec.trainer.num_nodes,
+        desired=0 if context.spec.suspend else context.spec.trainer.num_nodes,
         active=sum(pod.phase == "Running" and not pod.ended_well for pod in pods),
         ready=sum(pod.ready for pod in pods),
         succeeded=sum(pod.ended_well for pod in pods),
         failed=sum(pod.phase == "Failed" for pod in pods),
-        selector=f"{names.JOB_LABEL}={view.name},{names.ROLE_LABEL}={names.WORKER}",
+        selector=f"{names.JOB_LABEL}={context.name},{names.ROLE_LABEL}={names.WORKER}",
     )
 
 

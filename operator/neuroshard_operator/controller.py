@@ -1,4 +1,4 @@
-"""The loop: takes a key from the queue, looks, decides, acts, and sets the next look. Holds no state of jobs."""
+"""The loop: takes a key from the queue, looks, decides, acts, and sets the next pass. Holds no state of jobs."""
 
 import asyncio
 import logging
@@ -21,15 +21,15 @@ from neuroshard_operator.settings import Settings
 from neuroshard_operator.status import needs_profile, read_status
 
 PASS_TIMEOUT_S = 300.0
-"""One look with all its calls takes less; a longer one is given up and begins anew."""
+"""One pass with all its calls takes less; a longer one is given up and begins anew."""
 MISSED_RESYNCS = 3
 """So many intervals without a resync, and the operator counts as dead."""
 RESYNC_SPREAD = 0.1
 """Of the interval, over which a resync wakes jobs one after the other: an event need not wait behind all of them."""
 REST_S = 0.2
-"""Between two looks at a job: its children's events come in bursts, our own writes among them."""
+"""Between two passes at a job: its children's events come in bursts, our own writes among them."""
 STALE_S = 0.5
-"""Until the watch has brought what made a look stale."""
+"""Until the watch has brought what made a pass stale."""
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Controller:
             self.queue.close()
 
     def wake(self, key: JobKey) -> None:
-        """Ask for a look at a job. Kopf calls event handlers only once all its indices are filled."""
+        """Ask for a pass at a job. Kopf calls event handlers only once all its indices are filled."""
         self._is_filled = True
         self.queue.wake(key)
 
@@ -115,7 +115,7 @@ class Controller:
         for path in paths:
             for item in await self._api.list_metadata(f"/apis/{API_VERSION}{path}/{PLURAL}"):
                 known.add((item["metadata"]["namespace"], item["metadata"]["name"]))
-        # Before the first event some index may be empty still, and a look would miss children that are there.
+        # Before the first event some index may be empty still, and a pass would miss children that are there.
         pause_s = RESYNC_SPREAD * self._settings.resync_seconds / max(1, len(known))
         for number, key in enumerate(known if self._is_filled else ()):
             self.queue.wake_after(key, number * pause_s)
@@ -130,23 +130,23 @@ class Controller:
             outcome = "error"
             try:
                 async with asyncio.timeout(PASS_TIMEOUT_S):
-                    outcome = await self._look(key)
+                    outcome = await self._reconcile_one(key)
             except StaleError as error:
                 outcome = "stale"
                 self.queue.wake_after(key, STALE_S)
                 logger.debug("%s", error, extra=self._about(key))
             except (ApiError, TimeoutError) as error:
                 pause_s = self.queue.failed(key)
-                problem = str(error) or "the look took too long"
+                problem = str(error) or "the pass took too long"
                 logger.warning("%s; again in %.0f s", problem, pause_s, extra=self._about(key))
             except Exception:
                 pause_s = self.queue.failed(key)
-                logger.exception("a look failed; again in %.0f s", pause_s, extra=self._about(key))
+                logger.exception("a pass failed; again in %.0f s", pause_s, extra=self._about(key))
             finally:
                 self._metrics.reconcile.labels(outcome=outcome).observe(time.monotonic() - began_s)
                 self.queue.done(key)
 
-    async def _look(self, key: JobKey) -> str:
+    async def _reconcile_one(self, key: JobKey) -> str:
         now = self._now()
         observed = self._cluster.observe(key)
         if observed is None:
@@ -154,21 +154,21 @@ class Controller:
             return "gone"
         reads = reads_needed(observed, now=now, settings=self._settings)
         observed = await self._cluster.fetch(observed, reads)
-        desired = reconcile(observed, now=now, settings=self._settings)
-        due_s = await self._cluster.apply(observed, desired)
+        decision = reconcile(observed, now=now, settings=self._settings)
+        due_s = await self._cluster.apply(observed, decision)
         self.queue.succeeded(key)
         before = read_status(observed.job.status)
-        after = desired.status or before
-        if desired.status is not None:
+        after = decision.status or before
+        if decision.status is not None:
             self._metrics.status_written(before, after)
             logger.info("%s", after.message or after.stage, extra={**self._about(key), "reason": after.reason})
-        for event in desired.events:
+        for event in decision.events:
             self._metrics.event_told(event.reason)
         self._note_stage(key, after.stage.value if after.stage else "Pending")
-        again_s = earliest([due_s, desired.look_again_s])
+        again_s = earliest([due_s, decision.requeue_after_s])
         if again_s is not None:
             self.queue.wake_after(key, again_s)
-        return "changed" if desired.status is not None or desired.actions else "unchanged"
+        return "changed" if decision.status is not None or decision.actions else "unchanged"
 
     def _about(self, key: JobKey) -> dict[str, Any]:
         job = self._caches.training_job(key)

@@ -26,11 +26,11 @@ class _Alarm:
 
 
 class KeyedQueue(Generic[Key]):
-    """Keys that want a look. All methods belong to one event loop.
+    """Keys that want a pass. All methods belong to one event loop.
 
     A key that is woken while a worker has it comes back once that worker is done, so no wake-up is lost. Of several
-    delayed wake-ups of a key only the earliest is kept: a look that finds nothing to do asks for the next one. A key
-    may have to rest after each look, so that the events that the look caused, and others near it, are one more look.
+    delayed wake-ups of a key only the earliest is kept: a pass that finds nothing to do asks for the next one. A key
+    may have to rest after each pass, so that the events that the pass caused, and others near it, are one more look.
     """
 
     def __init__(self, *, rest_s: float = 0.0, spread: Callable[[], float] = random.random) -> None:
@@ -50,7 +50,7 @@ class KeyedQueue(Generic[Key]):
         return len(self._waiting)
 
     def wake(self, key: Key) -> None:
-        """Ask for a look at `key` now; harmless when it is asked for already."""
+        """Ask for a pass at `key` now; harmless when it is asked for already."""
         self._cancel_alarm(key)
         now_s = _now_s()
         if key in self._taken:
@@ -61,7 +61,7 @@ class KeyedQueue(Generic[Key]):
             self._arrival.set()
 
     def wake_after(self, key: Key, delay_s: float) -> None:
-        """Ask for a look at `key` in `delay_s` seconds, or earlier if one is due earlier."""
+        """Ask for a pass at `key` in `delay_s` seconds, or earlier if one is due earlier."""
         at_s = _now_s() + delay_s
         if key in self._alarms:
             if self._alarms[key].at_s <= at_s:
@@ -98,7 +98,7 @@ class KeyedQueue(Generic[Key]):
         self._failures.pop(key, None)
 
     def failed(self, key: Key) -> float:
-        """Ask for another look after a pause that doubles with each failure in a row; return the pause in seconds."""
+        """Ask for another pass after a pause that doubles with each failure in a row; return the pause in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         pause_s = min(FIRST_BACKOFF_S * 2.0 ** min(failures, 30), LONGEST_BACKOFF_S)

@@ -1,4 +1,4 @@
-"""All decisions: from one look at a job to what is wanted. A pure function; repeating it changes nothing."""
+"""All decisions: from one pass at a job to what is wanted. A pure function; repeating it changes nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,25 +9,25 @@ from neuroshard_api.document import DocumentError
 from neuroshard_api.job_status import Hardware, Stage, StageName, Status
 from neuroshard_api.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob
 
-from neuroshard_operator.actions import Desired, Event, Reads
-from neuroshard_operator.conditions import ConditionType, Reason, Says, holds, merged
-from neuroshard_operator.context import View, earliest, seconds_until
+from neuroshard_operator.actions import Decision, Event, Reads
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, holds, merged
+from neuroshard_operator.context import Context, earliest, seconds_until
 from neuroshard_operator.observed.objects import Observed, Refusal, TrainingJobObject
 from neuroshard_operator.observed.results import MANIFEST_FILE
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
 from neuroshard_operator.stages.cleanup import clean_up
-from neuroshard_operator.stages.given_plan import take_plan
+from neuroshard_operator.stages.given_plan import adopt_plan
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
 from neuroshard_operator.stages.planning import make_plan, planned_already
 from neuroshard_operator.stages.profiling import hardware_of, profile_hardware
-from neuroshard_operator.stages.result import Step, failed
+from neuroshard_operator.stages.result import StageResult, failed
 from neuroshard_operator.stages.running import run, succeeded
-from neuroshard_operator.stages.suspension import rest
+from neuroshard_operator.stages.suspension import suspend
 from neuroshard_operator.status import has_ended, new_status, read_status
 
-REFUSED_AGAIN_S = 30.0
+REJECTED_REQUEUE_S = 30.0
 """Before a write that the API server refused is tried again: a quota may have room then."""
 NEVER_VALID = {400, 422}
 TOO_LARGE = 413
@@ -41,25 +41,25 @@ _GOOD_NEWS = {
 }
 
 
-def reconcile(observed: Observed, *, now: datetime, settings: Settings) -> Desired:
-    """Return what this look wants: a status, then actions, then a time to look again.
+def reconcile(observed: Observed, *, now: datetime, settings: Settings) -> Decision:
+    """Return what this pass wants: a status, then actions, then a time to look again.
 
     It reads no clock and calls nothing. Nothing is wanted of a job that is being deleted or that someone else manages.
     """
     job = observed.job
-    now = now.replace(microsecond=0)  # the API keeps whole seconds: anything finer would be a change with every look
+    now = now.replace(microsecond=0)  # the API keeps whole seconds: anything finer would be a change with every pass
     if job.meta.deleted is not None or job.spec.get("managedBy", OPERATOR) != OPERATOR:
-        return Desired()
+        return Decision()
     status = read_status(job.status)
     try:
         model = _read(job)
     except DocumentError as error:
-        return Desired() if has_ended(status) else _invalid(observed, status, str(error), now)
-    view = View(observed=observed, job=model, status=status, settings=settings, now=now)
+        return Decision() if has_ended(status) else _invalid(observed, status, str(error), now)
+    context = Context(observed=observed, job=model, status=status, settings=settings, now=now)
     if has_ended(status):
-        left = clean_up(view)
-        return Desired(actions=left.actions, look_again_s=left.look_again_s)
-    return _desired(view, _steps(view))
+        left = clean_up(context)
+        return Decision(actions=left.actions, requeue_after_s=left.requeue_after_s)
+    return _decision(context, _steps(context))
 
 
 def reads_needed(observed: Observed, *, now: datetime, settings: Settings) -> Reads:
@@ -75,9 +75,9 @@ def reads_needed(observed: Observed, *, now: datetime, settings: Settings) -> Re
     spec = model.spec
     if spec.suspend:
         return Reads()
-    view = View(observed=observed, job=model, status=status, settings=settings, now=now)
-    nodes = _profiles(view) and not (status.hardware and status.hardware.fingerprint)
-    if not nodes and planned_already(view, _inputs_hash(view)) is not None:
+    context = Context(observed=observed, job=model, status=status, settings=settings, now=now)
+    nodes = _profiles(context) and not (status.hardware and status.hardware.fingerprint)
+    if not nodes and planned_already(context, _inputs_hash(context)) is not None:
         return Reads()
     files: list[tuple[str, str]] = []
     if spec.plan_ref is not None:
@@ -101,115 +101,115 @@ def _read(job: TrainingJobObject) -> DLRMTrainingJob:
     return DLRMTrainingJob.from_data(raw, where=f"{KIND} {job.meta.name}")
 
 
-def _steps(view: View) -> list[Step]:
+def _steps(context: Context) -> list[StageResult]:
     """Return the stages' steps in order, up to the first that is not done."""
-    first = succeeded(view) or _refused_for_good(view.observed.refusals)
+    first = succeeded(context) or _refused_for_good(context.observed.refusals)
     if first is not None:
         return [first]
-    if view.spec.suspend:
-        return [rest(view)]
-    late = _too_late(view)
+    if context.spec.suspend:
+        return [suspend(context)]
+    late = _too_late(context)
     if late is not None:
         return [late]
-    inputs_hash = _inputs_hash(view)
-    found = planned_already(view, inputs_hash)
+    inputs_hash = _inputs_hash(context)
+    found = planned_already(context, inputs_hash)
     if found is None:
-        return _up_to_plan(view, inputs_hash)
+        return _up_to_plan(context, inputs_hash)
     step, planned = found
-    if _profiles(view):
-        step = replace(step, facts={**step.facts, "hardware": hardware_of(view)})
-    steps = [step, approve(view, planned)]
+    if _profiles(context):
+        step = replace(step, status_fields={**step.status_fields, "hardware": hardware_of(context)})
+    steps = [step, approve(context, planned)]
     if not steps[-1].done:
         return steps
-    launched, job = launch(view, planned)
+    launched, job = launch(context, planned)
     steps.append(launched)
     if job is not None:
-        steps.append(run(view, job))
+        steps.append(run(context, job))
     return steps
 
 
-def _up_to_plan(view: View, inputs_hash: str) -> list[Step]:
-    if view.spec.plan_ref is not None:
-        return [take_plan(view, view.spec.plan_ref, inputs_hash)]
-    step, profiled = profile_hardware(view)
-    return [step] if profiled is None else [step, make_plan(view, inputs_hash, profiled)]
+def _up_to_plan(context: Context, inputs_hash: str) -> list[StageResult]:
+    if context.spec.plan_ref is not None:
+        return [adopt_plan(context, context.spec.plan_ref, inputs_hash)]
+    step, profiled = profile_hardware(context)
+    return [step] if profiled is None else [step, make_plan(context, inputs_hash, profiled)]
 
 
-def _profiles(view: View) -> bool:
-    return view.spec.plan_ref is None and not takes_given_models(view.spec)
+def _profiles(context: Context) -> bool:
+    return context.spec.plan_ref is None and not takes_given_models(context.spec)
 
 
-def _inputs_hash(view: View) -> str:
-    hardware: Hardware | None = hardware_of(view) if _profiles(view) else None
-    return plan_inputs_hash(view.spec, hardware, replans=view.status.replans or 0)
+def _inputs_hash(context: Context) -> str:
+    hardware: Hardware | None = hardware_of(context) if _profiles(context) else None
+    return plan_inputs_hash(context.spec, hardware, replans=context.status.replans or 0)
 
 
-def _too_late(view: View) -> Step | None:
+def _too_late(context: Context) -> StageResult | None:
     """Return the step that ends a job which missed a deadline; waiting in a queue does not count."""
-    policy, started = view.spec.run_policy, view.status.start_time
-    if started is None or holds(view.status.conditions, ConditionType.SUSPENDED):
+    policy, started = context.spec.run_policy, context.status.start_time
+    if started is None or holds(context.status.conditions, ConditionType.SUSPENDED):
         return None
     limit = policy.active_deadline_seconds
-    if limit is not None and view.now >= started + timedelta(seconds=limit):
+    if limit is not None and context.now >= started + timedelta(seconds=limit):
         message = f"the job took longer than runPolicy.activeDeadlineSeconds ({limit} s)"
-        return failed(shown=Stage.RUNNING, stage=None, reason=Reason.DEADLINE_EXCEEDED, message=message)
+        return failed(display_stage=Stage.RUNNING, stage=None, reason=Reason.DEADLINE_EXCEEDED, message=message)
     limit = policy.pre_running_deadline_seconds
-    ran = view.course(StageName.RUNNING).start_time is not None
-    if limit is not None and not ran and view.now >= started + timedelta(seconds=limit):
-        doing = f"; it was at: {view.status.message}" if view.status.message else ""
+    ran = context.stage_status(StageName.RUNNING).start_time is not None
+    if limit is not None and not ran and context.now >= started + timedelta(seconds=limit):
+        doing = f"; it was at: {context.status.message}" if context.status.message else ""
         message = f"the workers did not all run within runPolicy.preRunningDeadlineSeconds ({limit} s){doing}"
-        return failed(shown=Stage.LAUNCHING, stage=None, reason=Reason.NOT_RUNNING_IN_TIME, message=message)
+        return failed(display_stage=Stage.LAUNCHING, stage=None, reason=Reason.NOT_RUNNING_IN_TIME, message=message)
     return None
 
 
-def _deadline_s(view: View, status: Status) -> float | None:
+def _deadline_s(context: Context, status: Status) -> float | None:
     """Return the seconds to the next deadline."""
-    policy, started = view.spec.run_policy, status.start_time
+    policy, started = context.spec.run_policy, status.start_time
     if started is None:
         return None
     ran = any(each.name is StageName.RUNNING and each.start_time for each in status.stages)
     limits = [policy.active_deadline_seconds, None if ran else policy.pre_running_deadline_seconds]
     return earliest(
-        seconds_until(started + timedelta(seconds=limit), view.now) for limit in limits if limit is not None
+        seconds_until(started + timedelta(seconds=limit), context.now) for limit in limits if limit is not None
     )
 
 
-def _refused_for_good(refusals: Sequence[Refusal]) -> Step | None:
+def _refused_for_good(refusals: Sequence[Refusal]) -> StageResult | None:
     for refusal in refusals:
         what = f"{refusal.kind} {refusal.name}"
         if refusal.foreign:
             message = f"{what} exists and does not belong to this job; rename the job, or remove that object"
-            return failed(shown=Stage.FAILED, stage=None, reason=Reason.NAME_CONFLICT, message=message)
+            return failed(display_stage=Stage.FAILED, stage=None, reason=Reason.NAME_CONFLICT, message=message)
         if refusal.code in NEVER_VALID:
             message = f"the API server does not take {what}: {refusal.message}; check spec.podTemplate and spec.trainer"
-            return failed(shown=Stage.FAILED, stage=None, reason=Reason.INVALID_TEMPLATE, message=message)
+            return failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_TEMPLATE, message=message)
         if refusal.code == TOO_LARGE:
             message = f"{what} is too large for the API server: {refusal.message}"
-            return failed(shown=Stage.FAILED, stage=None, reason=Reason.INPUT_TOO_LARGE, message=message)
+            return failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INPUT_TOO_LARGE, message=message)
     return None
 
 
-def _desired(view: View, steps: list[Step]) -> Desired:
-    last, refusals = steps[-1], view.observed.refusals
-    again = last.look_again_s
-    if refusals and last.end is None and last.actions:
+def _decision(context: Context, steps: list[StageResult]) -> Decision:
+    last, refusals = steps[-1], context.observed.refusals
+    again = last.requeue_after_s
+    if refusals and last.completion is None and last.actions:
         said = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in refusals)
-        message = f"the API server refuses, and is asked again every {REFUSED_AGAIN_S:.0f} s: {said}"
+        message = f"the API server refuses, and is asked again every {REJECTED_REQUEUE_S:.0f} s: {said}"
         steps = [*steps[:-1], replace(last, reason=Reason.CHILD_REFUSED, message=message)]
-        again = earliest([again, REFUSED_AGAIN_S])
-    status = new_status(view, steps)
-    if status.restarts != view.status.restarts and view.status.restarts is not None:
-        # What follows from another attempt is decided by the look after this one, from the recorded number.
+        again = earliest([again, REJECTED_REQUEUE_S])
+    status = new_status(context, steps)
+    if status.restarts != context.status.restarts and context.status.restarts is not None:
+        # What follows from another attempt is decided by the pass after this one, from the recorded number.
         steps = [replace(step, actions=()) for step in steps]
-    ended = last.end is not None
+    ended = last.completion is not None
     actions = () if ended else tuple(action for step in steps for action in step.actions)
     events = [event for step in steps for event in step.events]
-    changed = status != view.status
-    return Desired(
+    changed = status != context.status
+    return Decision(
         status=status if changed else None,
         actions=actions,
-        events=(*events, *(_news(view.status, status) if changed else ())),
-        look_again_s=0.1 if ended else earliest([again, _deadline_s(view, status)]),
+        events=(*events, *(_news(context.status, status) if changed else ())),
+        requeue_after_s=0.1 if ended else earliest([again, _deadline_s(context, status)]),
     )
 
 
@@ -227,9 +227,9 @@ def _news(before: Status, after: Status) -> list[Event]:
     return events
 
 
-def _invalid(observed: Observed, status: Status, problem: str, now: datetime) -> Desired:
-    """End a job whose resource cannot be read: an older definition let it pass the API server."""
-    found = [Says(type=ConditionType.FAILED, holds=True, reason=Reason.INVALID_SPEC, message=problem)]
+def _invalid(observed: Observed, status: Status, problem: str, now: datetime) -> Decision:
+    """Completion a job whose resource cannot be read: an older definition let it pass the API server."""
+    found = [ConditionUpdate(type=ConditionType.FAILED, holds=True, reason=Reason.INVALID_SPEC, message=problem)]
     generation = observed.job.generation
     after = status.model_copy(
         update={
@@ -241,4 +241,4 @@ def _invalid(observed: Observed, status: Status, problem: str, now: datetime) ->
             "conditions": merged(status.conditions, found, now=now, generation=generation),
         }
     )
-    return Desired(status=after, events=tuple(_news(status, after)))
+    return Decision(status=after, events=tuple(_news(status, after)))

@@ -42,7 +42,7 @@ class Settings(Value):
     """Read labels of nodes, to know the GPU's product and driver before a pod runs on it. False where the operator has
     no ClusterRole: then the job's own node selector says which hardware it gets."""
     workers: Annotated[int, Field(ge=1, le=256)] = 32
-    """Jobs that are looked at side by side."""
+    """Number of jobs reconciled concurrently."""
     resync_seconds: Seconds = 300.0
     """Every job is looked at this often even if nothing seems to have changed."""
     measured_seconds: Seconds = 30.0

@@ -1,4 +1,4 @@
-"""The status that earlier looks wrote: read leniently, and written anew from what this look found. Calls no API."""
+"""The status that earlier passes wrote: read leniently, and written again from what this pass found. Calls no API."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -7,9 +7,9 @@ from typing import Any
 from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.job_status import Stage, StageName, StageState, StageStatus, Status
 
-from neuroshard_operator.conditions import ConditionType, Reason, Says, holds, merged
-from neuroshard_operator.context import View
-from neuroshard_operator.stages.result import Course, Step
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, holds, merged
+from neuroshard_operator.context import Context
+from neuroshard_operator.stages.result import StageResult, StageUpdate
 
 MESSAGE_CHARACTERS = 4096
 _ENDED = (StageState.SUCCEEDED, StageState.FAILED, StageState.SKIPPED)
@@ -44,70 +44,74 @@ def needs_profile(raw: Mapping[str, Any]) -> bool:
     return "completionTime" not in raw and (planned != "True" or profiled == "False")
 
 
-def new_status(view: View, steps: Sequence[Step]) -> Status:
-    """Return the status after a look whose steps were these; the last one is what people see."""
-    last, before, now = steps[-1], view.status, view.now
-    end = last.end
-    rests = last.shown is Stage.SUSPENDED
-    facts: dict[str, Any] = {
+def new_status(context: Context, results: Sequence[StageResult]) -> Status:
+    """Return the status after a pass whose results were these; the last one is what people see."""
+    last, before, now = results[-1], context.status, context.now
+    end = last.completion
+    rests = last.display_stage is Stage.SUSPENDED
+    status_fields: dict[str, Any] = {
         "restarts": before.restarts or 0,
         "restarts_count_towards_max": before.restarts_count_towards_max or 0,
         "start_time": None if rests else before.start_time or now,
     }
-    for step in steps:
-        facts.update(step.facts)
-    found = [says for step in steps for says in step.says]
-    found += _resumed(view, found)
-    stage, reason, message = last.shown, last.reason, last.message
+    for result in results:
+        status_fields.update(result.status_fields)
+    found = [update for result in results for update in result.conditions]
+    found += _resumed(context, found)
+    stage, reason, message = last.display_stage, last.reason, last.message
     if end is not None:
         stage, reason, message = Stage.SUCCEEDED if end.succeeded else Stage.FAILED, end.reason, end.message
         kind = ConditionType.SUCCEEDED if end.succeeded else ConditionType.FAILED
-        found.append(Says(type=kind, holds=True, reason=end.reason, message=end.message))
-        facts["completion_time"] = now
-        facts["last_failure"] = end.failure or facts.get("last_failure", before.last_failure)
+        found.append(ConditionUpdate(type=kind, holds=True, reason=end.reason, message=end.message))
+        status_fields["completion_time"] = now
+        status_fields["last_failure"] = end.failure or status_fields.get("last_failure", before.last_failure)
     return before.model_copy(
         update={
-            **facts,
-            "observed_generation": view.observed.job.generation,
+            **status_fields,
+            "observed_generation": context.observed.job.generation,
             "stage": stage,
             "reason": reason.value,
             "message": message[:MESSAGE_CHARACTERS],
-            "conditions": merged(before.conditions, found, now=now, generation=view.observed.job.generation),
-            "stages": _courses(before.stages, [course for step in steps for course in step.courses], now),
+            "conditions": merged(before.conditions, found, now=now, generation=context.observed.job.generation),
+            "stages": _stages(before.stages, [update for result in results for update in result.stage_updates], now),
         }
     )
 
 
-def _resumed(view: View, found: Iterable[Says]) -> list[Says]:
-    """Return that the job is not suspended any more, if it was and nothing says that it still is."""
-    was = holds(view.status.conditions, ConditionType.SUSPENDED)
-    still = any(says.type is ConditionType.SUSPENDED for says in found)
+def _resumed(context: Context, found: Iterable[ConditionUpdate]) -> list[ConditionUpdate]:
+    """Return that the job is not suspended any more, if it was and nothing update that it still is."""
+    was = holds(context.status.conditions, ConditionType.SUSPENDED)
+    still = any(update.type is ConditionType.SUSPENDED for update in found)
     if was is None or still:
         return []
-    return [Says(type=ConditionType.SUSPENDED, holds=False, reason=Reason.RESUMED, message="the job goes on")]
+    return [
+        ConditionUpdate(type=ConditionType.SUSPENDED, holds=False, reason=Reason.RESUMED, message="the job goes on")
+    ]
 
 
-def _courses(recorded: Sequence[StageStatus], courses: Iterable[Course], now: datetime) -> tuple[StageStatus, ...]:
+def _stages(
+    recorded: Sequence[StageStatus], stage_updates: Iterable[StageUpdate], now: datetime
+) -> tuple[StageStatus, ...]:
     by_name = {each.name: each for each in recorded}
-    for course in courses:
-        by_name[course.stage] = _course(by_name.get(course.stage), course, now)
+    for update in stage_updates:
+        by_name[update.stage] = _stage(by_name.get(update.stage), update, now)
     return tuple(by_name[name] for name in StageName if name in by_name)
 
 
-def _course(before: StageStatus | None, course: Course, now: datetime) -> StageStatus:
-    known = before or StageStatus(name=course.stage)
-    if course.again or (known.state in _ENDED and course.state is StageState.ACTIVE):
+def _stage(before: StageStatus | None, update: StageUpdate, now: datetime) -> StageStatus:
+    known = before or StageStatus(name=update.stage)
+    if update.restarted or (known.state in _ENDED and update.state is StageState.ACTIVE):
         known = known.model_copy(update={"start_time": None, "completion_time": None})
-    begins = course.state is StageState.ACTIVE and known.start_time is None
-    ends = course.state in _ENDED
-    started = known.start_time or (now if begins or course.state is StageState.SUCCEEDED else None)
-    completed = (known.completion_time if known.state is course.state else None) or now
+    begins = update.state is StageState.ACTIVE and known.start_time is None
+    ends = update.state in _ENDED
+    started = known.start_time or (now if begins or update.state is StageState.SUCCEEDED else None)
+    completed = (known.completion_time if known.state is update.state else None) or now
     return StageStatus(
-        name=course.stage,
-        state=course.state,
+        name=update.stage,
+        state=update.state,
         attempts=(known.attempts or 0) + 1 if begins else known.attempts,
         start_time=started,
         completion_time=completed if ends else None,
-        job_name=course.job_name or known.job_name,
-        message=course.message[:MESSAGE_CHARACTERS] if course.message else None,
+        job_name=update.job_name or known.job_name,
+        message=update.message[:MESSAGE_CHARACTERS] if update.message else None,
     )

@@ -53,8 +53,8 @@ def test_a_child_that_no_watch_ever_showed_is_made_again() -> None:
     world.watches.catch_up()
     asyncio.run(operator.look(KEY))
     assert world.of_kind("Job") == []
-    assert operator.look_again_s is not None
-    world.now += timedelta(seconds=operator.look_again_s)
+    assert operator.requeue_after_s is not None
+    world.now += timedelta(seconds=operator.requeue_after_s)
     asyncio.run(operator.look(KEY))
 
     assert len(world.of_kind("Job", names.PROFILER)) == 1

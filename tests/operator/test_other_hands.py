@@ -95,7 +95,7 @@ def test_a_refused_child_is_told_and_tried_again() -> None:
     story.do(names.PROFILER)
     assert story.seen == ("Planning", "ChildRefused")
     assert "exceeded quota: gpus" in story.status["message"]
-    assert story.operator.look_again_s is not None
+    assert story.operator.requeue_after_s is not None
     story.world.refuse.clear()
     story.later(30)
 

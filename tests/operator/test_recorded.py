@@ -2,16 +2,16 @@
 
 from datetime import UTC, datetime
 
-from neuroshard_operator.conditions import ConditionType, Reason, Says, merged
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, merged
 from neuroshard_operator.status import read_status
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def says(*, holds: bool, message: str = "m") -> Says:
+def says(*, holds: bool, message: str = "m") -> ConditionUpdate:
     """Return what a look found about Running."""
-    return Says(type=ConditionType.RUNNING, holds=holds, reason=Reason.WORKERS_READY, message=message)
+    return ConditionUpdate(type=ConditionType.RUNNING, holds=holds, reason=Reason.WORKERS_READY, message=message)
 
 
 def test_what_another_release_wrote_is_left_out() -> None:
@@ -48,6 +48,6 @@ def test_the_transition_time_moves_when_the_status_flips() -> None:
 def test_conditions_of_others_stay() -> None:
     """A look says nothing about what it did not look at."""
     first = merged([], [says(holds=True)], now=NOW, generation=1)
-    other = Says(type=ConditionType.PLANNED, holds=True, reason=Reason.PLAN_WRITTEN, message="m")
+    other = ConditionUpdate(type=ConditionType.PLANNED, holds=True, reason=Reason.PLAN_WRITTEN, message="m")
 
     assert [each.type for each in merged(first, [other], now=LATER, generation=1)] == ["Planned", "Running"]

@@ -1,1 +1,1 @@
-"""Builders of everything that the operator makes for a job: pure functions from a look to manifests."""
+"""Builders of everything that the operator makes for a job: pure functions from a pass to manifests."""

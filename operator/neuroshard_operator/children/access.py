@@ -6,7 +6,7 @@ from typing import Any
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Apply, Create, Event, Manifest
 from neuroshard_operator.children.metadata import metadata
-from neuroshard_operator.context import View
+from neuroshard_operator.context import Context
 from neuroshard_operator.observed.parsing import hash_of
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
@@ -14,62 +14,62 @@ REPAIRED = "ChildRepaired"
 """Reason of the event about a child that someone edited or deleted."""
 
 
-def access(view: View, role: str, result: str) -> list[Manifest]:
+def access(context: Context, role: str, result: str) -> list[Manifest]:
     """Return what lets the pods of a role write the ConfigMap `result` and nothing else."""
-    name = names.account(view.name, role)
+    name = names.account(context.name, role)
     may = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [result], "verbs": ["patch"]}
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": view.observed.job.namespace}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": context.observed.job.namespace}
     reference = {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name}
     return [
         {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
-            "metadata": metadata(view, name, role),
+            "metadata": metadata(context, name, role),
             "automountServiceAccountToken": False,
         },
-        {"apiVersion": f"{RBAC_GROUP}/v1", "kind": "Role", "metadata": metadata(view, name, role), "rules": [may]},
+        {"apiVersion": f"{RBAC_GROUP}/v1", "kind": "Role", "metadata": metadata(context, name, role), "rules": [may]},
         {
             "apiVersion": f"{RBAC_GROUP}/v1",
             "kind": "RoleBinding",
-            "metadata": metadata(view, name, role),
+            "metadata": metadata(context, name, role),
             "subjects": [subject],
             "roleRef": reference,
         },
-        empty_result(view, role, result),
+        empty_result(context, role, result),
     ]
 
 
-def empty_result(view: View, role: str, name: str) -> Manifest:
+def empty_result(context: Context, role: str, name: str) -> Manifest:
     """Return the ConfigMap that a stage's pods fill; it is made empty, for a Role cannot allow making only one."""
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(view, name, role)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(context, name, role)}
 
 
-def ensured(view: View, manifests: Sequence[Manifest]) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
+def ensured(context: Context, manifests: Sequence[Manifest]) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
     """Return what makes these children be there as they should: nothing, where they are."""
     actions: list[Action] = []
     events: list[Event] = []
     for manifest in manifests:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        if not _is_there(view, kind, name):
+        if not _is_there(context, kind, name):
             actions.append(Create(manifest=manifest))
-        elif _is_edited(view, kind, name, manifest):
+        elif _is_edited(context, kind, name, manifest):
             actions.append(Apply(manifest=manifest))
             events.append(Event(kind="Warning", reason=REPAIRED, message=f"{kind} {name} was edited and is set right"))
     return tuple(actions), tuple(events)
 
 
-def _is_there(view: View, kind: str, name: str) -> bool:
+def _is_there(context: Context, kind: str, name: str) -> bool:
     if kind == "ConfigMap":
-        return view.config_map(name) is not None
-    return _hash_of_child(view, kind, name) is not None
+        return context.config_map(name) is not None
+    return _hash_of_child(context, kind, name) is not None
 
 
-def _is_edited(view: View, kind: str, name: str, manifest: Mapping[str, Any]) -> bool:
-    return kind != "ConfigMap" and _hash_of_child(view, kind, name) != hash_of(kind, manifest)
+def _is_edited(context: Context, kind: str, name: str, manifest: Mapping[str, Any]) -> bool:
+    return kind != "ConfigMap" and _hash_of_child(context, kind, name) != hash_of(kind, manifest)
 
 
-def _hash_of_child(view: View, kind: str, name: str) -> str | None:
-    for child in view.observed.objects:
-        if (child.kind, child.meta.name, child.meta.owner_uid) == (kind, name, view.uid):
+def _hash_of_child(context: Context, kind: str, name: str) -> str | None:
+    for child in context.observed.objects:
+        if (child.kind, child.meta.name, child.meta.owner_uid) == (kind, name, context.uid):
             return child.content_hash
     return None

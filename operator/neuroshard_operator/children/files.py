@@ -11,7 +11,7 @@ from neuroshard_api.tables import TableSet
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
 from neuroshard_operator.children.metadata import labels, metadata
-from neuroshard_operator.context import View
+from neuroshard_operator.context import Context
 
 JOB_FILE = "job.json"
 TABLES_FILE = "tables.json"
@@ -22,7 +22,7 @@ _IN_JOB_FILE = {"model", "profiler", "planner", "trainer", "rendezvous", "data",
 """Parts of the spec that change only while a job is suspended: the file of a running job stays as it is."""
 
 
-def job_files(view: View, tables: TableSet | None = None) -> Manifest:
+def job_files(context: Context, tables: TableSet | None = None) -> Manifest:
     """Return the ConfigMap with the job file, and with a table set where a stage needs one.
 
     Its name says its content, so a job that changed gets another one.
@@ -30,8 +30,8 @@ def job_files(view: View, tables: TableSet | None = None) -> Manifest:
     Raises:
         ConfigMapTooLargeError: the tables do not fit.
     """
-    document = view.job.model_copy(
-        update={"metadata": view.job.metadata.model_copy(update=_ONLY_NAME), "status": None}
+    document = context.job.model_copy(
+        update={"metadata": context.job.metadata.model_copy(update=_ONLY_NAME), "status": None}
     ).model_dump_json(
         indent=1, exclude_none=True, include={"api_version": True, "kind": True, "metadata": True, "spec": _IN_JOB_FILE}
     )
@@ -39,7 +39,7 @@ def job_files(view: View, tables: TableSet | None = None) -> Manifest:
     if tables is not None:
         files[TABLES_FILE] = tables.to_json().encode()
     digest = hashlib.sha256(b"\0".join(files.values())).hexdigest()
-    return _config_map(metadata(view, names.files(view.name, digest), _FILES), pack_files(files))
+    return _config_map(metadata(context, names.files(context.name, digest), _FILES), pack_files(files))
 
 
 _ONLY_NAME: Mapping[str, Any] = {
@@ -54,25 +54,25 @@ _ONLY_NAME: Mapping[str, Any] = {
 }
 
 
-def request_file(view: View, inputs_hash: str, request: str) -> Manifest:
+def request_file(context: Context, inputs_hash: str, request: str) -> Manifest:
     """Return the ConfigMap with what the planner is asked. Raises ConfigMapTooLargeError."""
-    named = metadata(view, names.request(view.name, inputs_hash), names.REQUEST)
+    named = metadata(context, names.request(context.name, inputs_hash), names.REQUEST)
     return _config_map(named, pack_files({REQUEST_FILE: request.encode()}))
 
 
-def plan(view: View, plan_hash: str, inputs_hash: str) -> Manifest:
+def plan(context: Context, plan_hash: str, inputs_hash: str) -> Manifest:
     """Return the plan's ConfigMap without its data, which is copied from where the plan was published."""
     more = {names.INPUTS_HASH_LABEL: names.short(inputs_hash)}
-    named = metadata(view, names.plan(view.name, plan_hash), names.PLAN, more)
+    named = metadata(context, names.plan(context.name, plan_hash), names.PLAN, more)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
 
 
-def profile(view: View, name: str, profile_key: str, *, shared: bool) -> Manifest:
+def profile(context: Context, name: str, profile_key: str, *, shared: bool) -> Manifest:
     """Return the profile's ConfigMap without its data. A shared one has no owner: it outlives the job that made it."""
     more = {names.PROFILE_KEY_LABEL: names.short(profile_key)}
-    named = metadata(view, name, names.PROFILE, more)
+    named = metadata(context, name, names.PROFILE, more)
     if shared:
-        kept = {key: value for key, value in labels(view, names.PROFILE, **more).items() if key not in _OF_ONE_JOB}
+        kept = {key: value for key, value in labels(context, names.PROFILE, **more).items() if key not in _OF_ONE_JOB}
         named = {"name": name, "namespace": named["namespace"], "labels": kept}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
 

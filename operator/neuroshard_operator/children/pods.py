@@ -8,7 +8,7 @@ from neuroshard_api.job_pods import Resources
 from neuroshard_operator import names
 from neuroshard_operator.children.metadata import labels
 from neuroshard_operator.children.overlay import merged
-from neuroshard_operator.context import View
+from neuroshard_operator.context import Context
 
 RESTRICTED: Mapping[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -51,27 +51,29 @@ def container(
     }
 
 
-def pod_template(view: View, role: str, spec: Mapping[str, Any], more_labels: Mapping[str, str]) -> dict[str, Any]:
+def pod_template(
+    context: Context, role: str, spec: Mapping[str, Any], more_labels: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the pod template of a stage's Job."""
-    priority = view.spec.run_policy.scheduling_policy.priority_class_name
+    priority = context.spec.run_policy.scheduling_policy.priority_class_name
     defaults = {
         "restartPolicy": "Never",
-        "serviceAccountName": names.account(view.name, role),
+        "serviceAccountName": names.account(context.name, role),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, "runAsNonRoot": True},
         **({"priorityClassName": priority} if priority else {}),
     }
     return {
-        "metadata": {"labels": labels(view, role, **more_labels)},
-        "spec": {**defaults, **spec, **_pull_secrets(view)},
+        "metadata": {"labels": labels(context, role, **more_labels)},
+        "spec": {**defaults, **spec, **_pull_secrets(context)},
     }
 
 
-def _pull_secrets(view: View) -> dict[str, Any]:
+def _pull_secrets(context: Context) -> dict[str, Any]:
     """Return the Secrets that images are pulled with: the service accounts of the stages are ours and name none."""
     key = "imagePullSecrets"
-    ours, template = view.settings.image_pull_secrets, view.spec.pod_template.spec
+    ours, template = context.settings.image_pull_secrets, context.spec.pod_template.spec
     base = {key: [{"name": name} for name in ours]} if ours else {}
     return merged(base, {key: template[key]} if key in template else {})
 

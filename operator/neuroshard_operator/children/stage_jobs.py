@@ -25,7 +25,7 @@ from neuroshard_operator.children.pods import (
     resources,
     token_volume,
 )
-from neuroshard_operator.context import View
+from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import product_selector
 from neuroshard_operator.observed.results import PLAN_FILE
 
@@ -53,31 +53,31 @@ class Bundle:
     """Device whose bundled cost models are taken."""
 
 
-def profiler_job(view: View, *, hardware: Hardware, profile_key: str, files: Manifest, result: str) -> Manifest:
+def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, files: Manifest, result: str) -> Manifest:
     """Return the Job that measures the hardware on one of its nodes."""
-    profiler, template = view.spec.profiler, view.spec.pod_template.spec
+    profiler, template = context.spec.profiler, context.spec.pod_template.spec
     file_names = stored_names(files)
     out = f"{WORK}/{RESULT}"
     command = profiler_command(
-        view.job,
+        context.job,
         job_file=f"{WORK}/files/{file_names[JOB_FILE]}",
         tables_file=f"{WORK}/files/{file_names[TABLES_FILE]}",
         out_dir=out,
     )
     on_trainer_nodes = {key: template[key] for key in KEPT_FROM_TEMPLATE if key in template}
     selector = {**product_selector(hardware), **on_trainer_nodes.get("nodeSelector", {})}
-    trainer = view.spec.trainer.resources_per_node
+    trainer = context.spec.trainer.resources_per_node
     spec = {
         **on_trainer_nodes,
         **({"nodeSelector": selector} if selector else {}),
         "containers": [
             container(
                 names.PROFILER,
-                profiler.image or view.settings.profiler_image,
+                profiler.image or context.settings.profiler_image,
                 publishing(result, [f"{out}/{BUNDLE_FOLDER}", f"{out}/{HARDWARE_FILE}"], command),
                 mounts={"files": f"{WORK}/files", RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH, "dshm": "/dev/shm"},  # noqa: S108 - a volume of the pod's own
                 env=_ENVIRONMENT,
-                imagePullPolicy=view.settings.image_pull_policy,
+                imagePullPolicy=context.settings.image_pull_policy,
                 resources=resources(profiler.resources, resources(trainer, {})),
             )
         ],
@@ -91,21 +91,21 @@ def profiler_job(view: View, *, hardware: Hardware, profile_key: str, files: Man
     }
     more = {names.PROFILE_KEY_LABEL: names.short(profile_key)}
     return _job(
-        view,
+        context,
         names.PROFILER,
-        names.profiler_job(view.name, profile_key),
+        names.profiler_job(context.name, profile_key),
         spec,
-        labels={**more, **view.queue_labels},
+        labels={**more, **context.queue_labels},
         pod_labels=more,
         backoff_limit=profiler.backoff_limit,
         timeout_seconds=profiler.timeout_seconds,
-        suspend=view.is_queued,
+        suspend=context.is_queued,
     )
 
 
-def planner_job(view: View, *, inputs_hash: str, request: Manifest, bundle: Bundle, result: str) -> Manifest:
+def planner_job(context: Context, *, inputs_hash: str, request: Manifest, bundle: Bundle, result: str) -> Manifest:
     """Return the Job that plans; it needs no GPU and is not queued by Kueue."""
-    planner = view.spec.planner
+    planner = context.spec.planner
     out = f"{WORK}/{RESULT}"
     volume, folder = _bundle_volume(bundle)
     command = planner_command(
@@ -113,7 +113,7 @@ def planner_job(view: View, *, inputs_hash: str, request: Manifest, bundle: Bund
         bundle_dir=folder,
         plan_file=f"{out}/{PLAN_FILE}",
     )
-    settings = view.settings
+    settings = context.settings
     usual = {
         "requests": {"cpu": settings.planner_cpu, "memory": settings.planner_memory},
         "limits": {"memory": settings.planner_memory},
@@ -141,9 +141,9 @@ def planner_job(view: View, *, inputs_hash: str, request: Manifest, bundle: Bund
     }
     more = {names.INPUTS_HASH_LABEL: names.short(inputs_hash)}
     return _job(
-        view,
+        context,
         names.PLANNER,
-        names.planner_job(view.name, inputs_hash),
+        names.planner_job(context.name, inputs_hash),
         spec,
         labels=more,
         pod_labels=more,
@@ -157,7 +157,7 @@ _ENVIRONMENT = {"HOME": "/tmp", "OMP_NUM_THREADS": "1"}  # noqa: S108 - a volume
 
 
 def _job(
-    view: View,
+    context: Context,
     role: str,
     name: str,
     pod_spec: Mapping[str, Any],
@@ -175,14 +175,14 @@ def _job(
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(view, name, role, labels),
+        "metadata": metadata(context, name, role, labels),
         "spec": {
             "suspend": suspend,
             "backoffLimit": backoff_limit,
             "activeDeadlineSeconds": timeout_seconds,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": [DISRUPTED, hopeless]},
-            "template": pod_template(view, role, pod_spec, pod_labels),
+            "template": pod_template(context, role, pod_spec, pod_labels),
         },
     }
 

@@ -28,7 +28,7 @@ from neuroshard_operator.children.pods import (
     resources,
     token_volume,
 )
-from neuroshard_operator.context import View
+from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import product_selector
 
 CONTAINER = "trainer"
@@ -56,37 +56,39 @@ DISRUPTED: Mapping[str, Any] = {
 }
 
 
-def service(view: View) -> Manifest:
+def service(context: Context) -> Manifest:
     """Return the headless Service. It names pods before they are ready, for that is when they meet."""
-    name = names.service(view.name)
+    name = names.service(context.name)
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(view, name, names.WORKER),
+        "metadata": metadata(context, name, names.WORKER),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {names.JOB_LABEL: view.name, names.ROLE_LABEL: names.WORKER},
-            "ports": [{"name": "rendezvous", "port": view.spec.rendezvous.port, "protocol": "TCP"}],
+            "selector": {names.JOB_LABEL: context.name, names.ROLE_LABEL: names.WORKER},
+            "ports": [{"name": "rendezvous", "port": context.spec.rendezvous.port, "protocol": "TCP"}],
         },
     }
 
 
-def worker_job(view: View, *, plan: str, plan_key: str, workers_hash: str, files: Manifest, result: str) -> Manifest:
+def worker_job(
+    context: Context, *, plan: str, plan_key: str, workers_hash: str, files: Manifest, result: str
+) -> Manifest:
     """Return the Indexed Job of the present attempt: one pod per node, all or none.
 
     A pod that fails fails the Job at once, for its peers cannot go on without it; the policy's rules are there so that
     the Job's own condition tells exit code and pod even when the pod is gone. Restarts are the operator's.
     """
-    trainer, attempt = view.spec.trainer, view.attempt
-    name = names.worker_job(view.name, attempt)
+    trainer, attempt = context.spec.trainer, context.attempt
+    name = names.worker_job(context.name, attempt)
     more = {
         names.ATTEMPT_LABEL: str(attempt),
         names.INPUTS_HASH_LABEL: names.short(workers_hash),
     }
-    spec = merged(_pod_spec(view, plan, plan_key, files, result), view.spec.pod_template.spec)
-    template = pod_template(view, names.WORKER, spec, more)
-    said = view.spec.pod_template.metadata
+    spec = merged(_pod_spec(context, plan, plan_key, files, result), context.spec.pod_template.spec)
+    template = pod_template(context, names.WORKER, spec, more)
+    said = context.spec.pod_template.metadata
     template["metadata"] = {
         "labels": {**said.labels, **template["metadata"]["labels"]},
         "annotations": dict(said.annotations),
@@ -94,9 +96,9 @@ def worker_job(view: View, *, plan: str, plan_key: str, workers_hash: str, files
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(view, name, names.WORKER, {**more, **view.queue_labels}),
+        "metadata": metadata(context, name, names.WORKER, {**more, **context.queue_labels}),
         "spec": {
-            "suspend": view.is_queued,
+            "suspend": context.is_queued,
             "completionMode": "Indexed",
             "completions": trainer.num_nodes,
             "parallelism": trainer.num_nodes,
@@ -108,18 +110,20 @@ def worker_job(view: View, *, plan: str, plan_key: str, workers_hash: str, files
     }
 
 
-def _pod_spec(view: View, plan: str, plan_key: str, files: Manifest, result: str) -> dict[str, Any]:
-    trainer, checkpoint, data = view.spec.trainer, view.spec.checkpoint, view.spec.data
+def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, result: str) -> dict[str, Any]:
+    trainer, checkpoint, data = context.spec.trainer, context.spec.checkpoint, context.spec.data
     run_dir, data_dir = checkpoint.mount_path, data.mount_path
     plan_file = f"{WORK}/plan/{plan_key}"
     job_file = f"{WORK}/files/{stored_names(files)[JOB_FILE]}"
-    command = trainer_command(view.job, job_file=job_file, plan_file=plan_file, run_dir=run_dir, data_dir=data_dir)
+    command = trainer_command(context.job, job_file=job_file, plan_file=plan_file, run_dir=run_dir, data_dir=data_dir)
     reports = [f"{run_dir}/{STEP_REPORT_FILE}", f"{run_dir}/{PROGRESS_FILE}"]
     is_own = bool(trainer.command)
     mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", "checkpoints": run_dir}
     env = {
         **torchrun_environment(
-            view.job, host=names.worker_host(view.name, view.attempt, 0), run_id=f"{view.uid}-{view.attempt}"
+            context.job,
+            host=names.worker_host(context.name, context.attempt, 0),
+            run_id=f"{context.uid}-{context.attempt}",
         ),
         **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=data_dir),
         READY_FILE_VARIABLE: READY_FILE,
@@ -127,14 +131,14 @@ def _pod_spec(view: View, plan: str, plan_key: str, files: Manifest, result: str
     }
     main = container(
         CONTAINER,
-        trainer.image or view.settings.trainer_image,
+        trainer.image or context.settings.trainer_image,
         command if is_own else publishing(result, reports, command, watch=True),
         mounts={**mounts, "tmp": "/tmp", **({} if is_own else {"token": TOKEN_PATH})},  # noqa: S108 - a volume of the pod's own
         env=env,
-        ports=[{"name": "rendezvous", "containerPort": view.spec.rendezvous.port}],
+        ports=[{"name": "rendezvous", "containerPort": context.spec.rendezvous.port}],
         resources=resources(trainer.resources_per_node, {}),
         **({"imagePullPolicy": trainer.image_pull_policy} if trainer.image_pull_policy else {}),
-        **({} if is_own or _template_decides(view.spec.pod_template.spec) else {"startupProbe": STARTUP_PROBE}),
+        **({} if is_own or _template_decides(context.spec.pod_template.spec) else {"startupProbe": STARTUP_PROBE}),
     )
     main["env"] += [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in trainer.env]
     if is_own:
@@ -153,12 +157,12 @@ def _pod_spec(view: View, plan: str, plan_key: str, files: Manifest, result: str
         limit = trainer.shared_memory.size_limit
         main["volumeMounts"].append({"name": "dshm", "mountPath": "/dev/shm"})  # noqa: S108 - what NCCL and data loaders use
         volumes.append(empty_volume("dshm", medium="Memory", **({} if limit is None else {"sizeLimit": limit})))
-    selector = product_selector(view.status.hardware)
+    selector = product_selector(context.status.hardware)
     return {
-        "subdomain": names.service(view.name),
+        "subdomain": names.service(context.name),
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         **({"nodeSelector": selector} if selector else {}),
-        **({"initContainers": [_publisher(view, result, reports, run_dir)]} if is_own else {}),
+        **({"initContainers": [_publisher(context, result, reports, run_dir)]} if is_own else {}),
         "containers": [main],
         "volumes": volumes,
     }
@@ -171,16 +175,16 @@ def _template_decides(pod_spec: Mapping[str, Any]) -> bool:
     return any(each.get("name") == CONTAINER and {"command", "startupProbe"} & each.keys() for each in said)
 
 
-def _publisher(view: View, result: str, reports: list[str], run_dir: str) -> dict[str, Any]:
+def _publisher(context: Context, result: str, reports: list[str], run_dir: str) -> dict[str, Any]:
     """Return the sidecar that publishes the reports of a trainer whose image does not have our command."""
     words = [word for path in reports for word in ("--from", path)]
     sidecar = container(
         PUBLISHER,
-        view.settings.planner_image,
+        context.settings.planner_image,
         ["neuroshard", "publish", "--config-map", result, *words, "--watch"],
         mounts={"checkpoints": run_dir, "token": TOKEN_PATH},
         env={},
-        imagePullPolicy=view.settings.image_pull_policy,
+        imagePullPolicy=context.settings.image_pull_policy,
         resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
     )
     return {**sidecar, "restartPolicy": "Always"}

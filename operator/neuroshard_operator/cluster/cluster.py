@@ -15,7 +15,7 @@ from typing import Any
 from neuroshard_api.training_job import API_VERSION, KIND
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Apply, CopyConfigMap, Create, Delete, Desired, Event, Patch, Reads
+from neuroshard_operator.actions import Action, Apply, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads
 from neuroshard_operator.cluster.api import CONFLICT, NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.cluster.caches import Caches, JobKey
 from neuroshard_operator.observed import parsing
@@ -24,7 +24,7 @@ from neuroshard_operator.process.logs import about
 from neuroshard_operator.settings import Settings
 
 NODES_KEPT_S = 60.0
-"""One list of nodes serves all looks of a minute: hardware does not come and go faster than that matters."""
+"""One list of nodes serves all passes of a minute: hardware does not come and go faster than that matters."""
 REFUSED = (400, 403, 404, 413, 422)
 """Answers to a write that the same write will get again, at least for a while."""
 
@@ -72,13 +72,13 @@ class Cluster:
         others = self._caches.other_profilers((observed.job.namespace, observed.job.meta.name))
         return replace(observed, nodes=nodes, fetched=tuple(files), other_profilers=others)
 
-    async def apply(self, observed: Observed, desired: Desired) -> float | None:
-        """Do what was decided: the status first, so that nothing is done on a view that is out of date.
+    async def apply(self, observed: Observed, decision: Decision) -> float | None:
+        """Do what was decided: the status first, so that nothing is done on a context that is out of date.
 
-        A write that the API server refuses ends the work of this look, and the next look is told of it.
+        A write that the API server refuses ends the work of this pass, and the next pass is told of it.
 
         Returns:
-            In how many seconds the next look is due beside what was decided: 0 after a refusal that is new, a few while
+            In how many seconds the next pass is due beside what was decided: 0 after a refusal that is new, a few while
             a watch has not brought what was made; None: when something changes.
 
         Raises:
@@ -86,17 +86,17 @@ class Cluster:
             ApiError: the API server is out of reach or overloaded.
         """
         key = (observed.job.namespace, observed.job.meta.name)
-        self._claim_profiles(key, desired.actions)
-        if desired.status is not None:
+        self._claim_profiles(key, decision.actions)
+        if decision.status is not None:
             await self._write_status(
-                key, observed.job, desired.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+                key, observed.job, decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
             )
-        elif desired.actions:
+        elif decision.actions:
             await self._check_is_fresh(observed.job)
-        # Before the actions: what they meet may end this look, and the next one has no news of the status any more.
-        for event in desired.events:
+        # Before the actions: what they meet may end this pass, and the next one has no news of the status any more.
+        for event in decision.events:
             await self._tell(observed.job, event)
-        for actions in _together(desired.actions):
+        for actions in _together(decision.actions):
             done = await asyncio.gather(*(self._do(key, observed.job, action) for action in actions))
             refused = tuple(refusal for refusal in done if refusal is not None)
             if refused:
@@ -180,7 +180,7 @@ class Cluster:
                 return await self._write(key, action.manifest, self._api.apply)
             case Patch():
                 change = {"metadata": {"uid": action.uid}, **action.change}
-                with contextlib.suppress(ApiError):  # the next look sees what is left to set right
+                with contextlib.suppress(ApiError):  # the next pass sees what is left to set right
                     await self._api.patch(action.kind, job.namespace, action.name, change)
             case Delete():
                 await self._remove(job, action)

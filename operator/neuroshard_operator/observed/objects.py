@@ -154,7 +154,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
-    """A ConfigMap of the user's that the job names, read for this look."""
+    """A ConfigMap of the user's that the job names, read for this pass."""
 
     name: str
     key: str
@@ -164,7 +164,7 @@ class Fetched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
-    """Everything that one look at a job sees."""
+    """Everything that one pass at a job sees."""
 
     job: TrainingJobObject
     jobs: Sequence[ChildJob] = ()
@@ -177,5 +177,5 @@ class Observed:
     other_profilers: Mapping[str, str] = field(default_factory=dict)
     """Profiler Jobs of other jobs in the namespace that are at work: the job's name by profile key."""
     refusals: Sequence[Refusal] = ()
-    """Writes of the look before that were refused."""
+    """Writes of the pass before that were refused."""
     fetched: Sequence[Fetched] = ()

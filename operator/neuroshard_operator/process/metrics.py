@@ -17,12 +17,12 @@ class Metrics:
     def __init__(self) -> None:
         """Make them, all at zero."""
         self.registry = CollectorRegistry()
-        self.queue_depth = self._gauge("neuroshard_queue_depth", "Jobs that wait for a look.")
+        self.queue_depth = self._gauge("neuroshard_queue_depth", "Jobs that wait to be reconciled.")
         self.queue_wait = self._histogram(
-            "neuroshard_queue_wait_seconds", "Time from a job's wake-up to the start of the look.", FAST_S
+            "neuroshard_queue_wait_seconds", "Time from a job's wake-up to the start of its reconcile pass.", FAST_S
         )
         self.reconcile = self._histogram(
-            "neuroshard_reconcile_seconds", "Time of one look at a job, its API calls included.", FAST_S, ["outcome"]
+            "neuroshard_reconcile_seconds", "Time of one reconcile pass, API calls included.", FAST_S, ["outcome"]
         )
         self.jobs = Gauge(
             "neuroshard_jobs", "Jobs by the stage that their status shows.", ["stage"], registry=self.registry
@@ -74,15 +74,15 @@ class Metrics:
 
     def status_written(self, before: Status, after: Status) -> None:
         """Count what changed between two statuses of a job."""
-        for course in after.stages:
-            ended = course.state in {StageState.SUCCEEDED, StageState.FAILED}
-            known = next((each for each in before.stages if each.name is course.name), None)
-            if not ended or (known is not None and known.state is course.state):
+        for stage in after.stages:
+            ended = stage.state in {StageState.SUCCEEDED, StageState.FAILED}
+            known = next((each for each in before.stages if each.name is stage.name), None)
+            if not ended or (known is not None and known.state is stage.state):
                 continue
-            if course.start_time is not None and course.completion_time is not None:
-                took_s = (course.completion_time - course.start_time).total_seconds()
-                outcome = "succeeded" if course.state is StageState.SUCCEEDED else "failed"
-                self.stage.labels(stage=course.name.value, outcome=outcome).observe(took_s)
+            if stage.start_time is not None and stage.completion_time is not None:
+                took_s = (stage.completion_time - stage.start_time).total_seconds()
+                outcome = "succeeded" if stage.state is StageState.SUCCEEDED else "failed"
+                self.stage.labels(stage=stage.name.value, outcome=outcome).observe(took_s)
         counted = (after.restarts_count_towards_max or 0) - (before.restarts_count_towards_max or 0)
         restarted = (after.restarts or 0) - (before.restarts or 0)
         self.restarts.labels(counted="true").inc(max(counted, 0))

@@ -7,7 +7,7 @@ from neuroshard_api.job_policies import CleanPodPolicy
 from neuroshard_api.training_job import KIND
 
 from neuroshard_operator.actions import Action, Delete
-from neuroshard_operator.context import View, seconds_until
+from neuroshard_operator.context import Context, seconds_until
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,30 +15,30 @@ class CleanUp:
     """What goes now, and when to look again."""
 
     actions: tuple[Action, ...] = ()
-    look_again_s: float | None = None
+    requeue_after_s: float | None = None
 
 
-def clean_up(view: View) -> CleanUp:
+def clean_up(context: Context) -> CleanUp:
     """Return what of an ended job goes: Jobs by cleanPodPolicy, and the job itself when its time is over."""
-    ended, ttl = view.status.completion_time, view.spec.run_policy.ttl_seconds_after_finished
+    ended, ttl = context.status.completion_time, context.spec.run_policy.ttl_seconds_after_finished
     if ttl is not None and ended is not None:
         due = ended + timedelta(seconds=ttl)
-        if view.now >= due:
-            meta = view.observed.job.meta
+        if context.now >= due:
+            meta = context.observed.job.meta
             return CleanUp(actions=(Delete(kind=KIND, name=meta.name, uid=meta.uid),))
-        return CleanUp(actions=_jobs(view), look_again_s=seconds_until(due, view.now))
-    return CleanUp(actions=_jobs(view))
+        return CleanUp(actions=_jobs(context), requeue_after_s=seconds_until(due, context.now))
+    return CleanUp(actions=_jobs(context))
 
 
-def _jobs(view: View) -> tuple[Action, ...]:
-    policy = view.spec.run_policy.clean_pod_policy
+def _jobs(context: Context) -> tuple[Action, ...]:
+    policy = context.spec.run_policy.clean_pod_policy
     if policy is CleanPodPolicy.NONE:
         return ()
     # An ended Job has no running pods: its controller stopped them.
     return tuple(
         Delete(kind="Job", name=job.meta.name, uid=job.meta.uid)
-        for job in view.observed.jobs
-        if job.meta.owner_uid == view.uid
+        for job in context.observed.jobs
+        if job.meta.owner_uid == context.uid
         and job.meta.deleted is None
         and (policy is CleanPodPolicy.ALL or job.outcome is None)
     )

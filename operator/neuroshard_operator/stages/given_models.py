@@ -11,9 +11,9 @@ from neuroshard_api.topology import Topology
 
 from neuroshard_operator.children.stage_jobs import Bundle
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import View
+from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import MANIFEST_FILE
-from neuroshard_operator.stages.result import Course, Step, failed, says
+from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, failed
 from neuroshard_operator.stages.tables import missing
 
 
@@ -25,19 +25,19 @@ class Profiled:
     topology: Topology
 
 
-def given_models(view: View) -> tuple[Step, Profiled | None]:
+def given_models(context: Context) -> tuple[StageResult, Profiled | None]:
     """Return the cost models that the job names, on the device that they are for."""
-    reference, device_type = view.spec.profiler.cost_model_ref, view.spec.profiler.device_type
+    reference, device_type = context.spec.profiler.cost_model_ref, context.spec.profiler.device_type
     if reference is None:
         assert device_type is not None, "the resource's rules ask for one of the two"
-        return _given(view, Bundle(device_type=device_type), device_type)
+        return _given(context, Bundle(device_type=device_type), device_type)
     bundle = Bundle(config_map=reference.config_map_name, claim=reference.claim_name, path=reference.path)
     if device_type is not None:
-        return _given(view, bundle, device_type)
-    return _device_of(view, reference, bundle)
+        return _given(context, bundle, device_type)
+    return _device_of(context, reference, bundle)
 
 
-def _device_of(view: View, reference: CostModelReference, bundle: Bundle) -> tuple[Step, Profiled | None]:
+def _device_of(context: Context, reference: CostModelReference, bundle: Bundle) -> tuple[StageResult, Profiled | None]:
     """Take the device from the bundle's manifest, which only a ConfigMap shows before a pod mounts it."""
     if reference.config_map_name is None:
         message = (
@@ -45,7 +45,7 @@ def _device_of(view: View, reference: CostModelReference, bundle: Bundle) -> tup
             "mounts it; name the device that the cost models are for"
         )
         return _unusable(Reason.INVALID_INPUT, message), None
-    file = view.fetched(reference.config_map_name, MANIFEST_FILE)
+    file = context.fetched(reference.config_map_name, MANIFEST_FILE)
     if file is None or file.content is None:
         what = f"profiler.costModelRef: ConfigMap {reference.config_map_name} has no key {MANIFEST_FILE}"
         return missing(what), None
@@ -60,33 +60,33 @@ def _device_of(view: View, reference: CostModelReference, bundle: Bundle) -> tup
             "set profiler.deviceType to a device of `neuroshard devices` with the same links"
         )
         return _unusable(Reason.INVALID_INPUT, message), None
-    return _given(view, bundle, name)
+    return _given(context, bundle, name)
 
 
-def _given(view: View, bundle: Bundle, device_type: str) -> tuple[Step, Profiled | None]:
+def _given(context: Context, bundle: Bundle, device_type: str) -> tuple[StageResult, Profiled | None]:
     try:
         topology: Topology = preset(device_type).topology(
-            num_nodes=view.spec.trainer.num_nodes, devices_per_node=view.spec.trainer.devices_per_node
+            num_nodes=context.spec.trainer.num_nodes, devices_per_node=context.spec.trainer.devices_per_node
         )
     except ValueError as error:
         return _unusable(Reason.INVALID_INPUT, f"profiler.deviceType: {error}"), None
     where = bundle.config_map or bundle.claim
     message = f"cost models of {where}" if where else f"cost models of {device_type} that come with the planner"
-    step = Step(
-        shown=Stage.PLANNING,
+    step = StageResult(
+        display_stage=Stage.PLANNING,
         reason=Reason.MODELS_GIVEN,
         message=message,
         done=True,
-        says=(says(ConditionType.PROFILED, Reason.MODELS_GIVEN, message, holds=True),),
-        facts={
+        conditions=(condition(ConditionType.PROFILED, Reason.MODELS_GIVEN, message, holds=True),),
+        status_fields={
             "profile": ProfileStatus(
                 config_map_ref=ConfigMapReference(name=bundle.config_map) if bundle.config_map else None, cached=True
             )
         },
-        courses=(Course(stage=StageName.PROFILING, state=StageState.SKIPPED, message=message),),
+        stage_updates=(StageUpdate(stage=StageName.PROFILING, state=StageState.SKIPPED, message=message),),
     )
     return step, Profiled(bundle=bundle, topology=topology)
 
 
-def _unusable(reason: Reason, message: str) -> Step:
-    return failed(shown=Stage.PROFILING, stage=StageName.PROFILING, reason=reason, message=message)
+def _unusable(reason: Reason, message: str) -> StageResult:
+    return failed(display_stage=Stage.PROFILING, stage=StageName.PROFILING, reason=reason, message=message)

@@ -11,19 +11,19 @@ from neuroshard_api.tables import TableSet
 from neuroshard_operator.actions import Create
 from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import View
+from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import PLAN_FILE, plan_summary
 from neuroshard_operator.stages.planning import mismatch
-from neuroshard_operator.stages.result import Course, Step, failed, says
+from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, failed
 from neuroshard_operator.stages.tables import missing, tables_of
 
 
-def take_plan(view: View, reference: PlanReference, inputs_hash: str) -> Step:
+def adopt_plan(context: Context, reference: PlanReference, inputs_hash: str) -> StageResult:
     """Return the step that keeps the plan, or that says why it cannot be used."""
-    file = view.fetched(reference.name, reference.key)
+    file = context.fetched(reference.name, reference.key)
     if file is None or file.content is None:
         return missing(f"planRef: ConfigMap {reference.name} has no key {reference.key}")
-    tables = tables_of(view)
+    tables = tables_of(context)
     if not isinstance(tables, TableSet):
         return tables
     where = f"planRef: ConfigMap {reference.name}/{reference.key}"
@@ -33,24 +33,24 @@ def take_plan(view: View, reference: PlanReference, inputs_hash: str) -> Step:
         packed = pack_files({PLAN_FILE: content})
     except (DocumentError, ConfigMapTooLargeError) as error:
         return _refused(Reason.PLAN_UNUSABLE, str(error))
-    problem = mismatch(view, summary, tables)
+    problem = mismatch(context, summary, tables)
     if problem is not None:
         return _refused(problem[0], f"{where}: {problem[1]}")
     manifest = {
-        **plan_config_map(view, summary.hash, inputs_hash),
+        **plan_config_map(context, summary.hash, inputs_hash),
         "data": dict(packed.data),
         "binaryData": dict(packed.binary_data),
     }
     message = f"the plan of ConfigMap {reference.name} is kept as {manifest['metadata']['name']}"
-    return Step(
-        shown=Stage.PLANNING,
+    return StageResult(
+        display_stage=Stage.PLANNING,
         reason=Reason.PLAN_GIVEN,
         message=message,
-        says=(says(ConditionType.PLANNED, Reason.PLAN_GIVEN, message, holds=False),),
+        conditions=(condition(ConditionType.PLANNED, Reason.PLAN_GIVEN, message, holds=False),),
         actions=(Create(manifest=manifest),),
-        courses=(
-            Course(stage=StageName.PROFILING, state=StageState.SKIPPED, message="planRef brings the plan"),
-            Course(stage=StageName.PLANNING, state=StageState.ACTIVE, message=message),
+        stage_updates=(
+            StageUpdate(stage=StageName.PROFILING, state=StageState.SKIPPED, message="planRef brings the plan"),
+            StageUpdate(stage=StageName.PLANNING, state=StageState.ACTIVE, message=message),
         ),
     )
 
@@ -59,5 +59,5 @@ def _contents(key: str, content: bytes) -> ConfigMapContents:
     return ConfigMapContents(binary_data={key: base64.b64encode(content).decode()})
 
 
-def _refused(reason: Reason, message: str) -> Step:
-    return failed(shown=Stage.PLANNING, stage=StageName.PLANNING, reason=reason, message=message)
+def _refused(reason: Reason, message: str) -> StageResult:
+    return failed(display_stage=Stage.PLANNING, stage=StageName.PLANNING, reason=reason, message=message)

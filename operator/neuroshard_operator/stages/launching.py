@@ -10,62 +10,64 @@ from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import job_files
 from neuroshard_operator.children.workers import service, worker_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import View, seconds_until, worker_count
+from neuroshard_operator.context import Context, seconds_until, worker_count
 from neuroshard_operator.observed.objects import ChildJob
 from neuroshard_operator.stages.input_hashes import workers_hash
 from neuroshard_operator.stages.planning import Planned
-from neuroshard_operator.stages.result import Course, Step, says, says_of_workers
+from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, worker_conditions
 
 FIRST_PAUSE_S = 10.0
 """Before the second restart that counts; the first follows at once. Each further pause is twice as long."""
 LONGEST_PAUSE_S = 300.0
-LOOK_AGAIN_S = 10.0
+REQUEUE_AFTER_S = 10.0
 """While old pods end: a pod on a lost node ends by the clock, and nothing tells when."""
 
 
-def launch(view: View, planned: Planned) -> tuple[Step, ChildJob | None]:
+def launch(context: Context, planned: Planned) -> tuple[StageResult, ChildJob | None]:
     """Return what makes the workers of this attempt be there, and their Job once it is.
 
     A Job is made only when no pod of another one may still run: there are never two sets of workers.
     """
-    inputs = workers_hash(view.spec, planned.summary.hash)
-    current = view.job_named(names.worker_job(view.name, view.attempt))
+    inputs = workers_hash(context.spec, planned.summary.hash)
+    current = context.job_named(names.worker_job(context.name, context.attempt))
     if current is not None and current.meta.deleted is None:
         if current.meta.labels.get(names.INPUTS_HASH_LABEL) != names.short(inputs):
-            return _outdated(view, current), None
-        return _there(view, planned, current), current
-    others = [job for job in view.owned_jobs(names.WORKER) if job is not current and job.outcome is None]
-    living = view.live_workers_beside(None)
+            return _outdated(context, current), None
+        return _there(context, planned, current), current
+    others = [job for job in context.owned_jobs(names.WORKER) if job is not current and job.outcome is None]
+    living = context.live_workers_beside(None)
     if current is not None or others or living:
-        return _waiting_for_old(view, len(living), _stopped(others)), None
-    pause = _pause_until(view)
+        return _waiting_for_old(context, len(living), _stopped(others)), None
+    pause = _pause_until(context)
     if pause is not None:
-        message = f"attempt {view.attempt} starts at {pause:%H:%M:%S} UTC, {_restarts(view)}"
-        return _active(view, Reason.WAITING_TO_RESTART, message, look_again_s=seconds_until(pause, view.now)), None
-    return _start(view, planned, inputs), None
+        message = f"attempt {context.attempt} starts at {pause:%H:%M:%S} UTC, {_restarts(context)}"
+        return _active(
+            context, Reason.WAITING_TO_RESTART, message, requeue_after_s=seconds_until(pause, context.now)
+        ), None
+    return _start(context, planned, inputs), None
 
 
-def _there(view: View, planned: Planned, current: ChildJob) -> Step:
+def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult:
     """Return the step of workers that were started, with what sets right what someone touched."""
-    nodes = view.spec.trainer.num_nodes
-    started = [pod for pod in view.pods_of(current) if pod.phase != "Pending"]
+    nodes = context.spec.trainer.num_nodes
+    started = [pod for pod in context.pods_of(current) if pod.phase != "Pending"]
     # A pod reads its files when it starts.
-    files = [job_files(view)] if current.outcome is None and len(started) < nodes else []
-    actions, events = ensured(view, [*_surroundings(view), *files])
+    files = [job_files(context)] if current.outcome is None and len(started) < nodes else []
+    actions, events = ensured(context, [*_surroundings(context), *files])
     change = {}
     if current.outcome is None and current.parallelism != nodes:
         change["parallelism"] = nodes
-    if current.outcome is None and current.suspended and not view.is_queued:
+    if current.outcome is None and current.suspended and not context.is_queued:
         change["suspend"] = False
     if change:
         patch = Patch(kind="Job", name=current.meta.name, uid=current.meta.uid, change={"spec": change})
         actions = (*actions, patch)
         message = f"Job {current.meta.name} was edited: {', '.join(change)} is set right"
         events = (*events, Event(kind="Warning", reason=REPAIRED, message=message))
-    others = [job for job in view.owned_jobs(names.WORKER) if job is not current and job.outcome is None]
+    others = [job for job in context.owned_jobs(names.WORKER) if job is not current and job.outcome is None]
     message = f"Job {current.meta.name} runs under plan {planned.name}"
-    return Step(
-        shown=Stage.LAUNCHING,
+    return StageResult(
+        display_stage=Stage.LAUNCHING,
         reason=Reason.WORKERS_STARTING,
         message=message,
         done=True,
@@ -74,45 +76,45 @@ def _there(view: View, planned: Planned, current: ChildJob) -> Step:
     )
 
 
-def _start(view: View, planned: Planned, inputs: str) -> Step:
-    files = job_files(view)
+def _start(context: Context, planned: Planned, inputs: str) -> StageResult:
+    files = job_files(context)
     job = worker_job(
-        view,
+        context,
         plan=planned.name,
         plan_key=planned.summary.key,
         workers_hash=inputs,
         files=files,
-        result=names.report(view.name),
+        result=names.report(context.name),
     )
-    actions, events = ensured(view, [*_surroundings(view), files, job])
+    actions, events = ensured(context, [*_surroundings(context), files, job])
     # The attempt before is kept for its logs.
-    old = [each for each in view.owned_jobs(names.WORKER) if each.attempt < view.attempt - 1]
-    message = f"0 of {view.spec.trainer.num_nodes} workers are ready"
-    return _active(view, Reason.WORKERS_STARTING, message, actions=(*actions, *_stopped(old)), events=events)
+    old = [each for each in context.owned_jobs(names.WORKER) if each.attempt < context.attempt - 1]
+    message = f"0 of {context.spec.trainer.num_nodes} workers are ready"
+    return _active(context, Reason.WORKERS_STARTING, message, actions=(*actions, *_stopped(old)), events=events)
 
 
-def _surroundings(view: View) -> list[Manifest]:
+def _surroundings(context: Context) -> list[Manifest]:
     """Return what workers need beside their Job."""
-    return [service(view), *access(view, names.WORKER, names.report(view.name))]
+    return [service(context), *access(context, names.WORKER, names.report(context.name))]
 
 
-def _outdated(view: View, current: ChildJob) -> Step:
+def _outdated(context: Context, current: ChildJob) -> StageResult:
     """Stop workers that were started before the job was changed: the change was made while it was suspended."""
     message = f"Job {current.meta.name} was started for another plan or trainer and is replaced"
-    return _waiting_for_old(view, current.active, _stopped([current]), message)
+    return _waiting_for_old(context, current.active, _stopped([current]), message)
 
 
-def _waiting_for_old(view: View, living: int, actions: tuple[Action, ...], message: str = "") -> Step:
+def _waiting_for_old(context: Context, living: int, actions: tuple[Action, ...], message: str = "") -> StageResult:
     message = message or f"{living} pods of an earlier start are still ending"
-    return Step(
-        shown=Stage.LAUNCHING,
+    return StageResult(
+        display_stage=Stage.LAUNCHING,
         reason=Reason.WAITING_FOR_OLD_PODS,
         message=message,
-        says=(says(ConditionType.PODS_READY, Reason.WAITING_FOR_OLD_PODS, message, holds=False),),
+        conditions=(condition(ConditionType.PODS_READY, Reason.WAITING_FOR_OLD_PODS, message, holds=False),),
         actions=actions,
-        facts={"workers": worker_count(view)},
-        courses=(Course(stage=StageName.LAUNCHING, state=StageState.ACTIVE, message=message),),
-        look_again_s=LOOK_AGAIN_S,
+        status_fields={"workers": worker_count(context)},
+        stage_updates=(StageUpdate(stage=StageName.LAUNCHING, state=StageState.ACTIVE, message=message),),
+        requeue_after_s=REQUEUE_AFTER_S,
     )
 
 
@@ -124,38 +126,41 @@ def _stopped(jobs: list[ChildJob]) -> tuple[Action, ...]:
     )
 
 
-def _pause_until(view: View) -> datetime | None:
+def _pause_until(context: Context) -> datetime | None:
     """Return when the next attempt may start; None: now."""
-    failure, counted = view.status.last_failure, view.status.restarts_count_towards_max or 0
+    failure, counted = context.status.last_failure, context.status.restarts_count_towards_max or 0
     if failure is None or failure.time is None or counted <= 1:
         return None
     pause_s = min(FIRST_PAUSE_S * 2.0 ** min(counted - 2, 30), LONGEST_PAUSE_S)
     until = failure.time + timedelta(seconds=pause_s)
-    return until if until > view.now else None
+    return until if until > context.now else None
 
 
-def _restarts(view: View) -> str:
-    return f"after {view.status.restarts_count_towards_max} of at most {view.spec.failure_policy.max_restarts} restarts"
+def _restarts(context: Context) -> str:
+    counted, most = context.status.restarts_count_towards_max, context.spec.failure_policy.max_restarts
+    return f"after {counted} of at most {most} restarts"
 
 
 def _active(
-    view: View,
+    context: Context,
     reason: Reason,
     message: str,
     *,
     actions: tuple[Action, ...] = (),
     events: tuple[Event, ...] = (),
-    look_again_s: float | None = None,
-) -> Step:
-    name = names.worker_job(view.name, view.attempt)
-    return Step(
-        shown=Stage.LAUNCHING,
+    requeue_after_s: float | None = None,
+) -> StageResult:
+    name = names.worker_job(context.name, context.attempt)
+    return StageResult(
+        display_stage=Stage.LAUNCHING,
         reason=reason,
         message=message,
-        says=says_of_workers(reason, message, holds=False),
+        conditions=worker_conditions(reason, message, holds=False),
         actions=actions,
         events=events,
-        facts={"workers": worker_count(view)},
-        courses=(Course(stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=name, message=message),),
-        look_again_s=look_again_s,
+        status_fields={"workers": worker_count(context)},
+        stage_updates=(
+            StageUpdate(stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=name, message=message),
+        ),
+        requeue_after_s=requeue_after_s,
     )

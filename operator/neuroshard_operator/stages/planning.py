@@ -18,13 +18,13 @@ from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.children.files import request_file
 from neuroshard_operator.children.stage_jobs import planner_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import View, seconds_until
+from neuroshard_operator.context import Context, seconds_until
 from neuroshard_operator.failures import Cause, cause_of, trouble
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
 from neuroshard_operator.observed.results import PlanSummary, Unreadable, model_hash
 from neuroshard_operator.stages.given_models import Profiled
 from neuroshard_operator.stages.input_hashes import fallback_hash
-from neuroshard_operator.stages.result import Course, Step, described, failed, says
+from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, described, failed
 from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
 from neuroshard_operator.stages.tables import tables_of
 
@@ -44,61 +44,61 @@ class Planned:
     """Whether the ConfigMap is there, and not only on its way."""
 
 
-def planned_already(view: View, inputs_hash: str) -> tuple[Step, Planned] | None:
+def planned_already(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | None:
     """Return the plan for these inputs if there is one, and what sets it right if someone touched it.
 
     A plan needs no profile any more, so a profile that was deleted since does not stop a running job.
     """
-    for each in _hashes(view, inputs_hash):
-        found = _find(view, each)
+    for each in _hashes(context, inputs_hash):
+        found = _find(context, each)
         if found is not None:
             return found
     return None
 
 
-def make_plan(view: View, inputs_hash: str, profiled: Profiled) -> Step:
+def make_plan(context: Context, inputs_hash: str, profiled: Profiled) -> StageResult:
     """Return what planning wants while there is no plan: a planner Job, then the fallback's, then the end."""
-    step = _attempt(view, inputs_hash, profiled, None)
-    fallback = view.spec.planner.fallback_algorithm.algorithm
-    if step.end is None or fallback is None or not _may_fall_back(step):
+    step = _attempt(context, inputs_hash, profiled, None)
+    fallback = context.spec.planner.fallback_algorithm.algorithm
+    if step.completion is None or fallback is None or not _may_fall_back(step):
         return step
-    second = _attempt(view, fallback_hash(inputs_hash, fallback.value), profiled, fallback)
-    if second.end is not None:
+    second = _attempt(context, fallback_hash(inputs_hash, fallback.value), profiled, fallback)
+    if second.completion is not None:
         return second
     message = f"{step.message}; {fallback.value} plans instead: {second.message}"
     return _active(
         Reason.FALLBACK_RUNNING,
         message,
-        second.courses[0].job_name,
+        second.stage_updates[0].job_name,
         actions=second.actions,
         events=second.events,
-        look_again_s=second.look_again_s,
+        requeue_after_s=second.requeue_after_s,
     )
 
 
-def _may_fall_back(step: Step) -> bool:
-    failure = step.end.failure if step.end else None
+def _may_fall_back(step: StageResult) -> bool:
+    failure = step.completion.failure if step.completion else None
     if failure is None:  # no planner failed: it could not be asked, or published what cannot be used
         return step.reason is Reason.PLAN_UNUSABLE
     return may_fall_back(failure.exit_code, timed_out=step.reason is Reason.PLANNING_TIMED_OUT)
 
 
-def _hashes(view: View, inputs_hash: str) -> list[str]:
-    fallback = view.spec.planner.fallback_algorithm.algorithm
+def _hashes(context: Context, inputs_hash: str) -> list[str]:
+    fallback = context.spec.planner.fallback_algorithm.algorithm
     return [inputs_hash, *([fallback_hash(inputs_hash, fallback.value)] if fallback else [])]
 
 
-def _find(view: View, inputs_hash: str) -> tuple[Step, Planned] | None:
+def _find(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | None:
     """Return the plan in its ConfigMap, or in the planner's result, from which the ConfigMap is made (again)."""
     label = names.short(inputs_hash)
     plans = [
         each
-        for each in view.observed.config_maps
+        for each in context.observed.config_maps
         if each.role == names.PLAN
-        and each.meta.owner_uid == view.uid
+        and each.meta.owner_uid == context.uid
         and each.meta.labels.get(names.INPUTS_HASH_LABEL) == label
     ]
-    good = [each for each in plans if isinstance(each.document, PlanSummary) and _is_whole(view, each)]
+    good = [each for each in plans if isinstance(each.document, PlanSummary) and _is_whole(context, each)]
     forged = [each for each in plans if each not in good]
     actions: list[Action] = [
         Delete(kind="ConfigMap", name=each.meta.name, uid=each.meta.uid) for each in forged if each.meta.deleted is None
@@ -112,20 +112,26 @@ def _find(view: View, inputs_hash: str) -> tuple[Step, Planned] | None:
         document = good[0].document
         assert isinstance(document, PlanSummary), "they were chosen so"
         return _have(
-            view, document, good[0].meta.name, inputs_hash, is_kept=True, actions=tuple(actions), events=tuple(events)
+            context,
+            document,
+            good[0].meta.name,
+            inputs_hash,
+            is_kept=True,
+            actions=tuple(actions),
+            events=tuple(events),
         )
-    result = view.config_map(names.result(names.planner_job(view.name, inputs_hash)))
+    result = context.config_map(names.result(names.planner_job(context.name, inputs_hash)))
     if result is None or not isinstance(result.document, PlanSummary):
         return None
     document = result.document
-    problem = mismatch(view, document)
+    problem = mismatch(context, document)
     if problem is not None:
         return None
-    manifest = plan_config_map(view, document.hash, inputs_hash)
+    manifest = plan_config_map(context, document.hash, inputs_hash)
     copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
     actions.append(copy)
     return _have(
-        view,
+        context,
         document,
         manifest["metadata"]["name"],
         inputs_hash,
@@ -135,18 +141,20 @@ def _find(view: View, inputs_hash: str) -> tuple[Step, Planned] | None:
     )
 
 
-def _is_whole(view: View, plan: ChildConfigMap) -> bool:
+def _is_whole(context: Context, plan: ChildConfigMap) -> bool:
     """Tell whether a plan is what its name says: the name carries the hash of the content."""
-    return plan.immutable and plan.meta.deleted is None and plan.meta.name == names.plan(view.name, plan.content_hash)
+    return (
+        plan.immutable and plan.meta.deleted is None and plan.meta.name == names.plan(context.name, plan.content_hash)
+    )
 
 
-def mismatch(view: View, plan: PlanSummary, tables: TableSet | None = None) -> tuple[Reason, str] | None:
+def mismatch(context: Context, plan: PlanSummary, tables: TableSet | None = None) -> tuple[Reason, str] | None:
     """Return why a plan is not for this job; None where it is."""
-    world_size = view.spec.trainer.world_size
+    world_size = context.spec.trainer.world_size
     if plan.world_size != world_size:
         message = f"the plan is for {plan.world_size} devices, the job has {world_size} (numNodes x numProcPerNode)"
         return Reason.WORLD_SIZE_MISMATCH, message
-    tables = tables or view.spec.model.inline_tables(view.name)
+    tables = tables or context.spec.model.inline_tables(context.name)
     if tables is not None and plan.model_hash != model_hash(tables.tables):
         message = "the plan is for other tables: names, rows, columns or data types differ from spec.model"
         return Reason.MODEL_MISMATCH, message
@@ -154,7 +162,7 @@ def mismatch(view: View, plan: PlanSummary, tables: TableSet | None = None) -> t
 
 
 def _have(
-    view: View,
+    context: Context,
     plan: PlanSummary,
     name: str,
     inputs_hash: str,
@@ -162,23 +170,23 @@ def _have(
     is_kept: bool,
     actions: tuple[Action, ...],
     events: tuple[Event, ...],
-) -> tuple[Step, Planned]:
-    given = view.spec.plan_ref is not None
+) -> tuple[StageResult, Planned]:
+    given = context.spec.plan_ref is not None
     reason = Reason.PLAN_GIVEN if given else Reason.PLAN_WRITTEN
     message = f"{plan.num_tables} tables on {plan.world_size} devices by {plan.algorithm} in ConfigMap {name}"
-    before = view.status.cost or Cost()
+    before = context.status.cost or Cost()
     digest = f"sha256:{plan.hash}"
-    is_other = view.status.plan is None or view.status.plan.hash != digest
+    is_other = context.status.plan is None or context.status.plan.hash != digest
     measured = None if is_other else before.measured
-    step = Step(
-        shown=Stage.LAUNCHING,
+    step = StageResult(
+        display_stage=Stage.LAUNCHING,
         reason=reason,
         message=message,
         done=True,
-        says=(says(ConditionType.PLANNED, reason, message, holds=True),),
+        conditions=(condition(ConditionType.PLANNED, reason, message, holds=True),),
         actions=actions,
         events=events,
-        facts={
+        status_fields={
             "plan": PlanStatus(
                 config_map_ref=ConfigMapReference(name=name, key=plan.key),
                 hash=digest,
@@ -193,8 +201,8 @@ def _have(
                 error_percent=None if is_other else before.error_percent,
             ),
         },
-        courses=(
-            Course(
+        stage_updates=(
+            StageUpdate(
                 stage=StageName.PLANNING,
                 state=StageState.SKIPPED if given else StageState.SUCCEEDED,
                 message=message,
@@ -204,27 +212,27 @@ def _have(
     return step, Planned(summary=plan, name=name, is_kept=is_kept)
 
 
-def _attempt(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> Step:
-    name = names.planner_job(view.name, inputs_hash)
-    job = view.job_named(name)
+def _attempt(context: Context, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> StageResult:
+    name = names.planner_job(context.name, inputs_hash)
+    job = context.job_named(name)
     if job is None:
-        return _start(view, inputs_hash, profiled, algorithm)
+        return _start(context, inputs_hash, profiled, algorithm)
     if job.outcome is None:
-        stuck = trouble(view.pods_of(job))
+        stuck = trouble(context.pods_of(job))
         reason = Reason.PODS_PENDING if stuck else Reason.PLANNER_RUNNING
-        message = f"the planner's pod does not start: {stuck}" if stuck else _plans(view, name)
-        asked = _request(view, inputs_hash, profiled, algorithm)  # another pod may start and read it
-        inputs = [] if isinstance(asked, Step) else [asked]
-        repairs, events = ensured(view, [*access(view, names.PLANNER, names.result(name)), *inputs])
+        message = f"the planner's pod does not start: {stuck}" if stuck else _plans(context, name)
+        asked = _request(context, inputs_hash, profiled, algorithm)  # another pod may start and read it
+        inputs = [] if isinstance(asked, StageResult) else [asked]
+        repairs, events = ensured(context, [*access(context, names.PLANNER, names.result(name)), *inputs])
         return _active(reason, message, name, actions=repairs, events=events)
     if not job.outcome.succeeded:
-        return _failed_job(view, job, cause_of(job, view.observed.pods))
-    late = (job.outcome.time or view.now) + RESULT_LATE
-    result = view.config_map(names.result(name))
-    problem = _problem_with(view, result)
-    if problem is None and view.now < late:
+        return _failed_job(context, job, cause_of(job, context.observed.pods))
+    late = (job.outcome.time or context.now) + RESULT_LATE
+    result = context.config_map(names.result(name))
+    problem = _problem_with(context, result)
+    if problem is None and context.now < late:
         message = "the planner is done; its plan is on the way"
-        return _active(Reason.PLANNER_RUNNING, message, name, look_again_s=seconds_until(late, view.now))
+        return _active(Reason.PLANNER_RUNNING, message, name, requeue_after_s=seconds_until(late, context.now))
     if problem is None and was_deleted(job, result):
         message = f"the result of Job {name} was deleted; it plans again"
         actions, events = removed(job, message)
@@ -232,55 +240,61 @@ def _attempt(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algori
     return _unusable(problem or "the planner ended well and published no plan")
 
 
-def _problem_with(view: View, result: ChildConfigMap | None) -> str | None:
+def _problem_with(context: Context, result: ChildConfigMap | None) -> str | None:
     """Return what is wrong with a published plan; None where there is none yet. One that fits was found before."""
     document = result.document if result else None
     if isinstance(document, Unreadable):
         return f"the planner's result cannot be used: {document.problem}"
     if isinstance(document, PlanSummary):
-        found = mismatch(view, document)
+        found = mismatch(context, document)
         return found[1] if found else None
     return None
 
 
-def _plans(view: View, name: str) -> str:
-    return f"Job {name} plans for {view.spec.trainer.world_size} devices"
+def _plans(context: Context, name: str) -> str:
+    return f"Job {name} plans for {context.spec.trainer.world_size} devices"
 
 
-def _request(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> Manifest | Step:
+def _request(
+    context: Context, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None
+) -> Manifest | StageResult:
     """Return what the planner is asked, or the step that says why it cannot be asked."""
-    tables = tables_of(view)
+    tables = tables_of(context)
     if not isinstance(tables, TableSet):
         return tables
     try:
-        request = plan_request(view.job, tables=tables, topology=profiled.topology, algorithm=algorithm)
-        reserve = min(request.memory.reserve_fraction + MORE_RESERVE * (view.status.replans or 0), MOST_RESERVE)
+        request = plan_request(context.job, tables=tables, topology=profiled.topology, algorithm=algorithm)
+        reserve = min(request.memory.reserve_fraction + MORE_RESERVE * (context.status.replans or 0), MOST_RESERVE)
         memory = request.memory.model_copy(update={"reserve_fraction": reserve})
         text = request.model_copy(update={"memory": memory}).to_json()
-        return request_file(view, inputs_hash, text)
+        return request_file(context, inputs_hash, text)
     except (ConfigMapTooLargeError, DocumentError) as error:
         message = f"the planner's request does not fit into one ConfigMap: {error}"
-        return failed(shown=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.INPUT_TOO_LARGE, message=message)
+        return failed(
+            display_stage=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.INPUT_TOO_LARGE, message=message
+        )
     except ValueError as error:
-        return failed(shown=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.INVALID_INPUT, message=str(error))
+        return failed(
+            display_stage=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.INVALID_INPUT, message=str(error)
+        )
 
 
-def _start(view: View, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> Step:
-    request = _request(view, inputs_hash, profiled, algorithm)
-    if isinstance(request, Step):
+def _start(context: Context, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> StageResult:
+    request = _request(context, inputs_hash, profiled, algorithm)
+    if isinstance(request, StageResult):
         return request
-    name = names.planner_job(view.name, inputs_hash)
+    name = names.planner_job(context.name, inputs_hash)
     result = names.result(name)
-    job = planner_job(view, inputs_hash=inputs_hash, request=request, bundle=profiled.bundle, result=result)
-    actions, events = ensured(view, [*access(view, names.PLANNER, result), request, job])
-    return _active(Reason.PLANNER_RUNNING, _plans(view, name), name, actions=actions, events=events)
+    job = planner_job(context, inputs_hash=inputs_hash, request=request, bundle=profiled.bundle, result=result)
+    actions, events = ensured(context, [*access(context, names.PLANNER, result), request, job])
+    return _active(Reason.PLANNER_RUNNING, _plans(context, name), name, actions=actions, events=events)
 
 
-def _failed_job(view: View, job: ChildJob, cause: Cause) -> Step:
+def _failed_job(context: Context, job: ChildJob, cause: Cause) -> StageResult:
     assert job.outcome is not None, "the caller looked"
     if job.outcome.reason == "DeadlineExceeded":
         reason = Reason.PLANNING_TIMED_OUT
-        message = f"planning took longer than planner.timeoutSeconds ({view.spec.planner.timeout_seconds} s)"
+        message = f"planning took longer than planner.timeoutSeconds ({context.spec.planner.timeout_seconds} s)"
     elif cause.exit_code == ExitCode.INFEASIBLE:
         reason = Reason.INFEASIBLE
         message = f"no plan fits: {described(cause)}"
@@ -288,16 +302,16 @@ def _failed_job(view: View, job: ChildJob, cause: Cause) -> Step:
         reason = Reason.PLANNING_FAILED
         message = f"the planner failed: {described(cause)}"
     return failed(
-        shown=Stage.PLANNING,
+        display_stage=Stage.PLANNING,
         stage=StageName.PLANNING,
         reason=reason,
         message=message,
-        failure=cause.recorded(Stage.PLANNING, view.now),
+        failure=cause.recorded(Stage.PLANNING, context.now),
     )
 
 
-def _unusable(message: str) -> Step:
-    return failed(shown=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.PLAN_UNUSABLE, message=message)
+def _unusable(message: str) -> StageResult:
+    return failed(display_stage=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.PLAN_UNUSABLE, message=message)
 
 
 def _active(
@@ -307,15 +321,17 @@ def _active(
     *,
     actions: tuple[Action, ...] = (),
     events: tuple[Event, ...] = (),
-    look_again_s: float | None = None,
-) -> Step:
-    return Step(
-        shown=Stage.PLANNING,
+    requeue_after_s: float | None = None,
+) -> StageResult:
+    return StageResult(
+        display_stage=Stage.PLANNING,
         reason=reason,
         message=message,
-        says=(says(ConditionType.PLANNED, reason, message, holds=False),),
+        conditions=(condition(ConditionType.PLANNED, reason, message, holds=False),),
         actions=actions,
         events=events,
-        courses=(Course(stage=StageName.PLANNING, state=StageState.ACTIVE, job_name=job_name, message=message),),
-        look_again_s=look_again_s,
+        stage_updates=(
+            StageUpdate(stage=StageName.PLANNING, state=StageState.ACTIVE, job_name=job_name, message=message),
+        ),
+        requeue_after_s=requeue_after_s,
     )

@@ -14,74 +14,74 @@ from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import job_files, profile
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import View, seconds_until
+from neuroshard_operator.context import Context, seconds_until
 from neuroshard_operator.failures import cause_of, trouble
 from neuroshard_operator.hardware import hardware_for
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
 from neuroshard_operator.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
 from neuroshard_operator.stages.given_models import Profiled, given_models
 from neuroshard_operator.stages.input_hashes import takes_given_models
-from neuroshard_operator.stages.result import Course, Step, described, failed, says
+from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, described, failed
 from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
 from neuroshard_operator.stages.tables import tables_of
 
 
-def hardware_of(view: View) -> Hardware:
+def hardware_of(context: Context) -> Hardware:
     """Return the hardware that was recorded when profiling began, or what the nodes say now."""
-    recorded = view.status.hardware
+    recorded = context.status.hardware
     if recorded is not None and recorded.fingerprint:
         return recorded
-    return hardware_for(view.spec, view.observed.nodes, profiler_image=view.settings.profiler_image)
+    return hardware_for(context.spec, context.observed.nodes, profiler_image=context.settings.profiler_image)
 
 
-def profile_hardware(view: View) -> tuple[Step, Profiled | None]:
+def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
     """Return what profiling wants, and the profile once there is one."""
-    if takes_given_models(view.spec):
-        return given_models(view)
-    hardware = hardware_of(view)
-    key = _profile_key(view, hardware)
-    shared = view.spec.profiler.policy is not ProfilerPolicy.ALWAYS
-    there = view.shared_profile(names.profile(key))
-    own = view.job_named(names.profiler_job(view.name, key))
-    result = view.config_map(names.result(names.profiler_job(view.name, key)))
+    if takes_given_models(context.spec):
+        return given_models(context)
+    hardware = hardware_of(context)
+    key = _profile_key(context, hardware)
+    shared = context.spec.profiler.policy is not ProfilerPolicy.ALWAYS
+    there = context.shared_profile(names.profile(key))
+    own = context.job_named(names.profiler_job(context.name, key))
+    result = context.config_map(names.result(names.profiler_job(context.name, key)))
     if there is not None and isinstance(there.document, ProfileSummary):
-        return _have(view, hardware, there, there.document, cached=own is None)
-    facts = {"hardware": hardware}
+        return _have(context, hardware, there, there.document, cached=own is None)
+    status_fields = {"hardware": hardware}
     if there is not None:
-        return _set_aside(there, facts), None
+        return _set_aside(there, status_fields), None
     if result is not None and isinstance(result.document, ProfileSummary):
-        manifest = profile(view, names.profile(key), key, shared=shared)
+        manifest = profile(context, names.profile(key), key, shared=shared)
         copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
-        message = _measures(names.profiler_job(view.name, key))
-        return _active(Reason.PROFILER_RUNNING, message, own, facts, actions=(copy,)), None
+        message = _measures(names.profiler_job(context.name, key))
+        return _active(Reason.PROFILER_RUNNING, message, own, status_fields, actions=(copy,)), None
     if own is None:
-        return _start(view, hardware, key, facts), None
-    return _watch(view, own, result, facts), None
+        return _start(context, hardware, key, status_fields), None
+    return _watch(context, own, result, status_fields), None
 
 
-def _profile_key(view: View, hardware: Hardware) -> str:
+def _profile_key(context: Context, hardware: Hardware) -> str:
     """Return the key of the profile: of the hardware, or with policy Always of this job's own measurement."""
     assert hardware.fingerprint, "hardware_for always makes one"
-    if view.spec.profiler.policy is ProfilerPolicy.ALWAYS:
-        return names.key_of(hardware.fingerprint, view.uid)
+    if context.spec.profiler.policy is ProfilerPolicy.ALWAYS:
+        return names.key_of(hardware.fingerprint, context.uid)
     return hardware.fingerprint
 
 
 def _have(
-    view: View, hardware: Hardware, there: ChildConfigMap, document: ProfileSummary, *, cached: bool
-) -> tuple[Step, Profiled]:
-    recorded = view.status.profile
+    context: Context, hardware: Hardware, there: ChildConfigMap, document: ProfileSummary, *, cached: bool
+) -> tuple[StageResult, Profiled]:
+    recorded = context.status.profile
     if recorded is not None and recorded.config_map_ref and recorded.config_map_ref.name == there.meta.name:
         cached = bool(recorded.cached)
     reason = Reason.CACHE_HIT if cached else Reason.PROFILE_WRITTEN
     message = f"cost models of {document.source} in ConfigMap {there.meta.name}"
-    step = Step(
-        shown=Stage.PLANNING,
+    step = StageResult(
+        display_stage=Stage.PLANNING,
         reason=reason,
         message=message,
         done=True,
-        says=(says(ConditionType.PROFILED, reason, message, holds=True),),
-        facts={
+        conditions=(condition(ConditionType.PROFILED, reason, message, holds=True),),
+        status_fields={
             "hardware": hardware,
             "profile": ProfileStatus(
                 config_map_ref=ConfigMapReference(name=there.meta.name, key=MANIFEST_FILE),
@@ -89,8 +89,8 @@ def _have(
                 source=document.source,
             ),
         },
-        courses=(
-            Course(
+        stage_updates=(
+            StageUpdate(
                 stage=StageName.PROFILING,
                 state=StageState.SKIPPED if cached else StageState.SUCCEEDED,
                 message=message,
@@ -98,130 +98,140 @@ def _have(
         ),
     )
     topology = document.hardware.topology(
-        num_nodes=view.spec.trainer.num_nodes, devices_per_node=view.spec.trainer.devices_per_node
+        num_nodes=context.spec.trainer.num_nodes, devices_per_node=context.spec.trainer.devices_per_node
     )
     return step, Profiled(bundle=Bundle(config_map=there.meta.name), topology=topology)
 
 
-def _set_aside(there: ChildConfigMap, facts: dict[str, Hardware]) -> Step:
-    """Remove a profile that nobody can read; the next look profiles anew."""
+def _set_aside(there: ChildConfigMap, status_fields: dict[str, Hardware]) -> StageResult:
+    """Remove a profile that nobody can read; the next pass profiles anew."""
     problem = there.document.problem if isinstance(there.document, Unreadable) else "it is empty"
     message = f"profile {there.meta.name} cannot be used and is deleted: {problem}"
     return _active(
         Reason.PROFILER_RUNNING,
         message,
         None,
-        facts,
+        status_fields,
         actions=(Delete(kind="ConfigMap", name=there.meta.name, uid=there.meta.uid),),
         events=(Event(kind="Warning", reason=REPAIRED, message=message),),
     )
 
 
-def _start(view: View, hardware: Hardware, key: str, facts: dict[str, Hardware]) -> Step:
-    other = view.observed.other_profilers.get(names.short(key))
+def _start(context: Context, hardware: Hardware, key: str, status_fields: dict[str, Hardware]) -> StageResult:
+    other = context.observed.other_profilers.get(names.short(key))
     if other is not None:
         message = f"job {other} profiles the same hardware; its profile will be shared"
-        return _active(Reason.OTHER_PROFILES, message, None, facts, look_again_s=15.0)
-    files = _files(view)
-    if isinstance(files, Step):
+        return _active(Reason.OTHER_PROFILES, message, None, status_fields, requeue_after_s=15.0)
+    files = _files(context)
+    if isinstance(files, StageResult):
         return files
-    name = names.profiler_job(view.name, key)
-    job = profiler_job(view, hardware=hardware, profile_key=key, files=files, result=names.result(name))
-    children = [*access(view, names.PROFILER, names.result(name)), files, job]
-    actions, events = ensured(view, children)
+    name = names.profiler_job(context.name, key)
+    job = profiler_job(context, hardware=hardware, profile_key=key, files=files, result=names.result(name))
+    children = [*access(context, names.PROFILER, names.result(name)), files, job]
+    actions, events = ensured(context, children)
     message = _measures(name)
-    return _active(Reason.PROFILER_RUNNING, message, None, facts, actions=actions, events=events, job_name=name)
+    return _active(Reason.PROFILER_RUNNING, message, None, status_fields, actions=actions, events=events, job_name=name)
 
 
-def _files(view: View) -> Manifest | Step:
+def _files(context: Context) -> Manifest | StageResult:
     """Return what the profiler's pod reads, or the step that says why there is nothing to read."""
-    tables = tables_of(view)
+    tables = tables_of(context)
     if not isinstance(tables, TableSet):
         return tables
     try:
-        return job_files(view, tables)
+        return job_files(context, tables)
     except (ConfigMapTooLargeError, DocumentError) as error:
         message = f"the tables do not fit into one ConfigMap beside the job: {error}"
-        return failed(shown=Stage.PROFILING, stage=StageName.PROFILING, reason=Reason.INPUT_TOO_LARGE, message=message)
+        return failed(
+            display_stage=Stage.PROFILING, stage=StageName.PROFILING, reason=Reason.INPUT_TOO_LARGE, message=message
+        )
 
 
-def _watch(view: View, job: ChildJob, result: ChildConfigMap | None, facts: dict[str, Hardware]) -> Step:
+def _watch(
+    context: Context, job: ChildJob, result: ChildConfigMap | None, status_fields: dict[str, Hardware]
+) -> StageResult:
     outcome = job.outcome
     if outcome is None:
-        files = _files(view)  # another pod may start and read them, after a failure too
-        inputs = [] if isinstance(files, Step) else [files]
-        repairs, events = ensured(view, [*access(view, names.PROFILER, names.result(job.meta.name)), *inputs])
-        return replace(_running(view, job, facts), actions=repairs, events=events)
+        files = _files(context)  # another pod may start and read them, after a failure too
+        inputs = [] if isinstance(files, StageResult) else [files]
+        repairs, events = ensured(context, [*access(context, names.PROFILER, names.result(job.meta.name)), *inputs])
+        return replace(_running(context, job, status_fields), actions=repairs, events=events)
     if not outcome.succeeded:
-        cause = cause_of(job, view.observed.pods)
+        cause = cause_of(job, context.observed.pods)
         timed_out = outcome.reason == "DeadlineExceeded"
         reason = Reason.PROFILING_TIMED_OUT if timed_out else Reason.PROFILING_FAILED
-        limit = f"profiling took longer than profiler.timeoutSeconds ({view.spec.profiler.timeout_seconds} s)"
+        limit = f"profiling took longer than profiler.timeoutSeconds ({context.spec.profiler.timeout_seconds} s)"
         return failed(
-            shown=Stage.PROFILING,
+            display_stage=Stage.PROFILING,
             stage=StageName.PROFILING,
             reason=reason,
             message=limit if timed_out else f"the profiler failed: {described(cause)}",
-            failure=cause.recorded(Stage.PROFILING, view.now),
+            failure=cause.recorded(Stage.PROFILING, context.now),
         )
-    late = (outcome.time or view.now) + RESULT_LATE
-    if view.now < late and not (result is not None and isinstance(result.document, Unreadable)):
+    late = (outcome.time or context.now) + RESULT_LATE
+    if context.now < late and not (result is not None and isinstance(result.document, Unreadable)):
         message = "the profiler is done; its result is on the way"
-        return _active(Reason.PROFILER_RUNNING, message, job, facts, look_again_s=seconds_until(late, view.now))
+        return _active(
+            Reason.PROFILER_RUNNING, message, job, status_fields, requeue_after_s=seconds_until(late, context.now)
+        )
     if was_deleted(job, result):
         message = f"the result of Job {job.meta.name} was deleted; the hardware is measured again"
         actions, events = removed(job, message)
-        return _active(Reason.PROFILER_RUNNING, message, job, facts, actions=actions, events=events)
+        return _active(Reason.PROFILER_RUNNING, message, job, status_fields, actions=actions, events=events)
     problem = result.document.problem if result and isinstance(result.document, Unreadable) else "it published nothing"
     return failed(
-        shown=Stage.PROFILING,
+        display_stage=Stage.PROFILING,
         stage=StageName.PROFILING,
         reason=Reason.PROFILE_UNUSABLE,
         message=f"the profiler ended well and its result cannot be used: {problem}",
     )
 
 
-def _running(view: View, job: ChildJob, facts: dict[str, Hardware]) -> Step:
-    if job.suspended and view.is_queued:
+def _running(context: Context, job: ChildJob, status_fields: dict[str, Hardware]) -> StageResult:
+    if job.suspended and context.is_queued:
         message = f"Job {job.meta.name} waits for Kueue to admit it"
-        step = _active(Reason.QUEUED, message, job, facts)
+        step = _active(Reason.QUEUED, message, job, status_fields)
         return queued(step, message)
-    stuck = trouble(view.pods_of(job))
+    stuck = trouble(context.pods_of(job))
     if stuck:
-        return _active(Reason.PODS_PENDING, f"the profiler's pod does not start: {stuck}", job, facts)
-    return _active(Reason.PROFILER_RUNNING, _measures(job.meta.name), job, facts)
+        return _active(Reason.PODS_PENDING, f"the profiler's pod does not start: {stuck}", job, status_fields)
+    return _active(Reason.PROFILER_RUNNING, _measures(job.meta.name), job, status_fields)
 
 
 def _measures(name: str) -> str:
     return f"the hardware has no profile yet; Job {name} measures it"
 
 
-def queued(step: Step, message: str) -> Step:
+def queued(step: StageResult, message: str) -> StageResult:
     """Return the step of a stage whose Job Kueue holds back."""
-    held = says(ConditionType.SUSPENDED, Reason.QUEUED, message, holds=True)
-    return replace(step, shown=Stage.SUSPENDED, reason=Reason.QUEUED, message=message, says=(*step.says, held))
+    held = condition(ConditionType.SUSPENDED, Reason.QUEUED, message, holds=True)
+    return replace(
+        step, display_stage=Stage.SUSPENDED, reason=Reason.QUEUED, message=message, conditions=(*step.conditions, held)
+    )
 
 
 def _active(
     reason: Reason,
     message: str,
     job: ChildJob | None,
-    facts: dict[str, Hardware],
+    status_fields: dict[str, Hardware],
     *,
     actions: tuple[Action, ...] = (),
     events: tuple[Event, ...] = (),
-    look_again_s: float | None = None,
+    requeue_after_s: float | None = None,
     job_name: str | None = None,
-) -> Step:
+) -> StageResult:
     name = job_name or (job.meta.name if job else None)
-    return Step(
-        shown=Stage.PROFILING,
+    return StageResult(
+        display_stage=Stage.PROFILING,
         reason=reason,
         message=message,
-        says=(says(ConditionType.PROFILED, reason, message, holds=False),),
+        conditions=(condition(ConditionType.PROFILED, reason, message, holds=False),),
         actions=actions,
         events=events,
-        facts=facts,
-        courses=(Course(stage=StageName.PROFILING, state=StageState.ACTIVE, job_name=name, message=message),),
-        look_again_s=look_again_s,
+        status_fields=status_fields,
+        stage_updates=(
+            StageUpdate(stage=StageName.PROFILING, state=StageState.ACTIVE, job_name=name, message=message),
+        ),
+        requeue_after_s=requeue_after_s,
     )

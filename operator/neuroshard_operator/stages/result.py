@@ -1,4 +1,4 @@
-"""What a stage says after a look: whether it is done, what it wants, what is known. Values only."""
+"""What a stage says after a pass: whether it is done, what it wants, what is known. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 from neuroshard_api.job_status import LastFailure, Stage, StageName, StageState
 
 from neuroshard_operator.actions import Action, Event
-from neuroshard_operator.conditions import ConditionType, Reason, Says
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.failures import Cause
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Course:
+class StageUpdate:
     """How far a stage is, for status.stages."""
 
     stage: StageName
     state: StageState
     job_name: str | None = None
     message: str | None = None
-    again: bool = False
-    """It begins anew: its times are set again."""
+    restarted: bool = False
+    """Whether the stage starts over, with new times."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class End:
+class Completion:
     """The job has ended, and stays so."""
 
     succeeded: bool
@@ -33,49 +33,49 @@ class End:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class StageResult:
     """What one stage found and wants."""
 
-    shown: Stage
-    """The stage that people see if the look ends here."""
+    display_stage: Stage
+    """The stage that people see if the pass ends here."""
     reason: Reason
     message: str
     done: bool = False
     """Whether the next stage may look."""
-    says: tuple[Says, ...] = ()
+    conditions: tuple[ConditionUpdate, ...] = ()
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
-    facts: Mapping[str, object] = field(default_factory=dict)
+    status_fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of the status, by their names in the model."""
-    courses: tuple[Course, ...] = ()
-    look_again_s: float | None = None
-    end: End | None = None
+    stage_updates: tuple[StageUpdate, ...] = ()
+    requeue_after_s: float | None = None
+    completion: Completion | None = None
 
 
 def failed(
-    *, shown: Stage, stage: StageName | None, reason: Reason, message: str, failure: LastFailure | None = None
-) -> Step:
+    *, display_stage: Stage, stage: StageName | None, reason: Reason, message: str, failure: LastFailure | None = None
+) -> StageResult:
     """Return the step that ends a job in failure."""
-    courses = () if stage is None else (Course(stage=stage, state=StageState.FAILED, message=message),)
-    return Step(
-        shown=shown,
+    stage_updates = () if stage is None else (StageUpdate(stage=stage, state=StageState.FAILED, message=message),)
+    return StageResult(
+        display_stage=display_stage,
         reason=reason,
         message=message,
-        courses=courses,
-        end=End(succeeded=False, reason=reason, message=message, failure=failure),
+        stage_updates=stage_updates,
+        completion=Completion(succeeded=False, reason=reason, message=message, failure=failure),
     )
 
 
-def says(kind: ConditionType, reason: Reason, message: str, *, holds: bool) -> Says:
-    """Return what a look finds about a condition."""
-    return Says(type=kind, holds=holds, reason=reason, message=message)
+def condition(kind: ConditionType, reason: Reason, message: str, *, holds: bool) -> ConditionUpdate:
+    """Return what a pass finds about a condition."""
+    return ConditionUpdate(type=kind, holds=holds, reason=reason, message=message)
 
 
-def says_of_workers(reason: Reason, message: str, *, holds: bool) -> tuple[Says, Says]:
-    """Return what a look finds about the workers' pods and about their running, where it is the same."""
+def worker_conditions(reason: Reason, message: str, *, holds: bool) -> tuple[ConditionUpdate, ConditionUpdate]:
+    """Return what a pass finds about the workers' pods and about their running, where it is the same."""
     return (
-        says(ConditionType.PODS_READY, reason, message, holds=holds),
-        says(ConditionType.RUNNING, reason, message, holds=holds),
+        condition(ConditionType.PODS_READY, reason, message, holds=holds),
+        condition(ConditionType.RUNNING, reason, message, holds=holds),
     )
 
 

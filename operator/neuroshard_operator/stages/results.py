@@ -17,7 +17,7 @@ def was_deleted(job: ChildJob, result: ChildConfigMap | None) -> bool:
 
 
 def removed(job: ChildJob, message: str) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
-    """Return what makes a Job go that has ended, so that the next look starts it anew."""
+    """Return what makes a Job go that has ended, so that the next pass starts it again."""
     return (
         (Delete(kind="Job", name=job.meta.name, uid=job.meta.uid),),
         (Event(kind="Warning", reason=REPAIRED, message=message),),

@@ -4,16 +4,16 @@ from neuroshard_api.job_status import Stage, StageName, StageState
 
 from neuroshard_operator.actions import Delete
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import View, worker_count
-from neuroshard_operator.stages.result import Course, Step, says, says_of_workers
+from neuroshard_operator.context import Context, worker_count
+from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, worker_conditions
 
 
-def rest(view: View) -> Step:
+def suspend(context: Context) -> StageResult:
     """Return the step of a suspended job: its unfinished Jobs go, and their pods with them.
 
     Hardware is looked up anew after it, since the job may come back on other nodes; deadlines begin anew.
     """
-    unfinished = [job for job in view.observed.jobs if job.meta.owner_uid == view.uid and job.outcome is None]
+    unfinished = [job for job in context.observed.jobs if job.meta.owner_uid == context.uid and job.outcome is None]
     going = tuple(
         Delete(kind="Job", name=job.meta.name, uid=job.meta.uid, wait_for_pods=True)
         for job in unfinished
@@ -21,20 +21,20 @@ def rest(view: View) -> Step:
     )
     message = f"{len(unfinished)} Jobs are being stopped" if unfinished else "no pods run; set spec.suspend to false"
     waiting = tuple(
-        Course(stage=stage, state=StageState.WAITING, again=True)
+        StageUpdate(stage=stage, state=StageState.WAITING, restarted=True)
         for stage in StageName
-        if view.course(stage).state is StageState.ACTIVE or stage in {StageName.LAUNCHING, StageName.RUNNING}
+        if context.stage_status(stage).state is StageState.ACTIVE or stage in {StageName.LAUNCHING, StageName.RUNNING}
     )
-    workers = {"workers": worker_count(view)} if view.status.workers else {}
-    return Step(
-        shown=Stage.SUSPENDED,
+    workers = {"workers": worker_count(context)} if context.status.workers else {}
+    return StageResult(
+        display_stage=Stage.SUSPENDED,
         reason=Reason.SUSPENDED,
         message=message,
-        says=(
-            says(ConditionType.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true", holds=True),
-            *says_of_workers(Reason.SUSPENDED, "spec.suspend is true", holds=False),
+        conditions=(
+            condition(ConditionType.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true", holds=True),
+            *worker_conditions(Reason.SUSPENDED, "spec.suspend is true", holds=False),
         ),
         actions=going,
-        facts={"hardware": None, "start_time": None, **workers},
-        courses=waiting,
+        status_fields={"hardware": None, "start_time": None, **workers},
+        stage_updates=waiting,
     )

@@ -1,4 +1,4 @@
-"""The job's tables: in the resource itself, or in a ConfigMap of the user's that was fetched for this look."""
+"""The job's tables: in the resource itself, or in a ConfigMap of the user's that was fetched for this pass."""
 
 from neuroshard_api.document import DocumentError
 from neuroshard_api.job_request import tables_of_file
@@ -6,36 +6,36 @@ from neuroshard_api.job_status import Stage
 from neuroshard_api.tables import TableSet
 
 from neuroshard_operator.conditions import Reason
-from neuroshard_operator.context import View
-from neuroshard_operator.stages.result import Step, failed
+from neuroshard_operator.context import Context
+from neuroshard_operator.stages.result import StageResult, failed
 
-LOOK_AGAIN_S = 15.0
+REQUEUE_AFTER_S = 15.0
 """ConfigMaps of users are not watched: nothing tells when a missing one comes."""
 
 
-def tables_of(view: View) -> TableSet | Step:
+def tables_of(context: Context) -> TableSet | StageResult:
     """Return the tables, or the step that says why there are none."""
-    inline = view.spec.model.inline_tables(view.name)
+    inline = context.spec.model.inline_tables(context.name)
     if inline is not None:
         return inline
-    source = view.spec.model.embedding_tables_from
+    source = context.spec.model.embedding_tables_from
     assert source is not None, "the resource's rules ask for one of the two"
     reference = source.config_map_key_ref
-    file = view.fetched(reference.name, reference.key)
+    file = context.fetched(reference.name, reference.key)
     if file is None or file.content is None:
         return missing(f"model.embeddingTablesFrom: ConfigMap {reference.name} has no key {reference.key}")
     where = f"ConfigMap {reference.name}/{reference.key}"
     try:
         return tables_of_file(reference.key, file.content, where=where)
     except DocumentError as error:
-        return failed(shown=Stage.PENDING, stage=None, reason=Reason.INVALID_INPUT, message=str(error))
+        return failed(display_stage=Stage.PENDING, stage=None, reason=Reason.INVALID_INPUT, message=str(error))
 
 
-def missing(what: str) -> Step:
+def missing(what: str) -> StageResult:
     """Return the step of a job that waits for a ConfigMap of the user's."""
-    return Step(
-        shown=Stage.PENDING,
+    return StageResult(
+        display_stage=Stage.PENDING,
         reason=Reason.INPUT_MISSING,
         message=f"{what}; create it in the job's namespace",
-        look_again_s=LOOK_AGAIN_S,
+        requeue_after_s=REQUEUE_AFTER_S,
     )

@@ -9,7 +9,7 @@ from operator_world import owners
 def test_an_ended_job_is_deleted_when_its_time_is_over() -> None:
     """The time counts from the end, also if nobody looked meanwhile."""
     story = Story(launchPolicy="PlanOnly", runPolicy={"ttlSecondsAfterFinished": 60}).planned()
-    assert story.operator.look_again_s == pytest.approx(60, abs=1)
+    assert story.operator.requeue_after_s == pytest.approx(60, abs=1)
     story.later(61)
 
     assert story.world.of_kind("DLRMTrainingJob") == []

@@ -82,7 +82,7 @@ def test_a_job_that_waits_for_the_profile_of_one_that_is_deleted_profiles_itself
     asyncio.run(story.operator.look(second))
     assert world.status("second")["reason"] == "WaitingForProfile"
     world.remove("DLRMTrainingJob", "job")
-    story.later(story.operator.look_again_s or 0)
+    story.later(story.operator.requeue_after_s or 0)
     asyncio.run(story.operator.look(second))
 
     assert world.status("second")["reason"] == "ProfilerRunning"
