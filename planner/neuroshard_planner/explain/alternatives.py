@@ -4,6 +4,7 @@ import numpy as np
 from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Float32Array, Placement, Problem, ShardSize
+from neuroshard_planner.problem.step_cost import TIMES, TRAFFIC
 from neuroshard_planner.problem.units import BoolArray
 from neuroshard_planner.search.sharding_options import even_widths
 
@@ -18,19 +19,15 @@ class Vacancy:
         kinds = problem.kinds
         others = kinds.unit[placement.kinds] != unit
         self._sums: Float32Array = problem.device_sums(placement.kinds[others], placement.devices[others])
-        self._columns = self._per_device(kinds.num_columns, placement, others)
-        self._memory = self._per_device(kinds.memory_bytes, placement, others)
-        self.times: FloatArray = problem.compute_ms(self._sums).astype(np.float64)
-        """[devices, 2] forward and backward milliseconds without the unit."""
+        self._memory: IndexArray = np.zeros(problem.num_devices, dtype=np.int64)
+        np.add.at(self._memory, placement.devices[others], kinds.memory_bytes[placement.kinds[others]])
+        self._levels: FloatArray = problem.device_levels(
+            [Placement(kinds=placement.kinds[others], devices=placement.devices[others])]
+        )[0]
         self.allowed: BoolArray = (
             np.ones(problem.num_devices, dtype=np.bool_) if problem.allowed is None else problem.allowed[unit]
         )
         """[devices] where the constraints let the unit be."""
-
-    def _per_device(self, values: IndexArray, placement: Placement, others: BoolArray) -> IndexArray:
-        totals = np.zeros(self._problem.num_devices, dtype=np.int64)
-        np.add.at(totals, placement.devices[others], values[placement.kinds[others]])
-        return totals
 
     def kind(self, num_columns: int) -> int:
         """Return the kind of a shard of the unit with all rows and so many columns."""
@@ -49,21 +46,18 @@ class Vacancy:
 
     def totals_with(self, kind: int) -> FloatArray:
         """Return [devices] the plan's cost if that device took the shard and the unit had no other."""
-        times = np.maximum(_largest_elsewhere(self.times), self.times_with(kind))
-        columns = np.maximum(
-            _largest_elsewhere(self._columns.astype(np.float64)),
-            self._columns + self._problem.kinds.num_columns[kind],
+        with_it = np.concatenate(
+            (self.times_with(kind), self._levels[:, TRAFFIC] + self._problem.kinds.traffic[kind]), axis=1
         )
-        total: FloatArray = times.sum(axis=1) + self._problem.transfer.total_ms(columns)
-        return total
+        return self._problem.step_cost.total_ms(np.maximum(_largest_elsewhere(self._levels), with_it))
 
     def total_ms(self, kinds: IndexArray, devices: IndexArray) -> float:
         """Return the plan's cost with these shards of the unit."""
-        sums, columns = self._sums.copy(), self._columns.copy()
+        sums, levels = self._sums.copy(), self._levels.copy()
         np.add.at(sums, devices, self._problem.kinds.representation[kinds])
-        np.add.at(columns, devices, self._problem.kinds.num_columns[kinds])
-        times = self._problem.compute_ms(sums).astype(np.float64)
-        return float(times.max(axis=0).sum() + self._problem.transfer.total_ms(float(columns.max())))
+        np.add.at(levels[:, TRAFFIC], devices, self._problem.kinds.traffic[kinds])
+        levels[:, TIMES] = self._problem.compute_ms(sums)
+        return float(self._problem.step_cost.total_ms(levels.max(axis=0)))
 
     def best_split(self, count: int) -> tuple[IndexArray, float] | None:
         """Return devices and cost of the unit in ``count`` even shards on as many devices; None where none fit.

@@ -14,6 +14,7 @@ from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.memory_ledger import needed_bytes
+from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.lower_bound import lower_bound_ms
 
@@ -106,7 +107,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         lower_bound_ms=plan.lower_bound_ms,
         gap=plan.gap,
         gap_parts=_gap_parts(plan, problem, placement),
-        helps=tuple(_helps(plan, problem, bundle, memory_share=memory[fullest])),
+        helps=tuple(_helps(plan, problem, placement, bundle, memory_share=memory[fullest])),
         trust=_trust(plan, terms),
     )
 
@@ -162,14 +163,15 @@ def _gap_parts(plan: Plan, problem: Problem, placement: Placement) -> tuple[GapP
     sums = problem.device_sums(placement.kinds, placement.devices)
     times = problem.compute_ms(np.vstack([sums, sums.mean(axis=0)])).astype(np.float64)
     uneven_compute = float((times[:-1].max(axis=0) - times[-1]).sum())
-    widest = max(device.embedding_dim_sum for device in plan.predicted.devices)
-    uneven_columns = float(problem.transfer.total_ms(widest)) - problem.transfer.least_ms
+    step_cost = problem.step_cost
+    traffic = device_traffic(problem, placement).max(axis=0)
+    uneven_traffic = float(step_cost.communication_ms(traffic) - step_cost.communication_ms(step_cost.least_traffic))
     # A bound by one large shard can lie above the even spread; then less of the unevenness is to blame.
     left = max(plan.predicted.total_ms - plan.lower_bound_ms, 0.0)
     parts = []
     for reason, ms in (
         ("some devices compute longer than an even share of the same shards", uneven_compute),
-        ("some devices send more columns than an even share", uneven_columns),
+        ("some devices send more columns than an even share", uneven_traffic),
     ):
         part = min(max(ms, 0.0), left)
         left -= part
@@ -178,20 +180,19 @@ def _gap_parts(plan: Plan, problem: Problem, placement: Placement) -> tuple[GapP
     return tuple(parts)
 
 
-def _helps(plan: Plan, problem: Problem, bundle: Bundle, *, memory_share: float) -> Iterator[str]:
+def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *, memory_share: float) -> Iterator[str]:
     request, total_ms = plan.request, plan.predicted.total_ms
     if plan.gap < SMALL_GAP:
         yield f"no other placement by columns can lower the step by more than {1 - 1 / (1 + plan.gap):.1%}"
     elif plan.search.budget_exhausted:
         yield f"the work budget ended the search {plan.gap:.1%} above the lower bound; a larger work_budget may help"
     yield from _more_devices(request, bundle, total_ms)
-    widest = max(device.embedding_dim_sum for device in plan.predicted.devices)
-    transfer_ms = float(problem.transfer.total_ms(widest))
     output = request.memory.output_data_type
     if BYTES_PER_ELEMENT[output] > BYTES_PER_ELEMENT[DataType.FP16] and request.topology.num_devices > 1:
         memory = request.memory.model_copy(update={"output_data_type": DataType.FP16})
         halved = Problem(request.model_copy(update={"memory": memory}), bundle)
-        saved = transfer_ms - float(halved.transfer.total_ms(widest))
+        traffic = device_traffic(problem, placement).max(axis=0)
+        saved = float(problem.step_cost.communication_ms(traffic) - halved.step_cost.communication_ms(traffic))
         if saved > WORTH_SAYING * total_ms:
             share = saved / total_ms
             yield f"pooled embeddings in FP16 instead of {output.value} would save {saved:.3f} ms ({share:.1%})"

@@ -2,18 +2,19 @@
 
 import numpy as np
 from neuroshard_api.plan import DeviceCost, PlanCost
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray, IndexArray
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 from neuroshard_costs.simulator.communication import Direction, Network
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.step_cost import Collective
 
 
 def predicted_cost(problem: Problem, placement: Placement, source: str) -> PlanCost:
     """Return the cost that the problem's cost model predicts."""
-    columns = device_columns(problem, placement)
+    traffic = device_traffic(problem, placement)
     times = problem.compute_ms(problem.device_sums(placement.kinds, placement.devices)).astype(np.float64)
-    return step_cost(times, columns, problem.transfer.directions_ms(float(columns.max())), source)
+    return step_cost(times, traffic, problem.step_cost.directions_ms(traffic.max(axis=0)), source)
 
 
 def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
@@ -25,7 +26,8 @@ def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
     simulator = DeviceSimulator(request.topology.device)
     shards, position = problem.shards_of(placement.kinds)
     times = simulator.compute_ms(shards, placement.devices[position], problem.num_devices)
-    columns = device_columns(problem, placement)
+    traffic = device_traffic(problem, placement)
+    columns = traffic[:, Collective.POOLED_EMBEDDINGS]
     network = Network.of(request.topology)
 
     def transfer_ms(direction: Direction) -> float:
@@ -40,18 +42,16 @@ def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
             )
         )
 
-    return step_cost(times, columns, (transfer_ms("forward"), transfer_ms("backward")), simulator.source)
+    return step_cost(times, traffic, (transfer_ms("forward"), transfer_ms("backward")), simulator.source)
 
 
-def device_columns(problem: Problem, placement: Placement) -> IndexArray:
-    """Return [devices] dimension sums."""
-    columns = np.zeros(problem.num_devices, dtype=np.int64)
-    np.add.at(columns, placement.devices, problem.kinds.num_columns[placement.kinds])
-    return columns
+def device_traffic(problem: Problem, placement: Placement) -> FloatArray:
+    """Return [devices, collectives] the traffic of each device."""
+    return problem.traffic(placement.kinds, placement.devices, problem.num_devices)
 
 
-def step_cost(compute_ms: FloatArray, columns: IndexArray, transfer_ms: tuple[float, float], source: str) -> PlanCost:
-    """Return the cost of a step from [devices, 2] compute times and the two all-to-all times.
+def step_cost(compute_ms: FloatArray, traffic: FloatArray, transfer_ms: tuple[float, float], source: str) -> PlanCost:
+    """Return the cost of a step from [devices, 2] compute times, traffic [devices, collectives] and all-to-all times.
 
     The forward all-to-all ends when the last device has sent: a device that finishes its forward compute early
     waits (start skew). The backward all-to-all starts on all devices at once, behind the dense part.
@@ -65,9 +65,9 @@ def step_cost(compute_ms: FloatArray, columns: IndexArray, transfer_ms: tuple[fl
             wait_ms=float(wait[device]),
             forward_communication_ms=transfer_ms[0],
             backward_communication_ms=transfer_ms[1],
-            embedding_dim_sum=int(columns[device]),
+            embedding_dim_sum=round(traffic[device, Collective.POOLED_EMBEDDINGS]),
         )
-        for device in range(len(columns))
+        for device in range(len(traffic))
     )
     total = float(forward.max() + backward.max()) + sum(transfer_ms)
     return PlanCost(total_ms=total, source=source, devices=devices)

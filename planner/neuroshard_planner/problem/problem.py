@@ -6,21 +6,22 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.topology import Topology
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective, StepCost, TransferModel
 from neuroshard_planner.problem.units import Unit, allowed_devices, resolve_units
 
 Float32Array = NDArray[np.float32]
 
-LOOKUPS_PER_EVALUATION = 1024  # greedy look-ups that take as long as one evaluation of a device by the networks
-NUM_TRANSFER_KNOTS = 256  # relative interpolation error of a transfer time is below 1e-3
+PROBES_PER_EVALUATION = (
+    1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
+)
 
 
-class CostModel(Protocol):
+class CostModel(TransferModel, Protocol):
     """What the search asks of a bundle."""
 
     def represent(self, shards: ShardArrays) -> Float32Array:
@@ -32,57 +33,6 @@ class CostModel(Protocol):
         Monotone and convex in the sums up to a monotone rescaling: the lower bound depends on it.
         A device without shards (a zero sum) costs 0.
         """
-
-    def transfer_ms(
-        self,
-        max_dim_sums: FloatArray,
-        *,
-        mean_dim_sum: float,
-        topology: Topology,
-        batch_size_per_device: int,
-        bytes_per_element: int,
-    ) -> FloatArray:
-        """Return [n, 2] forward and backward all-to-all times, without waiting."""
-
-
-class TransferCost:
-    """Forward plus backward all-to-all time as a non-decreasing function of the largest dimension sum.
-
-    The communication networks are read once at knots between the mean and the sum of all columns, made monotone
-    by their running maximum and interpolated; hence evaluating a placement costs nothing, and the value at the
-    mean bounds every placement from below.
-    """
-
-    def __init__(self, request: PlanRequest, costs: CostModel) -> None:
-        total = sum(table.embedding_dim for table in request.tables.tables)
-        mean = total / request.topology.num_devices
-        self._knots: FloatArray = np.geomspace(mean, max(total, mean + 1), NUM_TRANSFER_KNOTS)
-        times = costs.transfer_ms(
-            self._knots,
-            mean_dim_sum=mean,
-            topology=request.topology,
-            batch_size_per_device=request.batch_size_per_device,
-            bytes_per_element=BYTES_PER_ELEMENT[request.memory.output_data_type],
-        )
-        self._forward, self._backward = np.maximum.accumulate(times, axis=0).T
-        self._total = self._forward + self._backward
-
-    def total_ms(self, max_dim_sum: FloatArray | float) -> FloatArray:
-        """Return forward plus backward time."""
-        times: FloatArray = np.interp(max_dim_sum, self._knots, self._total)
-        return times
-
-    def directions_ms(self, max_dim_sum: float) -> tuple[float, float]:
-        """Return the forward and the backward time."""
-        return (
-            float(np.interp(max_dim_sum, self._knots, self._forward)),
-            float(np.interp(max_dim_sum, self._knots, self._backward)),
-        )
-
-    @property
-    def least_ms(self) -> float:
-        """The time of perfectly even dimension sums."""
-        return float(self._total[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +59,7 @@ class ShardKinds:
         self._num_rows = np.empty_like(self._unit)
         self._num_columns = np.empty_like(self._unit)
         self._memory_bytes = np.empty_like(self._unit)
+        self._traffic: FloatArray = np.empty((64, len(Collective)))
         self._representation: Float32Array = np.empty((64, num_representation), dtype=np.float32)
 
     def __len__(self) -> int:
@@ -126,13 +77,18 @@ class ShardKinds:
 
     @property
     def num_columns(self) -> IndexArray:
-        """[k] columns; what the shard adds to its device's all-to-all."""
+        """[k] columns of the shard."""
         return self._num_columns[: self._size]
 
     @property
     def memory_bytes(self) -> IndexArray:
         """[k] all that the shard needs on its device."""
         return self._memory_bytes[: self._size]
+
+    @property
+    def traffic(self) -> FloatArray:
+        """[k, collectives] what the shard adds to its device's traffic in each collective."""
+        return self._traffic[: self._size]
 
     @property
     def representation(self) -> Float32Array:
@@ -145,13 +101,14 @@ class ShardKinds:
         unit: IndexArray,
         sizes: Sequence[ShardSize],
         memory_bytes: IndexArray,
+        traffic: FloatArray,
         representation: Float32Array,
     ) -> None:
         """Add kinds; room grows by doubling, so that adding few at a time stays cheap."""
         end = self._size + len(sizes)
         if end > len(self._unit):
             room = max(end, 2 * len(self._unit))
-            for name in ("_unit", "_num_rows", "_num_columns", "_memory_bytes", "_representation"):
+            for name in ("_unit", "_num_rows", "_num_columns", "_memory_bytes", "_traffic", "_representation"):
                 old = getattr(self, name)
                 grown = np.empty((room, *old.shape[1:]), dtype=old.dtype)
                 grown[: self._size] = old[: self._size]
@@ -161,6 +118,7 @@ class ShardKinds:
         self._num_rows[new] = [size.num_rows for size in sizes]
         self._num_columns[new] = [size.num_columns for size in sizes]
         self._memory_bytes[new] = memory_bytes
+        self._traffic[new] = traffic
         self._representation[new] = representation
         self._size = end
 
@@ -181,11 +139,11 @@ class Problem:
         """[units]"""
         self.allowed = allowed_devices(request, self.units)
         self.memory = MemoryLedger(request)
-        self.transfer = TransferCost(request, costs)
+        self.step_cost = StepCost(request, costs)
         self.evaluations = 0
         """Devices whose cost the networks evaluated so far."""
-        self.lookups = 0
-        """Devices that greedy placement looked at so far."""
+        self.greedy_probes = 0
+        """Devices that greedy placement tried shards on so far."""
         self._tables = shard_arrays(
             request.tables, global_batch_size=request.global_batch_size, optimizer=request.optimizer
         )
@@ -199,8 +157,8 @@ class Problem:
 
     @property
     def work(self) -> int:
-        """Work so far in device evaluations; see LOOKUPS_PER_EVALUATION."""
-        return self.evaluations + self.lookups // LOOKUPS_PER_EVALUATION
+        """Work so far in device evaluations; see PROBES_PER_EVALUATION."""
+        return self.evaluations + self.greedy_probes // PROBES_PER_EVALUATION
 
     def kinds_of(self, units: Sequence[int], sizes: Sequence[ShardSize]) -> IndexArray:
         """Return the kinds of shards of these sizes, [n]; new ones are represented in one batch."""
@@ -221,10 +179,13 @@ class Problem:
         memory_bytes = np.zeros(len(keys), dtype=np.int64)
         rows, columns = shards.num_rows.astype(np.int64), shards.num_columns.astype(np.int64)
         np.add.at(memory_bytes, kind, self.memory.shard_bytes(tables, rows, columns))
+        traffic = np.zeros((len(keys), len(Collective)))
+        np.add.at(traffic[:, Collective.POOLED_EMBEDDINGS], kind, shards.num_columns)
         self.kinds.append(
             unit=np.array([unit for unit, _ in keys], dtype=np.int64),
             sizes=[size for _, size in keys],
             memory_bytes=memory_bytes,
+            traffic=traffic,
             representation=representation,
         )
 
@@ -268,26 +229,26 @@ class Problem:
         return self._sums(kinds, devices, self.num_devices)
 
     def total_ms(self, placements: Sequence[Placement]) -> FloatArray:
-        """Return [p] the cost of each placement: the largest compute of either direction plus the all-to-alls."""
-        return self.cost_ms(*self.device_levels(placements))
+        """Return [p] the cost of each placement."""
+        return self.step_cost.total_ms(self.device_levels(placements).max(axis=1))
 
-    def cost_ms(self, times: FloatArray, columns: FloatArray) -> FloatArray:
-        """Return [p] the cost of placements with these [p, devices, 2] times and [p, devices] columns."""
-        total: FloatArray = times.max(axis=1).sum(axis=1) + self.transfer.total_ms(columns.max(axis=1))
-        return total
-
-    def device_levels(self, placements: Sequence[Placement]) -> tuple[FloatArray, FloatArray]:
-        """Return [p, devices, 2] forward and backward times, and [p, devices] columns, of each placement's devices."""
+    def device_levels(self, placements: Sequence[Placement]) -> FloatArray:
+        """Return [p, devices, levels] of the devices of each placement."""
         shape = (len(placements), self.num_devices)
         if not placements:
-            return np.empty((*shape, 2)), np.empty(shape)
+            return np.empty((*shape, NUM_LEVELS))
         kinds = np.concatenate([each.kinds for each in placements])
         slots = np.concatenate([each.devices + row * self.num_devices for row, each in enumerate(placements)])
         num_slots = len(placements) * self.num_devices
-        times: FloatArray = self.compute_ms(self._sums(kinds, slots, num_slots)).astype(np.float64)
-        weights = self.kinds.num_columns[kinds].astype(np.float64)
-        columns: FloatArray = np.bincount(slots, weights=weights, minlength=num_slots).astype(np.float64, copy=False)
-        return times.reshape(*shape, 2), columns.reshape(shape)
+        levels = np.empty((num_slots, NUM_LEVELS))
+        levels[:, TIMES] = self.compute_ms(self._sums(kinds, slots, num_slots))
+        levels[:, TRAFFIC] = self.traffic(kinds, slots, num_slots)
+        return levels.reshape(*shape, NUM_LEVELS)
+
+    def traffic(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
+        """Return [slots, collectives] the traffic of n shards in slots."""
+        weights = self.kinds.traffic[kinds].T
+        return np.stack([np.bincount(slots, weights=each, minlength=num_slots) for each in weights], axis=1)
 
     def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> Float32Array:
         """Return [slots, r] sums of the representations of the shards in each slot."""

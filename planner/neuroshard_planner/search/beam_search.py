@@ -13,7 +13,8 @@ from itertools import product
 import numpy as np
 from neuroshard_costs.shards import FloatArray, IndexArray
 
-from neuroshard_planner.problem.problem import LOOKUPS_PER_EVALUATION, Placement, Problem
+from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Placement, Problem
+from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.greedy_placement import Lane, place
 from neuroshard_planner.search.sharding_options import OptionTable
 
@@ -26,7 +27,6 @@ MEMORY_PRICES = (0.0, 1.0)
 NUM_CANDIDATES = 10  # units split per level and criterion, as in the reference
 NUM_JUDGED = 24  # of the states placed together, the cheapest by additive loads are judged by the networks
 PATIENCE = 3  # levels without a lower smooth cost before the beam search ends
-SMOOTHNESS_POWER = 12  # of the mean over devices; lower ones prefer plans of low mean and high maximum
 NUM_SHUFFLED_STATES = 12
 NUM_SHUFFLES = 64  # of each state
 NUM_JUDGED_SHUFFLES = 16
@@ -58,7 +58,7 @@ class SplitSearch:
         self._work_budget = work_budget
         self._generator = np.random.default_rng(problem.request.search.seed)
         self._judged: list[Candidate] = []
-        self._mean_dim_sum = sum(unit.num_columns for unit in problem.units) / problem.num_devices
+        self._mean_dim_sum = float(problem.step_cost.least_traffic[Collective.POOLED_EMBEDDINGS])
         self.placements = 0
         """Complete placements tried."""
         self.levels = 0
@@ -104,7 +104,7 @@ class SplitSearch:
         for memory_share, width, load_share in product(MEMORY_SHARES, widths, LOAD_SHARES):
             small = (
                 (self._loads[largest] <= load_share * mean_load)
-                & (kinds.num_columns[largest] <= width)
+                & (kinds.traffic[largest, Collective.POOLED_EMBEDDINGS] <= width)
                 & (kinds.memory_bytes[largest] <= memory_share * capacity)
             )
             # The first small option of each unit, or its last option if none is small.
@@ -140,7 +140,7 @@ class SplitSearch:
             batch = lanes[first : first + LANES_AT_ONCE]
             width = max(len(lane.kinds) for _, lane in batch)
             left = self._work_budget - self._problem.work
-            affordable = LOOKUPS_PER_EVALUATION * left // (width * self._problem.num_devices)
+            affordable = PROBES_PER_EVALUATION * left // (width * self._problem.num_devices)
             batch = batch[: max(affordable, 0 if found else 1)]
             if not batch:
                 break
@@ -184,12 +184,9 @@ class SplitSearch:
 
     def _judge(self, placed: Sequence[tuple[IndexArray, Lane, Placement]]) -> list[Candidate]:
         """Return the placements with their costs by the networks."""
-        times, columns = self._problem.device_levels([placement for _, _, placement in placed])
-        total = self._problem.cost_ms(times, columns)
-        transfer = self._problem.transfer.total_ms(columns.max(axis=1))
-        both = times.sum(axis=2)
-        most = both.max(axis=1, keepdims=True, initial=1e-30)
-        smooth = most[:, 0] * ((both / most) ** SMOOTHNESS_POWER).mean(axis=1) ** (1 / SMOOTHNESS_POWER) + transfer
+        levels = self._problem.device_levels([placement for _, _, placement in placed])
+        total = self._problem.step_cost.total_ms(levels.max(axis=1))
+        smooth = self._problem.step_cost.smooth_ms(levels)
         return [
             Candidate(state=state, lane=lane, placement=placement, total_ms=total_ms, smooth_ms=smooth_ms)
             for (state, lane, placement), total_ms, smooth_ms in zip(
@@ -220,14 +217,13 @@ class SplitSearch:
         problem = self._problem
         kinds = np.concatenate([each.kinds for each in placements])
         slots = np.concatenate([each.devices + row * problem.num_devices for row, each in enumerate(placements)])
-        load, columns = (
-            np.bincount(slots, weights=weights, minlength=len(placements) * problem.num_devices)
-            .reshape(len(placements), -1)
-            .max(axis=1)
-            for weights in (self._loads[kinds], problem.kinds.num_columns[kinds])
+        num_slots = len(placements) * problem.num_devices
+        load = np.bincount(slots, weights=self._loads[kinds], minlength=num_slots)
+        traffic = problem.traffic(kinds, slots, num_slots)
+        return problem.step_cost.with_compute_ms(
+            load.reshape(len(placements), -1).max(axis=1),
+            traffic.reshape(len(placements), problem.num_devices, -1).max(axis=1),
         )
-        estimates: FloatArray = load + problem.transfer.total_ms(columns)
-        return estimates
 
 
 def _distinct_states(states: Sequence[IndexArray]) -> list[IndexArray]:

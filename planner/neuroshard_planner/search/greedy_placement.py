@@ -12,6 +12,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Float32Array, Placement, Problem
+from neuroshard_planner.problem.step_cost import Collective
 
 _LEAST_SLOPE = 1e-12
 _SECANT_STEP = 0.05  # of the coordinate; ReLU heads are piecewise linear, so a step must cross some pieces
@@ -50,7 +51,7 @@ def place(problem: Problem, lanes: Sequence[Lane], loads: FloatArray) -> list[Pl
     ``loads`` has one entry per kind. A lane is None where a shard found no device with memory.
     """
     num_lanes, width = len(lanes), max(len(lane.kinds) for lane in lanes)
-    problem.lookups += num_lanes * width * problem.num_devices
+    problem.greedy_probes += num_lanes * width * problem.num_devices
     capacity = float(problem.memory.shard_capacity_bytes)
     kinds = np.full((num_lanes, width), -1, dtype=np.int64)
     for row, lane in enumerate(lanes):
@@ -59,7 +60,7 @@ def place(problem: Problem, lanes: Sequence[Lane], loads: FloatArray) -> list[Pl
     load = np.where(real, loads[kinds], 0.0)
     load /= load.sum(axis=1, keepdims=True) / problem.num_devices
     memory = np.where(real, problem.kinds.memory_bytes[kinds] / capacity, 0.0)
-    columns = np.where(real, problem.kinds.num_columns[kinds], 0).astype(np.float64)
+    columns = np.where(real, problem.kinds.traffic[kinds, Collective.POOLED_EMBEDDINGS], 0.0)
     price = np.array([lane.memory_price for lane in lanes])[:, None]
 
     size = np.where(real, np.maximum(load, price * memory), -1.0)

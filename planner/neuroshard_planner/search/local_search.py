@@ -14,6 +14,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
 from neuroshard_planner.search.moves import NONE, Steps, moves, splits, swaps
 
 NUM_TARGETS = 16  # least loaded devices that a step may use; more find little on the public workloads
@@ -25,8 +26,8 @@ EVENNESS_POWER = 16  # high enough that the potential follows the most loaded de
 LEAST_GAIN = 1e-4  # relative; smaller steps double the time and lower the cost by less than a thousandth
 
 
-FORWARD, BACKWARD, COLUMNS, MEMORY = range(4)
-"""Columns of the levels of devices and of the traits of kinds: milliseconds, milliseconds, columns, bytes."""
+MEMORY = NUM_LEVELS
+"""Behind the levels that cost time, the bytes of a device or of a kind."""
 
 
 class State:
@@ -37,16 +38,15 @@ class State:
         self.kinds = placement.kinds
         self.devices = placement.devices
         self.sums = problem.device_sums(self.kinds, self.devices)
-        self.levels: FloatArray = np.zeros((problem.num_devices, 4))
-        """[devices, 4] forward and backward time, columns and memory."""
-        self.levels[:, :COLUMNS] = problem.compute_ms(self.sums)
-        np.add.at(self.levels[:, COLUMNS], self.devices, problem.kinds.num_columns[self.kinds])
+        self.levels: FloatArray = np.zeros((problem.num_devices, NUM_LEVELS + 1))
+        """[devices, levels + 1] the levels of the objective, and memory."""
+        self.levels[:, TIMES] = problem.compute_ms(self.sums)
+        self.levels[:, TRAFFIC] = problem.traffic(self.kinds, self.devices, problem.num_devices)
         np.add.at(self.levels[:, MEMORY], self.devices, problem.kinds.memory_bytes[self.kinds])
         self._derive()
 
     def _derive(self) -> None:
-        forward, backward, columns, _ = self.levels.max(axis=0)
-        self.total_ms = float(forward + backward + self._problem.transfer.total_ms(columns))
+        self.total_ms = float(self._problem.step_cost.total_ms(self.levels.max(axis=0)))
         """The plan's cost."""
         unit = self._problem.kinds.unit[self.kinds]
         self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
@@ -64,9 +64,9 @@ class State:
         for device in pair:
             here = self.kinds[self.devices == device]
             self.sums[device] = kinds.representation[here].sum(axis=0)
-            self.levels[device, COLUMNS] = kinds.num_columns[here].sum()
+            self.levels[device, TRAFFIC] = kinds.traffic[here].sum(axis=0)
             self.levels[device, MEMORY] = kinds.memory_bytes[here].sum()
-        self.levels[pair, :COLUMNS] = self._problem.compute_ms(self.sums[pair])
+        self.levels[pair, TIMES] = self._problem.compute_ms(self.sums[pair])
         self._derive()
 
 
@@ -77,7 +77,7 @@ class LocalSearch:
         self._problem = problem
         self._slopes = slopes
         self._work_budget = work_budget
-        self._known_traits: FloatArray = np.empty((0, 4))
+        self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
         self.improvements = 0
         """Steps taken so far, over all placements."""
 
@@ -95,7 +95,7 @@ class LocalSearch:
         shards = np.flatnonzero(state.devices == source)
         if not len(shards) or self._problem.num_devices == 1:
             return False
-        prices = np.array([1.0, 1.0, self._column_price(state), 0.0])
+        prices = self._prices(state)
         load = self._traits()[state.kinds] @ prices
         loaded = state.levels @ prices
         shards = shards[np.argsort(load[shards], kind="stable")]
@@ -133,7 +133,7 @@ class LocalSearch:
             return False
         steps, levels = steps.take(likely), levels[:, likely]
         sums = _after(self._problem.kinds.representation, state.kinds, state.sums, source, steps)
-        levels[:, :, :COLUMNS] = self._problem.compute_ms(np.maximum(sums, 0.0))
+        levels[:, :, TIMES] = self._problem.compute_ms(np.maximum(sums, 0.0))
         total, unevenness = self._outcome(state, source, steps, levels, prices)
         # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
         staying = (state.levels[source] @ prices / state.total_ms) ** EVENNESS_POWER
@@ -148,31 +148,29 @@ class LocalSearch:
     def _outcome(
         self, state: State, source: int, steps: Steps, levels: FloatArray, prices: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, 4] levels."""
+        """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, levels + 1]."""
         peaks = np.maximum(_largest_elsewhere(state.levels, source, steps.target), levels.max(axis=0))
-        total = peaks[:, FORWARD] + peaks[:, BACKWARD] + self._problem.transfer.total_ms(peaks[:, COLUMNS])
+        total = self._problem.step_cost.total_ms(peaks)
         before = (state.levels @ prices / state.total_ms) ** EVENNESS_POWER
         after = (levels @ prices / state.total_ms) ** EVENNESS_POWER
         return total, after.sum(axis=0) - before[source] - before[steps.target]
 
     def _traits(self) -> FloatArray:
-        """Return [k, 4] additive times, columns and memory of all kinds."""
+        """Return [k, levels + 1] additive times, traffic and memory of all kinds."""
         kinds = self._problem.kinds
         known = len(self._known_traits)
         if known < len(kinds):
-            new = np.empty((len(kinds) - known, 4))
-            new[:, :COLUMNS] = kinds.representation[known:] @ self._slopes
-            new[:, COLUMNS] = kinds.num_columns[known:]
+            new = np.empty((len(kinds) - known, NUM_LEVELS + 1))
+            new[:, TIMES] = kinds.representation[known:] @ self._slopes
+            new[:, TRAFFIC] = kinds.traffic[known:]
             new[:, MEMORY] = kinds.memory_bytes[known:]
             self._known_traits = np.concatenate([self._known_traits, new])
         return self._known_traits
 
-    def _column_price(self, state: State) -> float:
-        """Return the milliseconds that one more column on the widest device costs."""
-        widest = float(state.levels[:, COLUMNS].max())
-        step = max(float(DIM_MULTIPLE), 0.05 * widest)
-        transfer = self._problem.transfer
-        return float(transfer.total_ms(widest + step) - transfer.total_ms(widest)) / step
+    def _prices(self, state: State) -> FloatArray:
+        """Return [levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
+        least_steps = np.array([float(DIM_MULTIPLE)])
+        return np.append(self._problem.step_cost.prices(state.levels.max(axis=0), least_steps=least_steps), 0.0)
 
 
 def merged(problem: Problem, placement: Placement) -> Placement:
@@ -193,8 +191,8 @@ def merged(problem: Problem, placement: Placement) -> Placement:
 def bounding_devices(state: State) -> Iterator[int]:
     """Yield the devices that bound the plan: by both computes together, by each, and by communication."""
     largest = state.levels.argmax(axis=0)
-    both = int(state.levels[:, :COLUMNS].sum(axis=1).argmax())
-    yield from dict.fromkeys([both, *largest[: COLUMNS + 1].tolist()])
+    both = int(state.levels[:, TIMES].sum(axis=1).argmax())
+    yield from dict.fromkeys([both, *largest[:NUM_LEVELS].tolist()])
 
 
 def _spread(shards: IndexArray, most: int) -> IndexArray:

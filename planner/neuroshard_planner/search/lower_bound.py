@@ -33,18 +33,19 @@ def lower_bound_ms(problem: Problem) -> float:
     density = representation / width[:, None].astype(np.float32)
     # Some shard of each unit has at least its columns divided by the most shards.
     wide = np.where((width < (columns / problem.max_shards)[unit])[:, None], np.inf, alone)
-    transfer_ms = problem.transfer.least_ms
+    least_traffic = problem.step_cost.least_traffic
+    too_dear = problem.step_cost.with_compute_ms(alone.sum(axis=1), least_traffic)
 
     def bound(limit_ms: float) -> float:
         """Return b(c)."""
-        too_slow = alone.sum(axis=1) + transfer_ms > limit_ms
+        too_slow = too_dear > limit_ms
         least = np.minimum.reduceat(np.where(too_slow[:, None], np.float32(np.inf), density), starts, axis=0)
         if np.isinf(least).any():
             return np.inf
         average = (least * columns[:, None]).sum(axis=0) / devices
         spread = problem.compute_ms(average[None, :].astype(np.float32))[0]
         single = np.minimum.reduceat(np.where(too_slow[:, None], np.inf, wide), starts, axis=0).max(axis=0)
-        return float(np.maximum(spread, single).sum()) + transfer_ms
+        return float(problem.step_cost.total_ms(np.concatenate((np.maximum(spread, single), least_traffic))))
 
     return _largest_below(bound) * (1 - ROUNDING)
 

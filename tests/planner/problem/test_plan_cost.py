@@ -5,7 +5,7 @@ import pytest
 from builders import request, table, tables, topology
 from exact_costs import ExactCosts
 from neuroshard_planner.baselines.greedy import dim_greedy
-from neuroshard_planner.problem.plan_cost import device_columns, predicted_cost, simulated_cost, step_cost
+from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost, step_cost
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 from searches import placed, problem_of
 
@@ -14,7 +14,7 @@ def test_a_device_waits_for_the_slowest_forward_compute() -> None:
     """The step is the slowest forward, the slowest backward and both all-to-alls."""
     compute = np.array([[1.0, 5.0], [3.0, 2.0], [0.0, 0.0]])
 
-    found = step_cost(compute, np.array([8, 16, 0]), (0.5, 0.25), "simulated:test")
+    found = step_cost(compute, np.array([[8.0], [16.0], [0.0]]), (0.5, 0.25), "simulated:test")
 
     assert [device.wait_ms for device in found.devices] == [2.0, 0.0, 3.0]
     assert [device.embedding_dim_sum for device in found.devices] == [8, 16, 0]
@@ -44,8 +44,9 @@ def test_the_predicted_cost_is_the_searchs_objective() -> None:
 def test_columns_are_summed_over_all_devices() -> None:
     """Also over those without a shard."""
     problem = problem_of(request(*tables(3)))
+    traffic = device_traffic(problem, placed(problem, (0, 64, 2), (1, 64, 2), (2, 64, 0)))
 
-    assert device_columns(problem, placed(problem, (0, 64, 2), (1, 64, 2), (2, 64, 0))).tolist() == [64, 0, 128, 0]
+    assert traffic[:, 0].tolist() == [64, 0, 128, 0]
 
 
 def six_tables(num_nodes: int = 1) -> Problem:

@@ -7,7 +7,7 @@ from exact_costs import ExactCosts
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import slice_columns
 from neuroshard_costs.simulator.device import DeviceSimulator
-from neuroshard_planner.problem.problem import ShardSize, TransferCost
+from neuroshard_planner.problem.problem import ShardSize
 from searches import placed, problem_of
 
 
@@ -76,7 +76,9 @@ def test_the_objective_is_compute_of_the_slowest_plus_both_transfers() -> None:
     compute = DeviceSimulator(asked.topology.device).compute_ms(shards, placement.devices, 3)
 
     (total,) = problem.total_ms([placement])
-    assert total == pytest.approx(compute.max(axis=0).sum() + problem.transfer.total_ms(128.0), rel=1e-5)
+    assert total == pytest.approx(
+        compute.max(axis=0).sum() + problem.step_cost.communication_ms(np.array([128.0])), rel=1e-5
+    )
 
 
 def test_placements_are_judged_independently() -> None:
@@ -98,48 +100,12 @@ def test_an_empty_device_costs_nothing() -> None:
     assert problem.compute_ms(sums)[[0, 1, 3]].tolist() == [[0.0, 0.0]] * 3
 
 
-def test_transfer_never_falls_with_the_largest_dimension_sum() -> None:
-    """The knots are made monotone, and the least time is that of even sums."""
-    asked = request(*tables(5, embedding_dim=128))
-    transfer = TransferCost(asked, ExactCosts(asked.topology.device))
-
-    times = transfer.total_ms(np.arange(160.0, 640.0))
-
-    assert (np.diff(times) >= 0).all()
-    assert transfer.least_ms == times[0]
-    assert sum(transfer.directions_ms(300.0)) == pytest.approx(float(transfer.total_ms(300.0)))
-
-
-def test_interpolated_transfers_are_close_to_the_model() -> None:
-    """A relative error below a thousandth between the knots."""
-    asked = request(*tables(26, embedding_dim=128), num_devices=8)
-    costs = ExactCosts(asked.topology.device)
-    sums = np.linspace(416.0, 3328.0, 57)
-
-    exact = costs.transfer_ms(
-        sums,
-        mean_dim_sum=416.0,
-        topology=asked.topology,
-        batch_size_per_device=asked.batch_size_per_device,
-        bytes_per_element=4,
-    ).sum(axis=1)
-
-    assert np.allclose(TransferCost(asked, costs).total_ms(sums), exact, rtol=1e-3)
-
-
-def test_one_device_transfers_nothing() -> None:
-    """There is no all-to-all to wait for."""
-    problem = problem_of(request(num_devices=1))
-
-    assert problem.transfer.least_ms == float(problem.transfer.total_ms(256.0)) == 0.0
-
-
-def test_work_counts_evaluations_and_look_ups() -> None:
-    """A device's evaluation is one, and so are 1,024 greedy look-ups."""
+def test_work_counts_evaluations_and_probes() -> None:
+    """A device's evaluation is one, and so are 1,024 probes of greedy placement."""
     problem = problem_of(request())
     before = problem.work
 
     problem.compute_ms(np.zeros((3, 4, 7), dtype=np.float32))
-    problem.lookups += 2048
+    problem.greedy_probes += 2048
 
     assert problem.work - before == 14

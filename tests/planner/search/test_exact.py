@@ -167,7 +167,8 @@ def _objective(
         for direction in range(2):
             model.add(slowest[direction] >= times[direction][device])
     mean_quads = sum(unit.num_columns for unit in problem.units) / problem.num_devices / DIM_MULTIPLE
-    return sum(slowest) + round(problem.transfer.least_ms / mean_quads * PICOSECONDS_PER_MS) * widest
+    least_ms = float(problem.step_cost.communication_ms(problem.step_cost.least_traffic))
+    return sum(slowest) + round(least_ms / mean_quads * PICOSECONDS_PER_MS) * widest
 
 
 def random_tables(generator: np.random.Generator, count: int) -> list[Table]:

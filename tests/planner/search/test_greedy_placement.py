@@ -150,7 +150,7 @@ def test_placing_counts_its_look_ups() -> None:
 
     place(problem, [lane_of(problem)] * 3, np.ones(4))
 
-    assert problem.lookups == 3 * 4 * 4
+    assert problem.greedy_probes == 3 * 4 * 4
 
 
 def test_the_tangent_predicts_a_small_change() -> None:
