@@ -220,9 +220,10 @@ class PodTemplate(Part):
 
 
 class Rendezvous(Part):
-    """How the workers find each other: torchrun's c10d rendezvous on worker 0."""
+    """How the workers find each other: torchrun's static rendezvous on worker 0."""
 
     port: Annotated[int, Field(ge=1024, le=65535)] = 29500
     """Port of worker 0 that the others connect to."""
     timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] = 600
-    """How long a worker waits for the others, in seconds, before it fails."""
+    """How long a worker waits for the others, in seconds, before it ends with exit code 7. It starts when the worker's
+    container does, so it covers the time in which the other workers wait for a node and pull their image."""

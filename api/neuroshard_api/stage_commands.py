@@ -28,6 +28,14 @@ DATA_DIR_VARIABLE = "NEUROSHARD_DATA_DIR"
 """Environment of the workers: the folder that relative paths of spec.data begin in."""
 READY_FILE_VARIABLE = "NEUROSHARD_READY_FILE"
 """Environment of a pod's worker: the file that it makes once all its processes train under the plan."""
+NODE_RANK_VARIABLE = "PET_NODE_RANK"
+"""Environment of torchrun: the node's number. If unset: 0."""
+SHUTDOWN_VARIABLE = "PET_SHUTDOWN_TIMEOUT"
+"""Environment of torchrun: seconds from SIGTERM until it kills its processes. An older torch waits 30 s."""
+
+GRACE_SECONDS = 300
+"""Time for a checkpoint from the request to stop until the kill, where a job's pod template sets none."""
+_LAUNCHER_ENDS_WITHIN_S = 15
 
 
 def profiler_command(
@@ -71,27 +79,38 @@ def trainer_command(
     return [*(trainer.command or own), *trainer.args]
 
 
-def torchrun_environment(job: DLRMTrainingJob, *, host: str, run_id: str, port: int | None = None) -> Mapping[str, str]:
+def torchrun_environment(
+    job: DLRMTrainingJob, *, host: str, run_id: str, port: int | None = None, grace_seconds: int = GRACE_SECONDS
+) -> Mapping[str, str]:
     """Return torchrun's settings as the environment variables that it reads.
 
-    torchrun restarts nothing itself: a restart of all workers is decided and counted by whoever started them.
+    The rendezvous is static: node 0 holds the store, whichever node starts first waits for the others, and after the
+    start no launcher depends on another one. Each node but the first also needs its number in NODE_RANK_VARIABLE.
+    torchrun restarts nothing itself: a restart of all workers is decided and counted by what started them.
 
     Args:
         job: its world size and rendezvous.
-        host: of the first worker.
+        host: of node 0.
         run_id: sets workers of different attempts apart.
-        port: None: the job's.
+        port: of the store. If unset: the job's.
+        grace_seconds: between the request to stop and the kill of a node's worker.
     """
     rendezvous, trainer = job.spec.rendezvous, job.spec.trainer
     return {
         "PET_NNODES": str(trainer.num_nodes),
         "PET_NPROC_PER_NODE": str(trainer.devices_per_node),
         "PET_MAX_RESTARTS": "0",
-        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_BACKEND": "static",
         "PET_RDZV_ENDPOINT": f"{host}:{port or rendezvous.port}",
         "PET_RDZV_ID": run_id,
-        "PET_RDZV_CONF": f"join_timeout={rendezvous.timeout_seconds}",
+        "PET_RDZV_CONF": f"timeout={rendezvous.timeout_seconds}",
+        SHUTDOWN_VARIABLE: str(shutdown_seconds(grace_seconds)),
     }
+
+
+def shutdown_seconds(grace_seconds: int) -> int:
+    """Return how long torchrun waits for its processes within a grace period: all but 15 s of it, at least half."""
+    return max(grace_seconds - _LAUNCHER_ENDS_WITHIN_S, grace_seconds // 2)
 
 
 def worker_environment(*, plan_file: str, run_dir: str, data_dir: str) -> Mapping[str, str]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from types import FrameType
 
 import psutil
+from neuroshard_api.stage_commands import GRACE_SECONDS
 
 LOOK_EVERY_S = 0.1
-GRACE_S = 45.0
-"""Between the request to stop and the kill: torchrun itself gives its workers 30 s."""
+GRACE_S = float(GRACE_SECONDS)
+"""Between the request to stop and the kill; a second request kills at once."""
 KILLED_WITHIN_S = 5.0
 """A killed process may stay in the table for good where nobody asks for its status."""
 MARK_VARIABLE = "NEUROSHARD_RUN_MARK"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.job_policies import ExitCodeOperator, FailureAction, FailurePolicy, FailureRule
 from neuroshard_api.job_status import LastFailure, Stage
 
@@ -12,8 +13,6 @@ from neuroshard_operator.observed.objects import DISRUPTION, MESSAGE_CHARACTERS,
 
 KUBELET_EVICTION = "TerminationByKubelet"
 """A disruption whose cause may be the pod's own hunger for memory or disk, so it counts as a failure."""
-INVALID_INPUT = 2
-"""Exit code of our commands for input that a second run refuses as well; see docs/reference/exit-codes.md."""
 
 # What the Job controller writes into the message of a Job that its pod failure policy ended.
 _BY_EXIT_CODE = re.compile(
@@ -87,14 +86,20 @@ def cause_of(job: ChildJob, pods: Iterable[ChildPod]) -> Cause:
     return _cause_in(min(suspects, key=_end))
 
 
-def verdict(policy: FailurePolicy, cause: Cause) -> Verdict:
-    """Return what the policy does about a cause: the first rule that matches, or else the defaults."""
+def verdict(policy: FailurePolicy, cause: Cause, *, has_run: bool = True) -> Verdict:
+    """Return what the policy does about a cause: the first rule that matches, or else the defaults.
+
+    `has_run`: all workers of the attempt were ready at one time. Workers that never met did not fail: one of them
+    waited for a node or for its image.
+    """
     for position, rule in enumerate(policy.rules):
         if _matches(rule, cause):
             return Verdict(action=rule.action, rule=rule.name or f"rules[{position}]")
     if (DISRUPTION, "True") in cause.conditions and cause.reason != KUBELET_EVICTION:
         return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for disruptions")
-    if cause.exit_code == INVALID_INPUT:
+    if cause.exit_code == ExitCode.PEER_LOST and not has_run:
+        return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for late workers")
+    if cause.exit_code == ExitCode.INVALID_INPUT:
         return Verdict(action=FailureAction.FAIL_JOB, rule="default for invalid input")
     return Verdict(action=FailureAction.RESTART_JOB, rule="default")
 

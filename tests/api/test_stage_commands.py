@@ -75,11 +75,20 @@ def test_torchrun_is_told_nodes_processes_and_meeting_point() -> None:
         "PET_NNODES": "2",
         "PET_NPROC_PER_NODE": "8",
         "PET_MAX_RESTARTS": "0",
-        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_BACKEND": "static",
         "PET_RDZV_ENDPOINT": "job-worker-0-0.job:30000",
         "PET_RDZV_ID": "job-0",
-        "PET_RDZV_CONF": "join_timeout=60",
+        "PET_RDZV_CONF": "timeout=60",
+        "PET_SHUTDOWN_TIMEOUT": "285",
     }
+
+
+@pytest.mark.parametrize(("grace", "shutdown"), [(300, 285), (3600, 3585), (30, 15), (10, 5), (1, 0)])
+def test_torchrun_waits_for_its_processes_almost_as_long_as_the_grace_period(grace: int, shutdown: int) -> None:
+    """It kills them before it is killed itself, and leaves them as much of the grace period as it can."""
+    environment = torchrun_environment(builders.job(), host="localhost", run_id="job-0", grace_seconds=grace)
+
+    assert environment["PET_SHUTDOWN_TIMEOUT"] == str(shutdown)
 
 
 def test_a_port_may_be_given_instead_of_the_jobs() -> None:

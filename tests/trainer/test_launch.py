@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_trainer.launch import exit_code_of, main
+from torch.distributed import run
 
 
 class Failure:
@@ -42,18 +43,38 @@ def test_the_exit_code_is_that_of_the_cause(failures: list[Any], expected: int) 
     assert exit_code_of(dict(enumerate(failures))) == expected
 
 
-def test_a_taken_port_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what to do."""
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_a_port_in_use_is_wrong_input(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second attempt would find it in use as well; the message names the field."""
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         endpoint = f"localhost:{taken.getsockname()[1]}"
-        settings = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-conf", "is_host=true,timeout=3"]
+        settings = ["--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--rdzv-conf", "is_host=true,timeout=3"]
 
         assert main(["--nnodes", "1", "--nproc-per-node", "1", *settings, "--no-python", "true"]) == (
             ExitCode.INVALID_INPUT
         )
 
     message = capsys.readouterr().err
-    assert f"error: the processes cannot meet at {endpoint}" in message
-    assert "is the port taken?" in message
+    assert f"error: the workers did not meet at {endpoint}" in message
+    assert "hint: the port is in use; choose another one in spec.rendezvous.port" in message
+
+
+def test_an_old_torch_that_ignores_the_grace_period_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its processes are killed 30 s after SIGTERM, in the middle of a long checkpoint."""
+    monkeypatch.setenv("PET_SHUTDOWN_TIMEOUT", "285")
+    known: Any = run.parse_args
+
+    def old_parse_args(arguments: list[str]) -> object:
+        options = known(arguments)
+        del options.shutdown_timeout
+        return options
+
+    monkeypatch.setattr(run, "parse_args", old_parse_args)
+    monkeypatch.setattr(run, "run", lambda _options: None)
+
+    assert main(["--no-python", "true"]) == ExitCode.OK
+    assert "warning: PET_SHUTDOWN_TIMEOUT=285 has no effect" in capsys.readouterr().err

@@ -5,12 +5,15 @@ of those that failed because it was gone, nor of those that torchrun had to kill
 process that was killed otherwise counts as 128 + signal, as shells have it.
 """
 
+import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.stage_commands import SHUTDOWN_VARIABLE
 
 from neuroshard_trainer.errors import MissingPackageError
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 CONSEQUENCES = (ExitCode.PEER_LOST, ExitCode.STOPPED)
 """How processes end because another one did."""
+_PORT_IN_USE = re.compile("EADDRINUSE|address already in use", re.IGNORECASE)
 _SIGNALLED = 128
 _SAME_MOMENT_SECONDS = 1
 """What failed within it was seen together; torchrun kills 30 s later what does not end behind the first failure."""
@@ -27,7 +31,8 @@ _SAME_MOMENT_SECONDS = 1
 def main(arguments: Sequence[str]) -> int:
     """Run the processes and return the exit code."""
     try:
-        from torch.distributed import DistNetworkError
+        import torch
+        from torch.distributed import DistNetworkError, DistStoreError
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.elastic.rendezvous import RendezvousError
@@ -36,20 +41,38 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"error: {MissingPackageError.of(error)}\n")
         return ExitCode.MISSING_PACKAGE
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call] # torch's
+    if SHUTDOWN_VARIABLE in os.environ and not hasattr(options, "shutdown_timeout"):
+        sys.stderr.write(
+            f"warning: {SHUTDOWN_VARIABLE}={os.environ[SHUTDOWN_VARIABLE]} has no effect: torch {torch.__version__} "
+            "kills its processes 30 s after SIGTERM\n"
+            "hint: for a longer checkpoint install a torch whose torchrun has --shutdown-timeout\n"
+        )
     try:
         run(options)  # type: ignore[no-untyped-call] # torch's
     except ChildFailedError as error:
         return exit_code_of(error.failures)
     except SignalException as error:
         return _SIGNALLED + error.sigval
-    except (DistNetworkError, RendezvousError) as error:
-        reason = str(error.__cause__ or error).strip().splitlines()[0]
-        sys.stderr.write(
-            f"error: the processes cannot meet at {options.rdzv_endpoint or options.master_port}: {reason}; "
-            "is the port taken? Name another in spec.rendezvous.port, and check that the first node can be reached\n"
-        )
-        return ExitCode.INVALID_INPUT
+    except (DistNetworkError, DistStoreError, RendezvousError) as error:
+        return _report_not_met(options.rdzv_endpoint or f"{options.master_addr}:{options.master_port}", error)
     return ExitCode.OK
+
+
+def _report_not_met(endpoint: str, error: Exception) -> ExitCode:
+    """Report why the nodes' launchers did not meet, and return the exit code.
+
+    Only a port that is in use on this host is the input's fault. A node that is late, gone or not resolvable yet may be
+    there at the next attempt.
+    """
+    reason = str(error.__cause__ or error).strip().splitlines()[0]
+    sys.stderr.write(f"error: the workers did not meet at {endpoint}: {reason}\n")
+    if _PORT_IN_USE.search(f"{error} {error.__cause__}"):
+        sys.stderr.write("hint: the port is in use; choose another one in spec.rendezvous.port\n")
+        return ExitCode.INVALID_INPUT
+    sys.stderr.write(
+        "hint: check that all workers start within spec.rendezvous.timeoutSeconds and that node 0 can be reached\n"
+    )
+    return ExitCode.PEER_LOST
 
 
 def exit_code_of(failures: "Mapping[int, ProcessFailure]") -> int:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from neuroshard_api.stage_commands import (
+    GRACE_SECONDS,
+    NODE_RANK_VARIABLE,
     PROGRESS_FILE,
     READY_FILE_VARIABLE,
     STEP_REPORT_FILE,
@@ -33,8 +35,6 @@ from neuroshard_operator.hardware import product_selector
 
 CONTAINER = "trainer"
 PUBLISHER = "publisher"
-GRACE_SECONDS = 300
-"""Time for a checkpoint after SIGTERM; spec.podTemplate may say otherwise."""
 READY_FILE = "/tmp/neuroshard-ready"  # noqa: S108 - a volume of the pod's own
 STARTUP_PROBE: Mapping[str, Any] = {
     "exec": {"command": ["test", "-e", READY_FILE]},
@@ -46,6 +46,11 @@ STARTUP_PROBE: Mapping[str, Any] = {
 
 A readiness probe would go on and disturb the training that it is meant to see.
 """
+NODE_RANK: Mapping[str, Any] = {
+    "name": NODE_RANK_VARIABLE,
+    "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.POD_INDEX_LABEL}']"}},
+}
+"""The pod's index is the node's rank: rank 0 is pod 0, whose host name the others connect to."""
 ANY_FAILURE: Mapping[str, Any] = {
     "action": "FailJob",
     "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0]},
@@ -124,6 +129,7 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
             context.job,
             host=names.worker_host(context.name, context.attempt, 0),
             run_id=f"{context.uid}-{context.attempt}",
+            grace_seconds=_grace_seconds(context.spec.pod_template.spec),
         ),
         **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=data_dir),
         READY_FILE_VARIABLE: READY_FILE,
@@ -140,6 +146,7 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
         **({"imagePullPolicy": trainer.image_pull_policy} if trainer.image_pull_policy else {}),
         **({} if is_own or _template_decides(context.spec.pod_template.spec) else {"startupProbe": STARTUP_PROBE}),
     )
+    main["env"].append(NODE_RANK)
     main["env"] += [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in trainer.env]
     if is_own:
         main["securityContext"] = {**main["securityContext"], "readOnlyRootFilesystem": False}
@@ -166,6 +173,12 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
         "containers": [main],
         "volumes": volumes,
     }
+
+
+def _grace_seconds(pod_spec: Mapping[str, Any]) -> int:
+    """Return the grace period of the pods; the API server rejects one that is not a whole number."""
+    chosen = pod_spec.get("terminationGracePeriodSeconds")
+    return chosen if isinstance(chosen, int) and chosen > 0 else GRACE_SECONDS
 
 
 def _template_decides(pod_spec: Mapping[str, Any]) -> bool:

@@ -122,7 +122,8 @@ def _launching(context: Context, current: ChildJob, reason: Reason, message: str
 def _failure(context: Context, current: ChildJob) -> StageResult:
     """Return the end of the job or the next attempt. The attempt is recorded first, and started by a later pass."""
     cause = cause_of(current, context.observed.pods)
-    decided = verdict(context.spec.failure_policy, cause)
+    has_run = context.stage_status(StageName.LAUNCHING).state is StageState.SUCCEEDED
+    decided = verdict(context.spec.failure_policy, cause, has_run=has_run)
     failure = cause.recorded(Stage.RUNNING, context.now)
     counted = context.status.restarts_count_towards_max or 0
     most = context.spec.failure_policy.max_restarts

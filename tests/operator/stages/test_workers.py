@@ -27,10 +27,25 @@ def test_workers_are_an_indexed_job_that_finds_itself() -> None:
     env = {each["name"]: each.get("value") for each in container["env"]}
     assert env["PET_RDZV_ENDPOINT"] == "job-worker-0-0.job-workers:29500"
     assert env["PET_NNODES"] == "2"
+    [node_rank] = [each["valueFrom"] for each in container["env"] if each["name"] == "PET_NODE_RANK"]
+    index = "metadata.labels['batch.kubernetes.io/job-completion-index']"
+    assert node_rank == {"fieldRef": {"fieldPath": index}}
     assert "dshm" in [mount["name"] for mount in container["volumeMounts"]]
     [service] = story.world.of_kind("Service")
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [({}, "285"), ({"terminationGracePeriodSeconds": 1800}, "1785"), ({"terminationGracePeriodSeconds": "x"}, "285")],
+    ids=["default", "pod template", "not a number"],
+)
+def test_ranks_have_the_grace_period_for_their_checkpoint(template: dict[str, Any], expected: str) -> None:
+    """Torchrun would kill them 30 s after SIGTERM."""
+    story = Story(podTemplate={"spec": template}).planned()
+
+    assert environment(trainer_container(story))["PET_SHUTDOWN_TIMEOUT"] == expected
 
 
 def trainer_container(story: Story) -> dict[str, Any]:
@@ -270,6 +285,28 @@ def test_a_drained_node_does_not_count() -> None:
 
     assert (story.status["restarts"], story.status["restartsCountTowardsMax"]) == (1, 0)
     assert story.status["lastFailure"]["reason"] == "EvictionByEvictionAPI"
+
+
+def test_workers_that_never_met_do_not_count() -> None:
+    """A worker whose image or node comes late makes the others give up; the attempts after it are free, and end."""
+    story = Story(failurePolicy={"maxRestarts": 0}).planned()
+    for _ in range(3):
+        story.fail(names.WORKER, 7)
+        story.later(400)
+
+    assert (story.status["restarts"], story.status["restartsCountTowardsMax"]) == (3, 0)
+    assert story.seen == ("Launching", "WorkersStarting")
+    story.start_workers()
+    story.fail(names.WORKER, 7)
+    assert story.seen == ("Failed", "MaxRestartsExceeded")
+
+
+def test_a_trainer_that_breaks_before_it_is_ready_counts() -> None:
+    """A bug at the start is no lateness of another worker."""
+    story = Story(failurePolicy={"maxRestarts": 0}).planned()
+    story.fail(names.WORKER, 1)
+
+    assert story.seen == ("Failed", "MaxRestartsExceeded")
 
 
 def test_wrong_input_is_not_tried_twice() -> None:

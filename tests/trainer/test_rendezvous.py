@@ -1,0 +1,156 @@
+"""Nodes whose launchers start at different times, never start, or die: exit codes that a restart policy can use."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import builders
+import psutil
+import pytest
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.stage_commands import NODE_RANK_VARIABLE, torchrun_environment
+from neuroshard_cluster.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+TRAINER = """
+import sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from neuroshard_trainer.errors import PeerLostError
+from neuroshard_trainer.process import joined, lost_peers
+
+folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+try:
+    process = joined("cpu", timeout_seconds=60)
+    with lost_peers(lambda: "while training"):
+        for step in range(steps):
+            dist.all_reduce(torch.ones(1))
+            (folder / f"rank-{process.rank}").write_text(sys.argv[0])
+except PeerLostError:
+    sys.exit(7)
+"""
+ENDLESS = 10**9
+WAITS = "Rendezvous'ing worker group"
+"""What torchrun logs before a launcher begins to wait for the others."""
+
+
+class Nodes:
+    """Launchers of one job with two nodes, on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._script = folder / "trainer.py"
+        self._script.write_text(TRAINER)
+        self._started: list[subprocess.Popen[bytes]] = []
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            self._port = probe.getsockname()[1]
+
+    def start(self, rank: int, *, timeout_s: int, steps: int = 2) -> "subprocess.Popen[bytes]":
+        """Start the launcher of one node, with the settings that pods get."""
+        job = builders.job(
+            trainer={"numNodes": 2, "numProcPerNode": 1}, rendezvous={"port": self._port, "timeoutSeconds": timeout_s}
+        )
+        settings = torchrun_environment(job, host="localhost", run_id="job-0")
+        with self._log(rank).open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "neuroshard_trainer.launch", self._script, self.folder, str(steps)],
+                env={
+                    **os.environ,
+                    **settings,
+                    NODE_RANK_VARIABLE: str(rank),
+                    "LOGLEVEL": "INFO",
+                    "OMP_NUM_THREADS": "1",
+                },
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._started.append(process)
+        return process
+
+    def log(self, rank: int) -> str:
+        """Return the output of a node."""
+        return self._log(rank).read_text()
+
+    def trains(self, rank: int) -> Callable[[], bool]:
+        """Return a question: whether a rank has finished a step."""
+        return (self.folder / f"rank-{rank}").exists
+
+    def end(self) -> None:
+        """Kill all."""
+        for process in self._started:
+            kill(process)
+
+    def _log(self, rank: int) -> Path:
+        return self.folder / f"node-{rank}.log"
+
+
+def kill(launcher: "subprocess.Popen[bytes]") -> None:
+    """Kill a launcher and its processes at once, as the death of their node does."""
+    if launcher.poll() is None:
+        family = [psutil.Process(launcher.pid), *psutil.Process(launcher.pid).children(recursive=True)]
+        for process in family:
+            process.kill()
+    launcher.wait()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Two nodes of which none outlives the test."""
+    two = Nodes(tmp_path)
+    yield two
+    two.end()
+
+
+def test_a_node_waits_for_a_late_first_node(nodes: Nodes) -> None:
+    """Node 1 starts alone and waits; once node 0 is there, both train, and each node's rank is its own number."""
+    second = nodes.start(1, timeout_s=300)
+    eventually("node 1 waits", lambda: WAITS in nodes.log(1), within_s=120)
+    first = nodes.start(0, timeout_s=300)
+
+    assert (first.wait(), second.wait()) == (0, 0), nodes.log(0) + nodes.log(1)
+    assert "group_rank=0" in nodes.log(0)
+    assert "group_rank=1" in nodes.log(1)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_node_that_never_comes_is_a_lost_peer(nodes: Nodes, rank: int) -> None:
+    """The node that waited did nothing wrong: another attempt may find the other one there."""
+    alone = nodes.start(rank, timeout_s=2)
+
+    assert alone.wait() == ExitCode.PEER_LOST
+    assert "error: the workers did not meet at localhost:" in nodes.log(rank)
+    assert "hint: check that all workers start within spec.rendezvous.timeoutSeconds" in nodes.log(rank)
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_the_death_of_a_node_is_a_lost_peer_to_the_other(nodes: Nodes, dead: int) -> None:
+    """Also where the dead node held the store that all launchers met at."""
+    launchers = [nodes.start(rank, timeout_s=120, steps=ENDLESS) for rank in (0, 1)]
+    for rank in (0, 1):
+        eventually(f"rank {rank} trains", nodes.trains(rank), within_s=120)
+    kill(launchers[dead])
+
+    assert launchers[1 - dead].wait() == ExitCode.PEER_LOST, nodes.log(1 - dead)
+
+
+def test_a_rank_that_does_not_stop_is_killed_within_the_grace_period(tmp_path: Path) -> None:
+    """The launcher waits for its processes as long as the grace period allows, and not the 30 s of its default."""
+    settings = torchrun_environment(builders.job(), host="localhost", run_id="job-0", grace_seconds=2)
+    stubborn = f"trap '' TERM; touch {tmp_path}/up; while true; do sleep 0.1; done"
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "neuroshard_trainer.launch", "--no-python", "bash", "-c", stubborn],
+        env={**os.environ, **settings, "PET_RDZV_ENDPOINT": "localhost:0"},
+    )
+    try:
+        eventually("the rank runs", (tmp_path / "up").exists, within_s=120)
+        launcher.terminate()
+
+        assert launcher.wait(timeout=20) == ExitCode.STOPPED
+    finally:
+        kill(launcher)
