@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 from neuroshard_costs.shards import IndexArray
+from neuroshard_trainer.data.criteo_lines import FEATURES, LineError, parse_lines
 
 from neuroshard_profiler.errors import DataError
 
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 Format = Literal["criteo", "parquet", "npz"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES: Mapping[str, Format] = {".tsv": "criteo", ".txt": "criteo", ".parquet": "parquet", ".npz": "npz"}
-
-NUM_CRITEO_DENSE, NUM_CRITEO_SPARSE = 13, 26
-MISSING_ID = -1
-"""What stands in for an empty cell of a Criteo file: one more category."""
-
-_NUM_CRITEO_COLUMNS = 1 + NUM_CRITEO_DENSE + NUM_CRITEO_SPARSE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +90,7 @@ def limited(batches: Iterable[DataBatch], max_samples: int | None) -> Iterator[D
 
 
 class CriteoFile:
-    """Lines of a label, 13 integers and 26 hashes in hexadecimal, separated by tabs; any but the label may be empty."""
+    """Criteo's text format by the trainer's own parser: an empty cell looks nothing up."""
 
     ids_are_rows = False
 
@@ -104,44 +99,25 @@ class CriteoFile:
 
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with line and column."""
-        try:
-            with self._path.open(encoding="utf-8") as lines:
-                numbered = enumerate(lines, start=1)
-                while chunk := [self._ids(number, line) for number, line in islice(numbered, num_samples)]:
-                    columns = np.array(chunk, dtype=np.int64).T
-                    one_each = np.ones(len(chunk), dtype=np.int64)
-                    yield DataBatch(
-                        num_samples=len(chunk),
-                        features={
-                            f"cat_{index}": Jagged(lengths=one_each, ids=ids) for index, ids in enumerate(columns)
-                        },
-                        sessions=None,
-                    )
-        except UnicodeDecodeError as error:
-            raise DataError(f"{self._path}: is not text; is it still compressed?") from error
-
-    def _ids(self, number: int, line: str) -> list[int]:
-        cells = line.rstrip("\r\n").split("\t")
-        if len(cells) != _NUM_CRITEO_COLUMNS:
-            raise DataError(
-                f"{self._path}: line {number}: has {len(cells)} columns, a Criteo file has {_NUM_CRITEO_COLUMNS}: "
-                "label, 13 integers, 26 hashes, separated by tabs"
-            )
-        ids = []
-        for position, cell in enumerate(cells):
-            is_hash = position > NUM_CRITEO_DENSE
-            try:
-                value = int(cell, 16 if is_hash else 10) if cell else MISSING_ID
-            except ValueError as error:
-                wanted = "a hash in hexadecimal" if is_hash else "an integer"
-                raise DataError(
-                    f"{self._path}: line {number}, column {position + 1}: {cell[:20]!r} is not {wanted}"
-                ) from error
-            if position == 0 and cell not in {"0", "1"}:
-                raise DataError(f"{self._path}: line {number}, column 1: the label is {cell[:20]!r}, expected 0 or 1")
-            if is_hash:
-                ids.append(value)
-        return ids
+        first_line = 1
+        with self._path.open("rb") as stream:
+            while lines := list(islice(stream, num_samples)):
+                try:
+                    parsed = parse_lines(b"".join(lines))
+                except LineError as error:
+                    raise DataError(f"{self._path} line {first_line + error.row}: {error}") from error
+                yield DataBatch(
+                    num_samples=len(lines),
+                    features={
+                        name: Jagged(
+                            lengths=present.astype(np.int64),
+                            ids=hashes[present].view(np.int64),  # told apart, not looked up: the sign says nothing
+                        )
+                        for name, hashes, present in zip(FEATURES, parsed.hashes, parsed.present, strict=True)
+                    },
+                    sessions=None,
+                )
+                first_line += len(lines)
 
 
 class ParquetFile:

@@ -44,4 +44,4 @@ def test_a_malformed_file_is_a_sentence(neuroshard: Any, tmp_path: Path) -> None
     result = neuroshard("stats", path, "--embedding-dim", 16)
 
     assert (result.code, result.out) == (2, "")
-    assert "line 1: has 2 columns, a Criteo file has 40" in result.err
+    assert "line 1: has 2 columns, expected 40" in result.err

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from neuroshard_profiler.data_files import MISSING_ID, DataBatch, Format, limited, open_data
+from neuroshard_profiler.data_files import DataBatch, Format, limited, open_data
 from neuroshard_profiler.errors import DataError
 from pyarrow import parquet
 
@@ -46,23 +46,23 @@ def read(
 
 
 def test_a_criteo_file_has_26_features_of_one_lookup(tmp_path: Path) -> None:
-    """Hashes are hexadecimal; an empty one is a category of its own, as in TorchRec's preprocessing."""
+    """Hashes are hexadecimal; an empty one looks nothing up, as in training."""
     lines = [criteo_line(sparse="ff"), criteo_line(dense="", sparse="")]
     (batch,) = read(written(tmp_path, "day_0.tsv", "\n".join(lines) + "\n"))
 
     assert list(batch.features) == [f"cat_{index}" for index in range(26)]
-    assert batch.features["cat_25"].ids.tolist() == [255, MISSING_ID]
-    assert batch.features["cat_25"].lengths.tolist() == [1, 1]
+    assert batch.features["cat_25"].ids.tolist() == [255]
+    assert batch.features["cat_25"].lengths.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (criteo_line() + "\t1", "line 2: has 41 columns, a Criteo file has 40"),
+        (criteo_line() + "\t1", "line 2: has 41 columns, expected 40"),
         ("1,2,3", "line 2: has 1 columns"),
-        (criteo_line(dense="x"), "line 2, column 2: 'x' is not an integer"),
-        (criteo_line(sparse="xyz"), "line 2, column 15: 'xyz' is not a hash in hexadecimal"),
-        (criteo_line(label="7"), "line 2, column 1: the label is '7', expected 0 or 1"),
+        (criteo_line(dense="x"), "line 2: column int_0: expected a number, found 'x'"),
+        (criteo_line(sparse="xyz"), "line 2: column cat_0: expected a hexadecimal hash.*, found 'xyz'"),
+        (criteo_line(label="7"), "line 2: column label: expected 0 or 1, found '7'"),
     ],
     ids=["too many", "commas", "dense", "sparse", "label"],
 )

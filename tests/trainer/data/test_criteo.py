@@ -53,9 +53,9 @@ def test_every_line_is_in_one_block(tmp_path: Path, count: int, end: str) -> Non
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
-        (line(cat_3="xyz"), r"line 4099, column cat_3: expected a hexadecimal hash, found 'xyz'"),
-        (line(int_4="many"), r"line 4099, column int_4: expected a number, found 'many'"),
-        (line(label=""), r"line 4099, column label: expected a number, found ''"),
+        (line(cat_3="xyz"), r"line 4099: column cat_3: expected a hexadecimal hash of at most 16 digits, found 'xyz'"),
+        (line(int_4="many"), r"line 4099: column int_4: expected a number, found 'many'"),
+        (line(label=""), r"line 4099: column label: expected 0 or 1, found ''"),
         (line().rsplit("\t", 2)[0], r"line 4099: has 38 columns, expected 40"),
         ("", r"line 4099: has 1 columns, expected 40"),
     ],
