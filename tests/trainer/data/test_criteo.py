@@ -5,7 +5,8 @@ from pathlib import Path
 import builders
 import numpy as np
 import pytest
-from neuroshard_trainer.data.criteo import FEATURES, CriteoSource
+from neuroshard_trainer.data.criteo import CriteoSource
+from neuroshard_trainer.data.criteo_lines import FEATURES
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.source import BLOCK_SAMPLES
 from neuroshard_trainer.errors import DataError

@@ -78,11 +78,11 @@ def parse_lines(text: bytes) -> CriteoLines:
         text += b"\n"
     padding = b"0" * _WORD_BYTES
     characters = np.frombuffer(padding + text + padding + b"0" * (-len(text) % _WORD_BYTES), dtype=np.uint8)
-    ends = np.flatnonzero(characters <= _NEWLINE)  # no character of a valid cell is below
-    if len(ends) % len(COLUMNS) or (characters[ends].reshape(-1, len(COLUMNS)) != _SEPARATORS).any():
+    separators = np.flatnonzero(characters <= _NEWLINE)  # no character of a valid cell is below
+    if len(separators) % len(COLUMNS) or (characters[separators].reshape(-1, len(COLUMNS)) != _SEPARATORS).any():
         raise _first_fault(text)
-    starts = np.concatenate(([_WORD_BYTES], ends + 1))[:-1].reshape(-1, len(COLUMNS))
-    ends = ends.reshape(-1, len(COLUMNS))
+    starts = np.concatenate(([_WORD_BYTES], separators + 1))[:-1].reshape(-1, len(COLUMNS))
+    ends = separators.reshape(-1, len(COLUMNS))
     labels = characters[starts[:, 0]] - np.uint8(_ZERO)
     if not ((labels <= 1) & (ends[:, 0] - starts[:, 0] == 1)).all():
         raise _first_fault(text)
