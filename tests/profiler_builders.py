@@ -1,5 +1,6 @@
 """Builders for tests of the profiler: samples, and a backend whose times are made up."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from builders import device_type, table
@@ -24,12 +25,23 @@ def compute_sample(*members: Any, batch_size: int = 64, **fields: Any) -> Comput
 
 
 class MadeUpBackend:
-    """Times that follow from the seed; samples of more tables than it has room for run out of memory."""
+    """Times that follow from the seed; samples of more tables than it has room for run out of memory.
 
-    def __init__(self, *, most_tables: int = 1000, source: str = "cpu:Made Up") -> None:
+    ``failures`` are raised for the samples of these numbers.
+    """
+
+    def __init__(
+        self,
+        *,
+        most_tables: int = 1000,
+        source: str = "cpu:Made Up",
+        failures: Mapping[int, Exception] | None = None,
+    ) -> None:
+        self.failures = failures or {}
         self.most_tables = most_tables
         self.source = source
         self.kind: Literal["cpu"] = "cpu"
+        self.repeats = Repeats()
         self.optimizers = (Optimizer.SGD,)
         self.data_types = (DataType.FP32,)
         self.environment = {"library": "1.0"}
@@ -44,5 +56,7 @@ class MadeUpBackend:
         """Return a time per table."""
         if len(sample.tables) > self.most_tables:
             raise OutOfDeviceMemoryError
+        if seed in self.failures:
+            raise self.failures[seed]
         self.measured.append(sample)
         return Times(forward_ms=1.0 + seed, backward_ms=2.0, spread=0.0, num_repeats=repeats.least)

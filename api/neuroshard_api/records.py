@@ -10,6 +10,8 @@ from neuroshard_api.document import Document, Value
 from neuroshard_api.tables import Optimizer, Table
 from neuroshard_api.topology import Link
 
+MAX_FAILURE_CHARACTERS = 1000
+
 
 class ComputeSample(Value):
     """A fused embedding kernel over several tables on one device."""
@@ -70,6 +72,8 @@ class ProfileRecord(Document):
     num_repeats: PositiveCount = 1
     out_of_memory: bool = False
     """The sample did not fit the device; no times are given."""
+    failure: Annotated[str, Field(min_length=1, max_length=MAX_FAILURE_CHARACTERS)] | None = None
+    """First line of the error of a kernel that refused the sample or failed; no times are given. None: no error."""
     elapsed_seconds: Annotated[float, Field(ge=0)] | None = None
     """Time spent on the file's measurements when this one ended, over all runs that wrote it. None: not known."""
     environment: dict[str, str] = Field(default_factory=dict)
@@ -81,3 +85,8 @@ class ProfileRecord(Document):
             found = "neither" if self.compute is None else "both"
             raise ValueError(f"must hold exactly one of compute and communication, found {found}")
         return self
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there are times."""
+        return not self.out_of_memory and self.failure is None

@@ -17,8 +17,8 @@ from neuroshard_api.records import CommunicationSample
 from neuroshard_api.topology import Link
 from torch import Tensor
 
-from neuroshard_profiler.backends.torch_device import TorchDevice
-from neuroshard_profiler.timing import relative_spread
+from neuroshard_profiler.devices.base import TimedDevice
+from neuroshard_profiler.devices.timing import relative_spread
 
 _ELEMENT_TYPES = {4: torch.float32, 2: torch.float16, 1: torch.int8}
 _WARM_UP, _TIMED = 2, 9
@@ -50,12 +50,10 @@ class DeviceTimes:
 class Ranks:
     """The processes that torchrun started, and this one among them."""
 
-    def __init__(self, device: TorchDevice) -> None:
+    def __init__(self, device: TimedDevice) -> None:
         """Meet the other ranks: over gloo on CPUs, over NCCL on GPUs."""
         self.device = device
         self.devices_per_node = int(os.environ["LOCAL_WORLD_SIZE"])
-        if device.kind == "cuda":
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group("nccl" if device.kind == "cuda" else "gloo")
         self.rank = dist.get_rank()
         self.num_devices = dist.get_world_size()

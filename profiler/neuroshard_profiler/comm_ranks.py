@@ -10,17 +10,17 @@ from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Link
 from neuroshard_costs.fitting.fit import MIN_RECORDS
 
-from neuroshard_profiler.backends.torch_device import TorchDevice
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.comm_bench import Ranks
 from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample
+from neuroshard_profiler.devices.base import TimedDevice
 from neuroshard_profiler.records import RecordsFile
 
 
 def collect_communication(
     path: Path,
     job: TableSet | None,
-    device: TorchDevice,
+    device: TimedDevice,
     *,
     job_batch_size_per_device: int,
     budget_seconds: float,

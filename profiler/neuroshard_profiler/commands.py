@@ -173,14 +173,14 @@ def collect_comm(
         )
     from neuroshard_api.table_files import read_table_set
 
-    from neuroshard_profiler.backends.torch_device import TorchDevice
     from neuroshard_profiler.budget import parse_budget
     from neuroshard_profiler.comm_ranks import collect_communication
+    from neuroshard_profiler.devices.visible import device_of
 
     collect_communication(
         out,
         read_table_set(tables) if tables else None,
-        TorchDevice.of_kind(device),
+        device_of(device, index=int(os.environ["LOCAL_RANK"])),
         job_batch_size_per_device=batch_size or DEFAULT_BATCH_SIZE,
         budget_seconds=parse_budget(budget),
         max_records=max_records,

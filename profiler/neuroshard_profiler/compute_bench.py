@@ -7,11 +7,19 @@ from neuroshard_api.records import ComputeSample, ProfileRecord
 
 from neuroshard_profiler.backends.base import Backend, Repeats
 from neuroshard_profiler.budget import Budget
-from neuroshard_profiler.errors import OutOfDeviceMemoryError
+from neuroshard_profiler.errors import (
+    DeviceFailedError,
+    DeviceLostError,
+    MeasureError,
+    OutOfDeviceMemoryError,
+    UnusableSampleError,
+)
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import SampleSpace, draw_compute_sample
 
 _COMPUTE_STREAM = 0
+MAX_FAILURES_IN_A_ROW = 20
+"""Samples differ widely: when so many fail one after the other, the device or its software is at fault."""
 
 
 def collect_compute(
@@ -35,28 +43,59 @@ def collect_compute(
         file: is appended to; it may hold records already.
         budget: of time and records; the file's earlier records count.
         seed: of the samples and of the rows they look up.
-        repeats: of each call. None: the default.
+        repeats: of each call. None: the backend's.
         on_record: called after each record with how many there are.
+
+    Raises:
+        DeviceFailedError: the device is lost to this process; the sample is recorded, so that another one goes on.
+        MeasureError: MAX_FAILURES_IN_A_ROW samples failed one after the other.
     """
     while not budget.is_spent(len(file.records)):
         index = len(file.records)
         sample = draw_compute_sample(space, np.random.default_rng([seed, _COMPUTE_STREAM, index]))
-        record = _measured(backend, sample, seed=index, repeats=repeats or Repeats())
+        record, error = _measured(backend, sample, seed=index, repeats=repeats or backend.repeats)
         file.append(record.model_copy(update={"elapsed_seconds": budget.elapsed_seconds}))
         on_record(len(file.records))
+        _require_some_success(file)
+        if isinstance(error, DeviceLostError):
+            raise DeviceFailedError(
+                f"{backend.source} failed in a kernel and refuses all others until the process ends: {error}\n"
+                "hint: run the same command again; it resumes after this sample"
+            )
 
 
-def _measured(backend: Backend, sample: ComputeSample, *, seed: int, repeats: Repeats) -> ProfileRecord:
+def _require_some_success(file: RecordsFile) -> None:
+    """Raise MeasureError if the newest records are all failures, those of earlier runs included."""
+    newest = file.records[-MAX_FAILURES_IN_A_ROW:]
+    if len(newest) == MAX_FAILURES_IN_A_ROW and all(record.failure is not None for record in newest):
+        raise MeasureError(
+            f"{MAX_FAILURES_IN_A_ROW} samples in a row failed; the last one with: {newest[-1].failure}\n"
+            f"hint: check that torch and FBGEMM are built for this device and driver, and delete {file.path}"
+        )
+
+
+def _measured(
+    backend: Backend, sample: ComputeSample, *, seed: int, repeats: Repeats
+) -> tuple[ProfileRecord, UnusableSampleError | None]:
     try:
         times = backend.measure(sample, seed=seed, repeats=repeats)
-    except OutOfDeviceMemoryError:
-        return ProfileRecord(source=backend.source, compute=sample, out_of_memory=True, environment=backend.environment)
-    return ProfileRecord(
+    except UnusableSampleError as error:
+        out_of_memory = isinstance(error, OutOfDeviceMemoryError)
+        record = ProfileRecord(
+            source=backend.source,
+            compute=sample,
+            out_of_memory=out_of_memory,
+            failure=None if out_of_memory else str(error) or type(error).__name__,
+            environment=backend.environment,
+        )
+        return record, error
+    record = ProfileRecord(
         source=backend.source,
         compute=sample,
         forward_ms=times.forward_ms,
         backward_ms=times.backward_ms,
         spread=times.spread,
         num_repeats=times.num_repeats,
-        environment=backend.environment,
+        environment={**backend.environment, **times.conditions},
     )
+    return record, None

@@ -5,8 +5,12 @@ ProfilerError
 |-- MissingPackageError   install the package that the message names
 |-- DataError         mend the data file that the message names
 `-- MeasureError      the measurement itself failed: see the message of the process it names
+    `-- DeviceFailedError     run the same command again
 
-OutOfDeviceMemoryError is no error of a run: the sample is recorded as too large and the run goes on.
+UnusableSampleError is no error of a run: the sample is recorded with its reason and the run goes on.
+|-- OutOfDeviceMemoryError   the sample does not fit
+`-- KernelError              a kernel refused or failed
+    `-- DeviceLostError      and with it the device, until another process starts
 """
 
 from typing import ClassVar
@@ -41,5 +45,21 @@ class MeasureError(ProfilerError):
     exit_code = ExitCode.INTERNAL_ERROR
 
 
-class OutOfDeviceMemoryError(Exception):
+class DeviceFailedError(MeasureError):
+    """The device is lost to this process; the same command in another process resumes."""
+
+
+class UnusableSampleError(Exception):
+    """A sample has no times; the message is the reason."""
+
+
+class OutOfDeviceMemoryError(UnusableSampleError):
     """A sample does not fit the device."""
+
+
+class KernelError(UnusableSampleError):
+    """A kernel refused a sample, or failed."""
+
+
+class DeviceLostError(KernelError):
+    """A kernel failed so that this process cannot use the device any more."""

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from neuroshard_api.topology import DeviceType
 
 _CPU_SYSFS = Path("/sys/devices/system/cpu")
 _LARGE_BYTES = 2**26  # beyond what one core keeps of a shared cache
+_USUAL_CACHE_BYTES = 2**20  # of a core, where the system does not tell
 _COPY_SECONDS = 0.05  # per measured size: long against the clock, short against the budget
 
 
@@ -52,8 +52,8 @@ def cpu_device(*, num_processes: int, core: int) -> DeviceType:
         core: whose caches and clock are read.
     """
     model = cpu_model()
-    second_level = _cache_bytes(core, level=2) or 2**20
-    last_level = _cache_bytes(core, level=3) or second_level
+    second_level = _cache_bytes(core, level=2) or _USUAL_CACHE_BYTES
+    last_level = last_level_cache_bytes(core)
     return DeviceType(
         name=cpu_name(model),
         product=model,
@@ -67,20 +67,15 @@ def cpu_device(*, num_processes: int, core: int) -> DeviceType:
     )
 
 
+def last_level_cache_bytes(core: int) -> int:
+    """Return the size of the largest cache that a core reads through."""
+    return _cache_bytes(core, level=3) or _cache_bytes(core, level=2) or _USUAL_CACHE_BYTES
+
+
 def cpu_name(model: str) -> str:
     """Return a device name: ``Intel(R) Xeon(R) Processor`` is ``cpu-intel-xeon-processor``."""
     plain = re.sub(r"\((R|TM|C)\)|@.*$", " ", model, flags=re.IGNORECASE)
     return "-".join(["cpu", *re.findall(r"[a-z0-9.]+", plain.lower())])[:128]
-
-
-def driver_version() -> str | None:
-    """Return the version of the GPU's driver. None: there is no NVIDIA driver."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)  # noqa: S603 - a constant command
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.splitlines()[0].strip() if result.stdout.strip() else None
 
 
 def _meminfo_bytes(field: str) -> int:

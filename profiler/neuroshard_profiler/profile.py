@@ -15,7 +15,7 @@ from neuroshard_costs.fitting.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_costs.fitting.records import read_records
 from rich.progress import Progress
 
-from neuroshard_profiler.backends.base import Backend, Repeats
+from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.select import default_backend, make_backend
 from neuroshard_profiler.budget import Budget, BudgetBar
 from neuroshard_profiler.comm_sampling import CommunicationSpace
@@ -37,7 +37,6 @@ _OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, a
 _LEAST_MEASURED_SHARE = 0.4
 _COMPUTE_SHARE, _COMMUNICATION_SHARE = 0.8, 0.2  # of the rest
 _SIMULATED_RECORDS = 256
-_SIMULATED_REPEATS = Repeats(warm_up=0, least=5, most=5)
 _GRACE_SECONDS = 120.0  # for torchrun to start and to end
 _POLL_SECONDS = 0.2
 _LOG_TAIL_LINES = 15
@@ -126,7 +125,6 @@ def measure_compute(
         job=settings.tables(),
         job_batch_size=settings.global_batch_size,
     )
-    repeats = _SIMULATED_REPEATS if backend.kind == "simulated" else None
     with RecordsFile(path, source=backend.source) as file:
         budget = Budget(
             seconds=budget_seconds,
@@ -135,7 +133,7 @@ def measure_compute(
             earlier_seconds=file.elapsed_seconds,
         )
         bar = BudgetBar(progress, "compute", budget)
-        collect_compute(backend, space, file, budget=budget, seed=settings.seed, repeats=repeats, on_record=bar.update)
+        collect_compute(backend, space, file, budget=budget, seed=settings.seed, on_record=bar.update)
 
 
 def _num_processes(settings: ProfileSettings, backend: Backend) -> int:

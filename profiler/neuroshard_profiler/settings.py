@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_api.document import read_data
+from neuroshard_api.kernels import DeviceKind
 from neuroshard_api.presets import DevicePreset, preset
 from neuroshard_api.table_files import read_table_set
 from neuroshard_api.tables import Optimizer, TableSet
 from neuroshard_api.training_job import DLRMTrainingJob
 
-from neuroshard_profiler.backends.base import DeviceKind
 from neuroshard_profiler.backends.select import BackendName
 from neuroshard_profiler.errors import SettingsError
 

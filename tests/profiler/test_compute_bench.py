@@ -3,10 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from builders import table_set
 from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_costs.fitting.records import ended_records, read_records
 from neuroshard_profiler.budget import Budget
-from neuroshard_profiler.compute_bench import collect_compute
+from neuroshard_profiler.compute_bench import MAX_FAILURES_IN_A_ROW, collect_compute
+from neuroshard_profiler.errors import DeviceFailedError, DeviceLostError, KernelError, MeasureError
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE
 from profiler_builders import MadeUpBackend
@@ -39,6 +42,41 @@ def test_a_sample_without_memory_is_a_record_and_no_end(tmp_path: Path) -> None:
     assert 0 < len(failed) < 20
     assert {record.forward_ms for record in failed} == {None}
     assert all(record.compute is not None and len(record.compute.tables) > 3 for record in failed)
+
+
+def test_a_kernel_that_fails_ends_its_sample_only(tmp_path: Path) -> None:
+    """The reason is in the record, and every other sample is what it would have been."""
+    failing = {2: KernelError("not implemented for emb_t BFloat16")}
+    file = collected(tmp_path / "failing", MadeUpBackend(failures=failing), max_records=6)
+    whole = collected(tmp_path / "whole", MadeUpBackend(), max_records=6)
+
+    assert [record.failure for record in file.records] == [None, None, str(failing[2]), None, None, None]
+    assert file.records[2].forward_ms is None
+    assert file.records[:2] + file.records[3:] == whole.records[:2] + whole.records[3:]
+    assert read_records(tmp_path / "failing") == file.records[:2] + file.records[3:]
+
+
+def test_a_lost_device_ends_the_process_and_the_next_one_resumes(tmp_path: Path) -> None:
+    """CUDA repeats such an error at every later call, so the sample is recorded before the process ends."""
+    lost = MadeUpBackend(failures={1: DeviceLostError("CUDA error: an illegal memory access was encountered")})
+    path = tmp_path / "records"
+
+    with pytest.raises(DeviceFailedError, match="illegal memory access") as caught:
+        collected(path, lost, max_records=4)
+    assert "hint: run the same command again; it resumes after this sample" in str(caught.value)
+    assert len(collected(path, MadeUpBackend(), max_records=4).records) == 4
+    assert [record.failure is None for record in ended_records(path)[0]] == [True, False, True, True]
+
+
+def test_a_device_on_which_everything_fails_is_an_error(tmp_path: Path) -> None:
+    """A budget is not spent on failures, over several runs neither."""
+    failures = {index: KernelError("no kernel image is available") for index in range(1, 100)}
+    path = tmp_path / "records"
+
+    collected(path, MadeUpBackend(failures=failures), max_records=MAX_FAILURES_IN_A_ROW)
+    with pytest.raises(MeasureError, match=r"20 samples in a row failed; the last one with: no kernel image"):
+        collected(path, MadeUpBackend(failures=failures), max_records=100)
+    assert len(ended_records(path)[0]) == 1 + MAX_FAILURES_IN_A_ROW
 
 
 def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:

@@ -17,18 +17,18 @@ _MEASURE_AGAIN = "measure again, or remove the line"
 
 
 def read_records(path: Path) -> tuple[ProfileRecord, ...]:
-    """Read a JSON lines file; empty lines and records of samples that ran out of memory are left out.
+    """Read a JSON lines file; empty lines and records without times are left out.
 
     Raises RecordsError that names file, line and field for anything else that is not a complete record.
     """
     lines, rest = _lines(path)
     if rest.strip() and not (lines and _is_cut(rest)):
         lines.append(rest)
-    return tuple(record for record in _records(path, lines) if not record.out_of_memory)
+    return tuple(record for record in _records(path, lines) if record.is_usable)
 
 
 def ended_records(path: Path) -> tuple[tuple[ProfileRecord, ...], int]:
-    """Read the lines that are ended, also those of samples that ran out of memory; return how many bytes they fill.
+    """Read the lines that are ended, also those without times; return how many bytes they fill.
 
     Raises RecordsError as read_records does.
     """
@@ -64,7 +64,7 @@ def _record(line: bytes, *, where: str) -> ProfileRecord:
         record = ProfileRecord.from_json(line, where=where)
     except DocumentError as error:
         raise RecordsError(f"{error}; {_MEASURE_AGAIN}") from error
-    if record.out_of_memory:
+    if not record.is_usable:
         return record
     if record.compute is not None and (record.forward_ms is None or record.backward_ms is None):
         raise RecordsError(f"{where}: forward_ms and backward_ms must be given with compute; {_MEASURE_AGAIN}")

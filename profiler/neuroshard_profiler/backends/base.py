@@ -1,13 +1,12 @@
 """What every backend promises. Measures nothing."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from neuroshard_api.kernels import DataType, DeviceKind, Optimizer
 from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_api.topology import DeviceType
-
-DeviceKind = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,7 +14,9 @@ class Repeats:
     """How often a call is timed."""
 
     warm_up: int = 3
-    """Calls before the first that counts: memory is touched, clocks rise, kernels load."""
+    """Fewest calls before the first that counts: memory is touched, kernels load."""
+    warm_up_ms: float = 0.0
+    """Least time of these calls: clocks rise."""
     least: int = 5
     """Fewest calls whose median counts."""
     most: int = 41
@@ -35,6 +36,12 @@ class Times:
     spread: float
     """Interquartile range of forward + backward as a share of its median."""
     num_repeats: int
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """Clocks and throttling when they were taken."""
+
+    def under(self, conditions: Mapping[str, str]) -> "Times":
+        """Return the same times with the conditions that they were taken under."""
+        return replace(self, conditions=conditions)
 
 
 class Backend(Protocol):
@@ -66,6 +73,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def repeats(self) -> Repeats:
+        """How often calls are timed where nothing else is asked for."""
+        ...
+
+    @property
     def total_memory_bytes(self) -> int:
         """Memory of the device, or of the machine that holds it; the same at any time."""
         ...
@@ -83,6 +95,6 @@ class Backend(Protocol):
             repeats: how often.
 
         Raises:
-            OutOfDeviceMemoryError: the sample does not fit.
+            UnusableSampleError: the sample does not fit, or a kernel refused it or failed.
         """
         ...

@@ -15,7 +15,7 @@ from neuroshard_api.records import ComputeSample
 from torch import Tensor
 
 from neuroshard_profiler.backends.torch_backend import TorchBackend
-from neuroshard_profiler.backends.torch_device import TorchDevice
+from neuroshard_profiler.devices.base import TimedDevice
 from neuroshard_profiler.lookups import TableLookups, draw_batches
 
 _LEARNING_RATE = 1e-3
@@ -24,7 +24,7 @@ _LEARNING_RATE = 1e-3
 class FbgemmBackend(TorchBackend):
     """Times SplitTableBatchedEmbeddingBagsCodegen with its fused optimizer, one call per data type of a sample."""
 
-    def __init__(self, device: TorchDevice) -> None:
+    def __init__(self, device: TimedDevice) -> None:
         super().__init__(device, ("fbgemm-gpu", "fbgemm-gpu-cpu"))
         kernels = TRAINING_KERNELS[device.kind]
         self.optimizers = kernels.optimizers

@@ -3,9 +3,10 @@
 from importlib.util import find_spec
 from typing import Literal, get_args
 
+from neuroshard_api.kernels import DeviceKind
 from neuroshard_api.topology import DeviceType
 
-from neuroshard_profiler.backends.base import Backend, DeviceKind
+from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.errors import MissingPackageError, SettingsError
 
 BackendName = Literal["fbgemm", "torch_native", "simulated"]
@@ -21,12 +22,15 @@ def default_backend() -> BackendName:
     return "fbgemm" if find_spec("fbgemm_gpu") is not None else "torch_native"
 
 
-def make_backend(name: BackendName, *, kind: DeviceKind | None = None, simulated: DeviceType | None = None) -> Backend:
+def make_backend(
+    name: BackendName, *, kind: DeviceKind | None = None, index: int = 0, simulated: DeviceType | None = None
+) -> Backend:
     """Return a backend.
 
     Args:
         name: which one.
         kind: what a torch backend times on. None: a GPU if there is one.
+        index: of the GPU among the visible ones.
         simulated: what the simulated backend simulates.
 
     Raises:
@@ -45,9 +49,9 @@ def make_backend(name: BackendName, *, kind: DeviceKind | None = None, simulated
                 f"backend {name}: needs the package {package}, which is not installed; try {_INSTALL[package]}, "
                 "or choose the backend simulated"
             )
-    from neuroshard_profiler.backends.torch_device import TorchDevice  # noqa: PLC0415 - torch
+    from neuroshard_profiler.devices.visible import device_of  # noqa: PLC0415 - torch
 
-    device = TorchDevice.of_kind(kind)
+    device = device_of(kind, index=index)
     if name == "fbgemm":
         from neuroshard_profiler.backends.fbgemm import FbgemmBackend  # noqa: PLC0415 - FBGEMM
 

@@ -12,8 +12,8 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.devices.timing import median_times
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
-from neuroshard_profiler.timing import median_times
 
 NOISE = 0.01
 """Standard deviation of the logarithm of a time: about what repeats of a GPU kernel spread."""
@@ -27,6 +27,7 @@ class SimulatedBackend:
         self.kind: Literal["simulated"] = "simulated"
         self.optimizers = TRAINING_KERNELS["cuda"].optimizers
         self.data_types = TRAINING_KERNELS["cuda"].weight_types
+        self.repeats = Repeats(warm_up=0, least=5, most=5)
         self.environment = {"simulator": version("neuroshard-operator")}
 
     @property

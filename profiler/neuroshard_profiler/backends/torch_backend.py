@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 
+from neuroshard_api.kernels import DataType, DeviceKind, Optimizer
 from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_api.topology import DeviceType
 
-from neuroshard_profiler.backends.base import DeviceKind, Repeats, Times
-from neuroshard_profiler.backends.torch_device import EmbeddingCall, TorchDevice
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.devices.base import EmbeddingCall, TimedDevice
 
 
 class TorchBackend(ABC):
@@ -16,7 +16,7 @@ class TorchBackend(ABC):
     optimizers: tuple[Optimizer, ...]
     data_types: tuple[DataType, ...]
 
-    def __init__(self, device: TorchDevice, packages: tuple[str, ...]) -> None:
+    def __init__(self, device: TimedDevice, packages: tuple[str, ...]) -> None:
         self.device = device
         self.environment = device.environment(packages)
 
@@ -31,6 +31,11 @@ class TorchBackend(ABC):
         return self.device.source
 
     @property
+    def repeats(self) -> Repeats:
+        """How often calls are timed where nothing else is asked for."""
+        return self.device.repeats
+
+    @property
     def total_memory_bytes(self) -> int:
         """Memory of the device, or of the machine that holds it."""
         return self.device.total_memory_bytes
@@ -40,7 +45,7 @@ class TorchBackend(ABC):
         return self.device.describe(num_processes=num_processes)
 
     def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
-        """Time the calls of a sample. Raises OutOfDeviceMemoryError."""
+        """Time the calls of a sample. Raises UnusableSampleError."""
         return self.device.measure(sample, lambda: self.calls(sample, seed=seed), repeats)
 
     @abstractmethod

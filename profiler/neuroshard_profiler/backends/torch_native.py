@@ -9,7 +9,7 @@ from neuroshard_api.tables import DataType, Optimizer
 from torch import Tensor, nn
 
 from neuroshard_profiler.backends.torch_backend import TorchBackend
-from neuroshard_profiler.backends.torch_device import TorchDevice
+from neuroshard_profiler.devices.base import TimedDevice
 from neuroshard_profiler.lookups import TableLookups, draw_batches
 
 _LEARNING_RATE = 1e-3
@@ -27,7 +27,7 @@ class TorchNativeBackend(TorchBackend):
     optimizers = tuple(_OPTIMIZERS)
     data_types = (DataType.FP32,)
 
-    def __init__(self, device: TorchDevice) -> None:
+    def __init__(self, device: TimedDevice) -> None:
         super().__init__(device, ())
 
     def calls(self, sample: ComputeSample, *, seed: int) -> "_Bags":

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from builders import table
-from neuroshard_api.tables import DataType, Optimizer
-from neuroshard_profiler.backends import torch_device
+from neuroshard_api.kernels import DataType, Optimizer
 from neuroshard_profiler.backends.base import Backend
-from neuroshard_profiler.backends.torch_device import TorchDevice
-from neuroshard_profiler.errors import OutOfDeviceMemoryError, SettingsError
+from neuroshard_profiler.devices import cpu
+from neuroshard_profiler.devices.cpu import CpuDevice
+from neuroshard_profiler.errors import OutOfDeviceMemoryError
 from neuroshard_profiler.lookups import draw_batches
 from profiler_builders import QUICK, compute_sample
 
@@ -24,7 +24,7 @@ def backend() -> Backend:
     """The CPU's backend."""
     from neuroshard_profiler.backends.fbgemm import FbgemmBackend
 
-    return FbgemmBackend(TorchDevice.of_kind("cpu"))
+    return FbgemmBackend(CpuDevice.of_this_machine())
 
 
 @pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD])
@@ -72,7 +72,7 @@ def test_a_sample_beyond_the_memory_is_refused_before_linux_kills(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux grants memory that it has not and kills later."""
-    monkeypatch.setattr(torch_device, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(cpu, "available_memory_bytes", lambda: 1000)
 
     with pytest.raises(OutOfDeviceMemoryError, match=r"needs \d+ bytes"):
         backend.measure(compute_sample(), seed=0, repeats=QUICK)
@@ -80,14 +80,8 @@ def test_a_sample_beyond_the_memory_is_refused_before_linux_kills(
 
 def test_an_allocation_that_fails_is_out_of_memory(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's own message for it is a RuntimeError."""
-    monkeypatch.setattr(torch_device, "available_memory_bytes", lambda: 2**80)
+    monkeypatch.setattr(cpu, "available_memory_bytes", lambda: 2**80)
     sample = compute_sample(table(num_embeddings=10**11, embedding_dim=512), batch_size=2)
 
     with pytest.raises(OutOfDeviceMemoryError):
         backend.measure(sample, seed=0, repeats=QUICK)
-
-
-def test_a_gpu_that_is_not_there_is_named() -> None:
-    """Asked for by name it must not fall back to the CPU."""
-    with pytest.raises(SettingsError, match="there is no GPU that torch can use"):
-        TorchDevice.of_kind("cuda")

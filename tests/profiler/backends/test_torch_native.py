@@ -2,8 +2,8 @@
 
 import pytest
 from neuroshard_api.tables import DataType, Optimizer
-from neuroshard_profiler.backends.torch_device import TorchDevice
 from neuroshard_profiler.backends.torch_native import TorchNativeBackend
+from neuroshard_profiler.devices.cpu import CpuDevice
 from profiler_builders import QUICK, compute_sample
 
 pytestmark = [
@@ -15,7 +15,7 @@ pytestmark = [
 @pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ADAGRAD, Optimizer.ADAM])
 def test_every_offered_optimizer_is_timed(optimizer: Optimizer) -> None:
     """The backward time includes the optimizer's step on sparse gradients."""
-    backend = TorchNativeBackend(TorchDevice.of_kind("cpu"))
+    backend = TorchNativeBackend(CpuDevice.of_this_machine())
     times = backend.measure(compute_sample(optimizer=optimizer), seed=0, repeats=QUICK)
 
     assert set(backend.optimizers) == {Optimizer.SGD, Optimizer.ADAGRAD, Optimizer.ADAM}

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from neuroshard_profiler.backends.base import Repeats
-from neuroshard_profiler.timing import ThreadTimer, median_times, pinned_core, relative_spread
+from neuroshard_profiler.devices.timing import ThreadTimer, median_times, pinned_core, relative_spread
 
 
 def test_the_median_of_the_repeats_counts() -> None:
@@ -33,18 +33,38 @@ def test_the_spread_is_the_interquartile_range_over_the_median() -> None:
 
 def test_a_thread_timer_counts_work_and_not_waiting() -> None:
     """What others take of the core must not count."""
-    timer = ThreadTimer()
-    timer.mark()
-    os.sched_yield()
-    until = time.thread_time() + 0.01
-    while time.thread_time() < until:
-        pass
-    timer.mark()
-    timer.mark()
-    worked_ms, nothing_ms = timer.elapsed_ms()
+
+    def work() -> None:
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+
+    worked_ms, nothing_ms = ThreadTimer().time_ms(work, lambda _: os.sched_yield())
 
     assert worked_ms >= 10.0
     assert nothing_ms < 1.0
+
+
+def test_a_thread_timer_does_not_count_writing_over_the_cache() -> None:
+    """The caches are made cold before each call, outside the intervals."""
+    calls = ThreadTimer(flushed_bytes=2**25).time_ms(lambda: None, lambda _: None)
+
+    assert max(calls) < 1.0
+
+
+def test_a_warm_up_lasts_its_time() -> None:
+    """Clocks rise by time, not by calls: four calls of 30 ms fill 100 ms."""
+    calls: list[int] = []
+    repeats = Repeats(warm_up=2, warm_up_ms=100.0, least=3, most=3)
+
+    def call(number: int) -> tuple[float, float]:
+        calls.append(number)
+        return 1.0, 1.0
+
+    median_times(call, repeats, clock=lambda: 0.03 * len(calls))
+
+    assert calls == list(range(len(calls)))
+    assert len(calls) - 3 == 4
 
 
 def test_a_process_is_pinned_to_one_core_and_freed_again() -> None:

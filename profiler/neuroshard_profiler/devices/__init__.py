@@ -1,0 +1,1 @@
+"""The devices that torch backends time on: one CPU core, or one GPU."""

@@ -1,0 +1,113 @@
+"""What every device promises to the backends that time calls on it. Knows no kernels."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from neuroshard_api.kernels import DeviceKind, Optimizer
+from neuroshard_api.records import MAX_FAILURE_CHARACTERS, ComputeSample
+from neuroshard_api.topology import DeviceType
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from torch import Tensor
+
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
+
+_STATE_ELEMENTS = {Optimizer.SGD: 0, Optimizer.ROWWISE_ADAGRAD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
+_FP32_BYTES = 4
+_INDEX_BYTES = 8
+_ALLOCATOR_MESSAGE = "DefaultCPUAllocator"
+
+
+class EmbeddingCall(Protocol):
+    """Tables with the batches that are looked up in turn."""
+
+    def forward(self, number: int) -> Tensor:
+        """Return the pooled embeddings [batch, columns of all tables] of the call of this number."""
+        ...
+
+    def backward(self, pooled: Tensor, gradient: Tensor) -> None:
+        """Bring a gradient back into the tables, the optimizer's update included."""
+        ...
+
+
+class TimedDevice(Protocol):
+    """One core, or one GPU."""
+
+    @property
+    def kind(self) -> DeviceKind:
+        """What it is."""
+        ...
+
+    @property
+    def torch(self) -> torch.device:
+        """The same in torch's words."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The label of its records."""
+        ...
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the GPU, or of this machine."""
+        ...
+
+    @property
+    def repeats(self) -> Repeats:
+        """How often its calls are timed."""
+        ...
+
+    def describe(self, *, num_processes: int) -> DeviceType:
+        """Return the device's numbers. ``num_processes`` of a node share a CPU's memory."""
+        ...
+
+    def environment(self, packages: tuple[str, ...]) -> dict[str, str]:
+        """Return driver, libraries, and settings."""
+        ...
+
+    def measure(self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats) -> Times:
+        """Time the calls that ``build`` makes ready.
+
+        Raises:
+            OutOfDeviceMemoryError: the sample does not fit.
+            DeviceLostError: the device refuses every call from now on.
+            KernelError: a kernel failed, and the next sample may succeed.
+        """
+        ...
+
+
+@contextmanager
+def sample_errors() -> Iterator[None]:
+    """Turn what torch raises for a sample into the errors that end this sample only.
+
+    torch.AcceleratorError comes from the driver: CUDA reports such an error again at every later call of the process.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfDeviceMemoryError(_first_line(error)) from error
+    except torch.AcceleratorError as error:
+        raise DeviceLostError(_first_line(error)) from error
+    except RuntimeError as error:
+        if _ALLOCATOR_MESSAGE in str(error):
+            raise OutOfDeviceMemoryError(_first_line(error)) from error
+        raise KernelError(_first_line(error)) from error
+
+
+def needed_bytes(sample: ComputeSample) -> int:
+    """Return the bytes of a sample's weights, optimizer state, inputs, and pooled embeddings."""
+    state = _STATE_ELEMENTS[sample.optimizer]
+    total = 0.0
+    for table in sample.tables:
+        elements = table.num_embeddings * table.embedding_dim
+        total += elements * (BYTES_PER_ELEMENT[table.data_type] + state * _FP32_BYTES)
+        total += table.num_embeddings * _FP32_BYTES * (sample.optimizer == Optimizer.ROWWISE_ADAGRAD)
+        total += sample.batch_size * (_INDEX_BYTES * (1 + table.pooling_factor) + 2 * _FP32_BYTES * table.embedding_dim)
+    return int(total)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_FAILURE_CHARACTERS]

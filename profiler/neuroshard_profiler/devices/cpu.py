@@ -1,0 +1,105 @@
+"""One CPU core as a device: pinned, one thread, processor time, caches written over between calls."""
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from neuroshard_api.host_memory import keep_freed_memory
+from neuroshard_api.kernels import DeviceKind
+from neuroshard_api.records import ComputeSample
+from neuroshard_api.topology import DeviceType
+from neuroshard_costs.fitting.versions import library_versions
+
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.devices.base import EmbeddingCall, needed_bytes, sample_errors
+from neuroshard_profiler.devices.timing import ThreadTimer, median_times, pinned_core
+from neuroshard_profiler.errors import OutOfDeviceMemoryError
+from neuroshard_profiler.hardware import (
+    available_memory_bytes,
+    cpu_device,
+    cpu_model,
+    last_level_cache_bytes,
+    total_memory_bytes,
+)
+
+_GRADIENT = 1e-3
+_MAX_FLUSHED_BYTES = 2**26
+"""A core writes so much in some 10 ms; caches beyond half of it are shared by many cores, all of which use them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CpuDevice:
+    """One core of this machine."""
+
+    kind: DeviceKind = "cpu"
+    keeps_freed_memory: bool = False
+    flushed_bytes: int = 0
+    """Written between the calls. 0: caches stay warm."""
+    repeats: Repeats = Repeats()  # noqa: RUF009 - frozen
+
+    @classmethod
+    def of_this_machine(cls) -> "CpuDevice":
+        """Return a core. The process keeps the memory that it frees from now on, as NeuroShard's trainer does."""
+        largest = last_level_cache_bytes(max(os.sched_getaffinity(0)))
+        return cls(keeps_freed_memory=keep_freed_memory(), flushed_bytes=min(2 * largest, _MAX_FLUSHED_BYTES))
+
+    @property
+    def torch(self) -> torch.device:
+        """The same in torch's words."""
+        return torch.device("cpu")
+
+    @property
+    def source(self) -> str:
+        """The label of its records."""
+        return f"cpu:{cpu_model()}"
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of this machine."""
+        return total_memory_bytes()
+
+    def describe(self, *, num_processes: int) -> DeviceType:
+        """Return the core's numbers, and its share of the memory."""
+        with pinned_core() as core:
+            return cpu_device(num_processes=num_processes, core=core)
+
+    def environment(self, packages: tuple[str, ...]) -> dict[str, str]:
+        """Return libraries and settings."""
+        return {
+            **library_versions(("torch", *packages)),
+            "kernel": platform.release(),
+            "threads": "1, pinned",
+            "freed_memory": "kept" if self.keeps_freed_memory else "returned",
+            "flushed_bytes": str(self.flushed_bytes),
+        }
+
+    def measure(self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats) -> Times:
+        """Time the calls that ``build`` makes ready. Raises OutOfDeviceMemoryError or KernelError."""
+        if needed_bytes(sample) > available_memory_bytes():
+            # Linux grants memory that it does not have and kills later, so it is asked before.
+            raise OutOfDeviceMemoryError(f"the sample needs {needed_bytes(sample)} bytes")
+        with sample_errors(), _alone():
+            embedding = build()
+            timer = ThreadTimer(flushed_bytes=self.flushed_bytes)
+            gradient = torch.full_like(embedding.forward(0), _GRADIENT)
+            return median_times(
+                lambda number: timer.time_ms(
+                    lambda: embedding.forward(number), lambda pooled: embedding.backward(pooled, gradient)
+                ),
+                repeats,
+            )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One thread, on one core."""
+    threads = torch.get_num_threads()
+    with pinned_core():
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)

@@ -1,0 +1,116 @@
+"""One GPU as a device: times of the device itself, cold caches, warm clocks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from neuroshard_api.kernels import DeviceKind
+from neuroshard_api.presets import load_presets
+from neuroshard_api.records import ComputeSample
+from neuroshard_api.topology import DeviceType
+from neuroshard_costs.fitting.versions import library_versions
+
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.devices.base import EmbeddingCall, sample_errors
+from neuroshard_profiler.devices.cuda_runtime import CudaRuntime, TorchCuda
+from neuroshard_profiler.devices.timing import CudaTimer, median_times
+
+CUDA_REPEATS = Repeats(warm_up=3, warm_up_ms=100.0, least=5, most=101, enough_ms=100.0)
+"""Drawing a sample takes the host seconds, in which an idle GPU lowers its clocks: 100 ms of calls raise them."""
+_GRADIENT = 1e-3
+_COPIES = 20
+_IN_CACHE = 4  # an array of this fraction of a cache stays in it
+_BEYOND_CACHE = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CudaDevice:
+    """One GPU of this node."""
+
+    cuda: CudaRuntime
+    kind: DeviceKind = "cuda"
+    repeats: Repeats = CUDA_REPEATS
+    conditions: Callable[[], Mapping[str, str]] = lambda: MappingProxyType({})
+    """Clocks and throttling right now."""
+
+    @classmethod
+    def of_this_node(cls, index: int) -> "CudaDevice":
+        """Return the GPU of this index; the process drives it from now on."""
+        from neuroshard_profiler.devices.nvml import conditions_of  # noqa: PLC0415 - an optional package
+
+        cuda = TorchCuda(index)
+        return cls(cuda=cuda, conditions=conditions_of(cuda.properties.uuid))
+
+    @property
+    def torch(self) -> torch.device:
+        """The same in torch's words."""
+        return torch.device("cuda", self.cuda.index)
+
+    @property
+    def source(self) -> str:
+        """The label of its records."""
+        return f"measured:{self.cuda.properties.name}"
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of the GPU."""
+        return self.cuda.properties.total_memory
+
+    def describe(self, *, num_processes: int) -> DeviceType:  # noqa: ARG002 - a GPU's memory is its own
+        """Return the device's numbers: a preset's for a GPU that is known, else those of driver and measured copies."""
+        product = self.cuda.properties.name.replace(" ", "-")
+        known = next((each for each in load_presets().values() if each.device.product == product), None)
+        return known.device if known else self._described(product)
+
+    def environment(self, packages: tuple[str, ...]) -> dict[str, str]:
+        """Return driver, libraries, and the highest clock."""
+        return {
+            **library_versions(("torch", *packages)),
+            **self.cuda.versions,
+            "max_clock_mhz": str(self.cuda.properties.clock_rate // 1000),
+        }
+
+    def measure(self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats) -> Times:  # noqa: ARG002 - the GPU itself refuses what it has no memory for
+        """Time the calls that ``build`` makes ready. Raises OutOfDeviceMemoryError, DeviceLostError, or KernelError."""
+        with sample_errors():
+            try:
+                return self._timed(build(), repeats)
+            finally:
+                self.cuda.empty_cache()
+
+    def _timed(self, embedding: EmbeddingCall, repeats: Repeats) -> Times:
+        timer = CudaTimer(self.cuda)
+        gradient = torch.full_like(embedding.forward(0), _GRADIENT)
+
+        def call(number: int) -> tuple[float, float]:
+            return timer.time_ms(lambda: embedding.forward(number), lambda pooled: embedding.backward(pooled, gradient))
+
+        times = median_times(call, repeats)
+        return times.under({**self.conditions(), "timed": "host" if timer.is_host_bound else "device"})
+
+    def _described(self, product: str) -> DeviceType:
+        properties = self.cuda.properties
+        return DeviceType(
+            name=product.lower(),
+            product=product,
+            memory_bytes=properties.total_memory,
+            memory_bandwidth_bytes_per_second=self._copy_bytes_per_second(_BEYOND_CACHE * properties.L2_cache_size),
+            cache_bytes=properties.L2_cache_size,
+            cache_bandwidth_bytes_per_second=self._copy_bytes_per_second(properties.L2_cache_size // _IN_CACHE),
+            num_multiprocessors=properties.multi_processor_count,
+            clock_hz=1e3 * properties.clock_rate,
+            source="the driver, and measured copies",
+        )
+
+    def _copy_bytes_per_second(self, num_bytes: int) -> float:
+        """Return bytes read and written per second by copies of arrays of this size."""
+        copy = self.cuda.copier(num_bytes)
+        timer = CudaTimer(self.cuda, is_cold=False)
+
+        def copies() -> None:
+            for _ in range(_COPIES):
+                copy()
+
+        times = median_times(lambda _: timer.time_ms(copies, lambda _: None), self.repeats)
+        return 2e3 * _COPIES * num_bytes / times.forward_ms

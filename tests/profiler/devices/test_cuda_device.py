@@ -1,0 +1,111 @@
+"""Specification of a GPU as a device, on a stream that follows CUDA's rules (simulated); tensors are the CPU's."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from fake_cuda import FakeCuda
+from neuroshard_profiler.backends.base import Repeats
+from neuroshard_profiler.devices.cuda import CudaDevice
+from neuroshard_profiler.devices.nvml import conditions_of
+from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
+from profiler_builders import compute_sample
+
+pytestmark = pytest.mark.torch
+THREE = Repeats(warm_up=1, least=3, most=3)
+
+
+class Lookups:
+    """A lookup of 0.08 ms and an update of 0.12 ms of cold rows."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.cuda = cuda
+
+    def forward(self, number: int) -> torch.Tensor:
+        """Queue the lookup."""
+        self.cuda.kernel(f"rows {number % 3}", cold_ms=0.08, warm_ms=0.03, host_ms=0.3)
+        return torch.zeros(2, 4)
+
+    def backward(self, pooled: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Queue the update."""
+        assert gradient.shape == pooled.shape
+        self.cuda.kernel("rows", cold_ms=0.12, warm_ms=0.05, host_ms=0.4)
+
+
+def test_a_sample_gets_the_devices_own_times_and_its_conditions() -> None:
+    """Medians of the device's time, with the clock under which they were taken."""
+    cuda = FakeCuda()
+    device = CudaDevice(cuda=cuda, conditions=lambda: {"clock_mhz": "1755"})
+
+    times = device.measure(compute_sample(), lambda: Lookups(cuda), THREE)
+
+    assert (times.forward_ms, times.backward_ms) == pytest.approx((0.08, 0.12))
+    assert times.conditions == {"clock_mhz": "1755", "timed": "device"}
+    assert cuda.log[-1] == "empty cache"
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"), OutOfDeviceMemoryError),
+        (RuntimeError('"forward" not implemented for emb_t BFloat16\nmore'), KernelError),
+        (NotImplementedError("Could not run 'fbgemm::x' with arguments from the 'CUDA' backend"), KernelError),
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), DeviceLostError),
+    ],
+    ids=["memory", "kernel", "not implemented", "device"],
+)
+def test_a_failing_kernel_ends_its_sample_only(raised: Exception, expected: type[Exception]) -> None:
+    """The first line of the message is the reason; only the driver's own errors lose the device."""
+    cuda = FakeCuda()
+
+    def build() -> Lookups:
+        raise raised
+
+    with pytest.raises(expected) as caught:
+        CudaDevice(cuda=cuda).measure(compute_sample(), build, THREE)
+
+    assert type(caught.value) is expected
+    assert str(caught.value) == str(raised).splitlines()[0]
+    assert cuda.log == ["empty cache"]
+
+
+def test_an_unknown_gpu_is_described_by_driver_and_copies() -> None:
+    """Bandwidths are those of copies on the device, whatever their calls take the host."""
+    device = CudaDevice(cuda=FakeCuda(), repeats=THREE).describe(num_processes=8)
+
+    assert device.name == "nvidia-fake-80gb"
+    assert device.memory_bandwidth_bytes_per_second == pytest.approx(3e12, rel=0.01)
+    assert device.cache_bandwidth_bytes_per_second == pytest.approx(6e12, rel=0.01)
+    assert (device.cache_bytes, device.clock_hz) == (50 * 2**20, 1.98e9)
+
+
+def test_records_name_the_gpu() -> None:
+    """Source, driver, CUDA, and the highest clock."""
+    device = CudaDevice(cuda=FakeCuda())
+    environment = device.environment(())
+
+    assert device.source == "measured:NVIDIA Fake 80GB"
+    assert (environment["driver"], environment["cuda"], environment["max_clock_mhz"]) == ("580.1", "13.0", "1980")
+
+
+def test_current_clock_and_throttling_come_from_the_management_library() -> None:
+    """The bits are those of nvml.h; an idle GPU (bit 0) is not throttled."""
+    handles: list[str] = []
+
+    def handle_of(uuid: str) -> str:
+        handles.append(uuid)
+        return uuid
+
+    library = SimpleNamespace(
+        NVML_CLOCK_SM=1,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=handle_of,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x1 | 0x4 | 0x40,
+        nvmlDeviceGetClockInfo=lambda _handle, _clock: 1410,
+    )
+
+    conditions = conditions_of("0123", cast("Any", library))()
+
+    assert handles == ["GPU-0123"]
+    assert conditions == {"clock_mhz": "1410", "throttled": "power_cap, hardware_thermal"}
