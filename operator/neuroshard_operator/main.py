@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import os
+import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import kopf
@@ -19,11 +20,13 @@ from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.watches import indices_of, register, watch_settings
 from neuroshard_operator.controller import Controller
 from neuroshard_operator.process.health import health_server
-from neuroshard_operator.process.lease import LeaseLostError, while_leading
+from neuroshard_operator.process.lease import Lease, LeaseLostError, while_leading
 from neuroshard_operator.process.logs import configure_logs
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.settings import Settings, settings_from
 
+LEASE_CALL_TIMEOUT_S = 4.0
+"""A renewal that gets no answer is tried twice within the time that a Lease must be renewed in."""
 logger = logging.getLogger(__name__)
 
 
@@ -36,7 +39,7 @@ class Operator:
         self._client = client
         self._metrics = Metrics()
         self._controller: Controller | None = None
-        self._leads = asyncio.Event()
+        self._lease = self._lease_of(settings.lease) if settings.lease else None
 
     async def run(self) -> None:
         """Serve health and metrics, and work whenever this replica is the one to work."""
@@ -46,36 +49,45 @@ class Operator:
         )
         async with server as port:
             logger.info("health and metrics on port %d", port)
-            if settings.lease is None:
+            if self._lease is None:
                 await self._work()
                 return
-            await while_leading(
-                self._work,
-                client=self._client,
-                name=settings.lease,
-                namespace=settings.lease_namespace,
-                identity=settings.identity,
-            )
+            stop = asyncio.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                # Kopf puts its own handlers in their place once this replica leads.
+                asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            await while_leading(self._lease, self._work, stop=stop)
+
+    def _lease_of(self, name: str) -> Lease:
+        return Lease(
+            self._api(timeout_s=LEASE_CALL_TIMEOUT_S, may_write=lambda: True),
+            name=name,
+            namespace=self._settings.lease_namespace,
+            identity=self._settings.identity,
+        )
+
+    def _api(self, *, timeout_s: float, may_write: Callable[[], bool]) -> KubernetesApi:
+        return KubernetesApi(
+            self._client,
+            timeout_s=timeout_s,
+            on_call=self._metrics.called,
+            on_error=self._metrics.failed_call,
+            may_write=may_write,
+        )
 
     def _is_alive(self) -> bool:
         return self._controller is None or self._controller.is_alive
 
     def _is_ready(self) -> bool:
         """A replica that waits for the Lease is ready to take over; one that works has its caches filled."""
-        if self._settings.lease is not None and not self._leads.is_set():
+        if self._lease is not None and not self._lease.is_held:
             return True
         return self._controller is not None and self._controller.is_ready
 
     async def _work(self) -> None:
-        self._leads.set()
-        settings = self._settings
+        settings, lease = self._settings, self._lease
         registry = kopf.OperatorRegistry()
-        api = KubernetesApi(
-            self._client,
-            timeout_s=settings.call_timeout_seconds,
-            on_call=self._metrics.called,
-            on_error=self._metrics.failed_call,
-        )
+        api = self._api(timeout_s=settings.call_timeout_seconds, may_write=lambda: lease is None or lease.is_held)
         started: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
 
         @kopf.on.login(registry=registry)
@@ -105,17 +117,19 @@ class Operator:
 
     async def _until_first_ends(self, watch: Coroutine[Any, Any, None], started: "asyncio.Future[Controller]") -> None:
         """Run the watches and the controller until Kopf is told to stop, or one of them breaks."""
-        watching: asyncio.Future[Any] = asyncio.create_task(watch)
-        await asyncio.wait([watching, started], return_when=asyncio.FIRST_COMPLETED)
-        tasks = [watching]
-        if started.done():
-            self._controller = started.result()
-            tasks.append(asyncio.create_task(self._controller.run()))
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
+        tasks: list[asyncio.Future[Any]] = [asyncio.create_task(watch)]
+        try:
+            await asyncio.wait([*tasks, started], return_when=asyncio.FIRST_COMPLETED)
+            if started.done():
+                self._controller = started.result()
+                tasks.append(asyncio.create_task(self._controller.run()))
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
         # Kopf, when it ends, cancels every task that began after it, ours among them.
-        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        for ended in ends:
             if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
                 raise ended
 
@@ -149,7 +163,7 @@ def main() -> int:
         asyncio.run(_run(settings))
     except LeaseLostError as error:
         logger.error("%s; starting again as a follower", error)  # noqa: TRY400 - expected, and said in full
-        return ExitCode.INTERNAL_ERROR
+        return ExitCode.CLUSTER
     except config.ConfigException as error:
         logger.error("no cluster: %s; run in a pod, or name a kubeconfig in KUBECONFIG", error)  # noqa: TRY400 - the same
         return ExitCode.INVALID_INPUT

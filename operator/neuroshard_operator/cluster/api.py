@@ -18,6 +18,7 @@ PATHS: Mapping[str, tuple[str, str]] = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/api/v1", "events"),
     "Job": ("/apis/batch/v1", "jobs"),
+    "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
     "Service": ("/api/v1", "services"),
@@ -82,12 +83,22 @@ class KubernetesApi:
         timeout_s: float,
         on_call: Callable[[str], None],
         on_error: Callable[[str, int], None],
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Use a client. `on_call` is told the verb of each call, `on_error` also the HTTP status of one that failed."""
+        """Use a client.
+
+        Args:
+            client: of one API server.
+            timeout_s: of each call.
+            on_call: gets the verb of each call.
+            on_error: gets the verb and the HTTP status of each call that failed.
+            may_write: asked before each call that changes something, which fails where the answer is no.
+        """
         self._client = client
         self._timeout_s = timeout_s
         self._on_call = on_call
         self._on_error = on_error
+        self._may_write = may_write
 
     async def get(self, kind: str, namespace: str, name: str) -> Json:
         """See Api."""
@@ -119,6 +130,11 @@ class KubernetesApi:
         path = f"{_path_of(body)}/{body['metadata']['name']}/status"
         return await self._call("PUT", path, body=body, query=[("fieldManager", names.FIELD_MANAGER)])
 
+    async def replace(self, body: Mapping[str, Any]) -> Json:
+        """Replace an object whose resourceVersion the body names. Raises ApiError."""
+        path = f"{_path_of(body)}/{body['metadata']['name']}"
+        return await self._call("PUT", path, body=body, query=[("fieldManager", names.FIELD_MANAGER)])
+
     async def list_metadata(self, path: str) -> list[Json]:
         """See Api."""
         found: list[Json] = []
@@ -141,6 +157,8 @@ class KubernetesApi:
         content: str = "application/json",
         accept: str = "application/json",
     ) -> Json:
+        if verb != "GET" and not self._may_write():
+            raise ApiError(0, "MayNotWrite", f"{verb} {path}: this replica does not hold the lease")
         self._on_call(verb)
         try:
             async with asyncio.timeout(self._timeout_s):
