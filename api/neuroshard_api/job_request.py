@@ -1,6 +1,9 @@
 """From a job to what its planner is asked: pure translations between documents."""
 
+import json
+
 from neuroshard_api.document import decoded, decompressed
+from neuroshard_api.job_model import Architecture
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings
 from neuroshard_api.resource import size_bytes
 from neuroshard_api.table_files import parse_table_set
@@ -21,7 +24,7 @@ def plan_request(
         batch_size_per_device=model.batch_size_per_device,
         optimizer=model.embedding_optimizer.optimizer,
         memory=MemorySettings(
-            dense_bytes=0 if dense is None else size_bytes(dense),
+            dense_bytes=None if dense is None else size_bytes(dense),
             reserve_fraction=planner.reserved_memory_percent / 100,
         ),
         constraints=Constraints(
@@ -32,6 +35,26 @@ def plan_request(
         search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
         algorithm=algorithm or planner.algorithm.algorithm,
     )
+
+
+def counts_dense(job: DLRMTrainingJob) -> bool:
+    """Return whether the job's dense part is counted: NeuroShard's own trainer builds it, and no size is given."""
+    return not job.spec.trainer.command and job.spec.planner.dense_memory_per_device is None
+
+
+def dense_signature(job: DLRMTrainingJob) -> dict[str, str]:
+    """Return the settings of a job that decide its dense part, as JSON text by field path."""
+    model, training = job.spec.model, job.spec.training
+    settings: dict[str, object] = {
+        "spec.model.architecture": model.architecture,
+        "spec.model.numDenseFeatures": model.num_dense_features,
+        "spec.model.denseArchLayerSizes": model.dense_arch_layer_sizes,
+        "spec.model.overArchLayerSizes": model.over_arch_layer_sizes,
+        "spec.training.denseOptimizer": training.dense_optimizer,
+    }
+    if model.architecture is Architecture.DCN_V2:
+        settings["spec.model.crossNetwork"] = model.cross.model_dump()
+    return {field: json.dumps(value) for field, value in settings.items()}
 
 
 def tables_of_file(name: str, content: bytes, *, where: str) -> TableSet:

@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
-from neuroshard_api.document import Document, Value
+from neuroshard_api.dense_profile import DenseProfile
+from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.kernels import trained_output
 from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, TableSet
 from neuroshard_api.topology import Topology
@@ -63,8 +64,9 @@ class Constraints(Document):
 class MemorySettings(Value):
     """What device memory is needed for beside weights and optimizer state."""
 
-    dense_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] = 0
-    """Memory of the dense part on every device: weights, gradients, optimizer state, activations."""
+    dense_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] | None = None
+    """Memory of the dense part on every device: weights, gradients, optimizer state, activations. It excludes a dense
+    profile. None: the dense profile's, else 0."""
     reserve_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the device's memory kept free for the allocator's fragmentation, the CUDA context and NCCL."""
     num_pipelined_batches: Annotated[int, Field(ge=1, le=8)] = 2
@@ -98,6 +100,8 @@ class PlanRequest(Document):
     """Samples per device and step; an embedding shard serves the batches of all devices."""
     optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
     memory: MemorySettings = MemorySettings()
+    dense: DenseProfile | None = None
+    """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
     constraints: Constraints = Constraints()
     search: SearchSettings = SearchSettings()
     algorithm: Algorithm = Algorithm.NEUROSHARD
@@ -110,6 +114,30 @@ class PlanRequest(Document):
                 f"{self.topology.num_devices:,} devices are more than {MAX_GLOBAL_BATCH_SIZE:,} in a step; lower it"
             )
         return self
+
+    @model_validator(mode="after")
+    def _dense_part_of_this_model(self) -> Self:
+        problems = [] if self.dense is None else self._problems_of(self.dense)
+        if problems:
+            raise ValueError(f"dense: {problems[0]}")
+        return self
+
+    def with_dense(self, profile: DenseProfile, *, where: str) -> Self:
+        """Return the request with a counted dense part. Raises DocumentError, which names the profile's file."""
+        problems = self._problems_of(profile)
+        if problems:
+            raise DocumentError(where, problems)
+        return self.model_copy(update={"dense": profile})
+
+    def _problems_of(self, profile: DenseProfile) -> list[str]:
+        if self.memory.dense_bytes is not None:
+            return ["excludes memory.dense_bytes, which takes the place of the count; give one of them"]
+        return profile.mismatches(batch_size_per_device=self.batch_size_per_device, tables=self.tables.tables)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Memory of the dense part on every device."""
+        return (self.memory.dense_bytes or 0) if self.dense is None else self.dense.total_bytes
 
     @property
     def global_batch_size(self) -> int:

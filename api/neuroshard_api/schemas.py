@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from neuroshard_api.bundle import BundleManifest
+from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.plan import Plan
@@ -21,6 +22,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     Topology,
     Constraints,
     PlanRequest,
+    DenseProfile,
     BundleManifest,
     Plan,
     ProfileRecord,

@@ -5,6 +5,7 @@ Every stage reads files and writes files; where they lie, the caller says.
 
 from collections.abc import Mapping
 
+from neuroshard_api.topology import DeviceType
 from neuroshard_api.training_job import DLRMTrainingJob
 
 BUNDLE_FOLDER = "bundle"
@@ -52,10 +53,28 @@ def profiler_command(
     return [*command, "--budget", f"{profiler.budget_seconds}s"]
 
 
-def planner_command(*, request_file: str, bundle_dir: str, plan_file: str, python: str = "python") -> list[str]:
-    """Return the command that searches a plan; equal inputs give equal bytes."""
+def dense_command(
+    *, job_file: str, request_file: str, dense_file: str, device: DeviceType, python: str = "python"
+) -> list[str]:
+    """Return the command that counts the dense part of a job for the tables of a plan request; it needs no device."""
+    command = [python, "-m", "neuroshard_trainer.dense_profile", job_file, "--tables", request_file]
+    return [*command, "--device", "cpu" if device.is_cpu else "cuda", "--out", dense_file]
+
+
+def planner_command(
+    *, request_file: str, bundle_dir: str, plan_file: str, dense_file: str | None = None, python: str = "python"
+) -> list[str]:
+    """Return the command that searches a plan; equal inputs give equal bytes.
+
+    Args:
+        request_file, bundle_dir: what is planned, and the cost models.
+        plan_file: where the plan is written.
+        dense_file: the counted dense part. None: the request says what it needs.
+        python: the interpreter.
+    """
     command = [python, "-m", "neuroshard_planner", "--request", request_file]
-    return [*command, "--bundle", bundle_dir, "--out", plan_file]
+    counted = [] if dense_file is None else ["--dense", dense_file]
+    return [*command, *counted, "--bundle", bundle_dir, "--out", plan_file]
 
 
 def trainer_command(

@@ -30,6 +30,11 @@ class DeviceType(Value):
     source: str
     """Where the numbers come from."""
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether processes on the host's cores take the place of accelerators."""
+        return self.name.startswith("cpu-")
+
 
 class Link(Value):
     """What one device can send, and receive at the same time, over one level of the network."""

@@ -56,7 +56,12 @@ class RequestOptions:
     max_memory: Annotated[
         str | None, typer.Option(help="Most memory of a device, such as 70GiB. Default: all it has.")
     ] = None
-    dense_memory: Annotated[str, typer.Option(help="Memory of the dense part on each device.")] = "0"
+    dense: Annotated[
+        Path | None, typer.Option(help="The dense part as `python -m neuroshard_trainer.dense_profile` counted it.")
+    ] = None
+    dense_memory: Annotated[
+        str | None, typer.Option(help="Memory of the dense part on each device, if it was not counted. Default: 0.")
+    ] = None
     reserve: Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of a device's memory that is kept free.")] = (
         0.1
     )
@@ -131,9 +136,12 @@ def build_topology(options: RequestOptions) -> "Topology":
 
 def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "PlanRequest":
     """Return the request that the options stand for. Raises CommandError or DocumentError."""
+    from neuroshard_api.dense_profile import DenseProfile
     from neuroshard_api.document import validated
     from neuroshard_api.request import Constraints, PlanRequest
 
+    if options.dense is not None and options.dense_memory is not None:
+        raise CommandError("--dense: excludes --dense-memory, which takes the place of the count; give one of them")
     tables = read_tables(options.tables)
     topology = build_topology(options)
     constraints = Constraints() if options.constraints is None else Constraints.read(options.constraints)
@@ -150,7 +158,11 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         "batch_size_per_device": batch_size,
         "optimizer": options.optimizer or tables.optimizer,
         "memory": {
-            "dense_bytes": parse_bytes(options.dense_memory, option="--dense-memory"),
+            **(
+                {}
+                if options.dense_memory is None
+                else {"dense_bytes": parse_bytes(options.dense_memory, option="--dense-memory")}
+            ),
             "reserve_fraction": options.reserve,
             "output_data_type": options.output_data_type,
         },
@@ -158,7 +170,10 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         "search": {"seed": options.seed, "work_budget": options.work_budget},
         "algorithm": algorithm,
     }
-    return validated(PlanRequest, {key: value for key, value in raw.items() if value is not None}, where="request")
+    request = validated(PlanRequest, {key: value for key, value in raw.items() if value is not None}, where="request")
+    if options.dense is None:
+        return request
+    return request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
 
 
 def find_bundle(path: Path | None, device_name: str) -> "CostBundle":

@@ -20,7 +20,7 @@ class RunDirectory:
 
         job.json tables.json         what is run, as the stages read it
         profile/                     the profiler's: records/, bundle/, hardware.json
-        request.json plan.json plan.html
+        request.json dense.json plan.json plan.html
         train/                       the trainer's: checkpoints/, progress.json, step-report.json
         logs/<stage>.log             what the stage's processes printed
         state.json                   what is finished, and from which inputs
@@ -36,6 +36,7 @@ class RunDirectory:
         self.tables_file = self.path / "tables.json"
         self.profile_dir = self.path / "profile"
         self.request_file = self.path / "request.json"
+        self.dense_file = self.path / "dense.json"
         self.plan_file = self.path / "plan.json"
         self.plan_report = self.path / "plan.html"
         self.train_dir = self.path / "train"

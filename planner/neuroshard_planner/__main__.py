@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     """Write the plan that a request file asks for. The plan's file is there whole or not at all."""
     parser = argparse.ArgumentParser(prog="python -m neuroshard_planner", description="Search a sharding plan.")
     parser.add_argument("--request", type=Path, required=True, help="a plan request (JSON or YAML)")
+    parser.add_argument("--dense", type=Path, help="the counted dense part (JSON); default: the request's memory")
     parser.add_argument("--bundle", type=Path, required=True, help="directory of the cost models, or a bundled device")
     parser.add_argument("--out", type=Path, required=True, help="where the plan is written")
     options = parser.parse_args(arguments)
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
 
 
 def _run(options: argparse.Namespace) -> ExitCode:
+    from neuroshard_api.dense_profile import DenseProfile
     from neuroshard_api.document import DocumentError
     from neuroshard_api.request import PlanRequest
     from neuroshard_api.whole_file import write_whole
@@ -40,7 +42,10 @@ def _run(options: argparse.Namespace) -> ExitCode:
     from neuroshard_planner.planning import plan
 
     try:
-        found = plan(PlanRequest.read(options.request), bundle=_bundle(options.bundle))
+        request = PlanRequest.read(options.request)
+        if options.dense is not None:
+            request = request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
+        found = plan(request, bundle=_bundle(options.bundle))
         write_whole(options.out, found.to_json())
     except (CostModelError, PlannerError) as error:
         return _failed(str(error), error.exit_code)

@@ -35,8 +35,9 @@ def _run(options: argparse.Namespace) -> None:
     try:  # here, because --help and a wrong option need none of it
         from neuroshard_api.stage_commands import READY_FILE_VARIABLE
 
+        from neuroshard_trainer.job_file import read_job
         from neuroshard_trainer.process import joined
-        from neuroshard_trainer.run import Places, read_job, train
+        from neuroshard_trainer.run import Places, train
     except (ImportError, OSError) as error:
         raise MissingPackageError.of(error) from error
 

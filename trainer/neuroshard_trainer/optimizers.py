@@ -12,11 +12,12 @@ from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.errors import InputError
 
-_DENSE = {
+DENSE_OPTIMIZERS = {
     DenseOptimizer.SGD: torch.optim.SGD,
     DenseOptimizer.ADAGRAD: torch.optim.Adagrad,
     DenseOptimizer.ADAM: torch.optim.Adam,
 }
+"""torch's class of each optimizer of the dense part."""
 
 
 def embedding_sharder(
@@ -40,5 +41,5 @@ def dense_optimizer(model: DistributedModelParallel, training: Training, *, tabl
     dense: dict[str, nn.Parameter] = {
         name: weight for name, weight in model.named_parameters() if not name.startswith(f"{tables_path}.")
     }
-    kind = _DENSE[training.dense_optimizer]
+    kind = DENSE_OPTIMIZERS[training.dense_optimizer]
     return KeyedOptimizerWrapper(dense, lambda weights: kind(weights, lr=float(training.dense_learning_rate)))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.document import DocumentError, read_data
 from neuroshard_api.job_training import ResumePolicy
 from neuroshard_api.plan import Plan
 from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
@@ -49,14 +48,6 @@ class Places:
     """What relative paths of spec.data start from."""
     ready_file: Path | None = None
     """What this process makes when training begins; None: another one of its node does, or nobody asked for it."""
-
-
-def read_job(path: Path) -> DLRMTrainingJob:
-    """Return the job in a file. Raises InputError."""
-    try:
-        return DLRMTrainingJob.from_data(read_data(path), where=str(path))
-    except DocumentError as error:
-        raise InputError(str(error)) from error
 
 
 def train(job: DLRMTrainingJob, places: Places, process: Process, *, metrics_port: int | None = None) -> None:

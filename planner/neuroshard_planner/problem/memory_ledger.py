@@ -49,7 +49,7 @@ class MemoryLedger:
         self.capacity_bytes = device_bytes if limit is None else min(limit, device_bytes)
         """What a device may hold, all purposes together."""
         self.reserve_bytes = int(request.memory.reserve_fraction * self.capacity_bytes)
-        self.fixed_bytes = self.reserve_bytes + request.memory.dense_bytes + self._received_bytes
+        self.fixed_bytes = self.reserve_bytes + request.dense_bytes + self._received_bytes
         """What every device needs whatever the plan."""
         self.shard_capacity_bytes = self.capacity_bytes - self.fixed_bytes
         """What is left for shards; not positive where nothing fits."""
@@ -120,7 +120,7 @@ class MemoryLedger:
                 optimizer_state_bytes=int(state),
                 activation_bytes=int(activation) + self._received_bytes,
                 input_bytes=int(inputs),
-                dense_bytes=request.memory.dense_bytes,
+                dense_bytes=request.dense_bytes,
                 reserve_bytes=self.reserve_bytes,
                 capacity_bytes=self.capacity_bytes,
             )

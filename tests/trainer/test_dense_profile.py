@@ -1,0 +1,230 @@
+"""The dense part as it is counted under fake tensors; every number is from a real run of torch's trackers."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+import torch
+from neuroshard_api.dense_profile import DenseProfile, features_sha256
+from neuroshard_api.document import validated
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_trainer.dense_profile import dense_profile, describe_dense, main
+from neuroshard_trainer.errors import InputError
+from torch import nn
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+SAMPLES = 64
+
+
+def job_of(**model: Any) -> DLRMTrainingJob:
+    """Return a job with two tables of width 8; the dense layers are 3 x 8 and 5 wide."""
+    tables = [{"name": name, "numEmbeddings": 100, "embeddingDim": 8} for name in ("t0", "t1")]
+    sizes = {"numDenseFeatures": 3, "denseArchLayerSizes": [8, 8], "overArchLayerSizes": [5]}
+    raw = builders.job_data(model={"embeddingTables": tables, "batchSizePerDevice": SAMPLES, **sizes, **model})
+    return validated(DLRMTrainingJob, raw, where="job")
+
+
+def counted(job: DLRMTrainingJob, *, multi_tensor: bool = True) -> DenseProfile:
+    """Return the job's dense part."""
+    tables = job.spec.model.inline_tables("tables")
+    assert tables is not None
+    return dense_profile(job, tables, multi_tensor=multi_tensor)
+
+
+def test_parameters_are_counted_layer_by_layer() -> None:
+    """Weights and biases of every layer, and the state of Adam, are exactly as many bytes as torch holds."""
+    profile = counted(job_of(architecture="DCNv2", crossNetwork={"numLayers": 2, "lowRankDim": 4}))
+
+    dense = (3 * 8 + 8) + 2 * (8 * 8 + 8)
+    cross = 2 * (24 * 4 + 4 * 24 + 24)
+    over = (24 * 5 + 5) + (5 + 1)
+    assert profile.num_parameters == dense + cross + over
+    assert profile.weights_bytes == profile.gradient_bytes == 4 * profile.num_parameters
+    num_steps_of_adam = 4 * 16  # one number for each of the 16 parameters
+    assert profile.optimizer_state_bytes == 8 * profile.num_parameters + num_steps_of_adam
+
+
+def test_equal_layers_are_one_unit() -> None:
+    """Layers 2 and 3 of the dense arch have equal sizes, so that one unit repeats."""
+    units = {unit.module: unit for unit in counted(job_of()).units}
+
+    assert units["dense_arch.model._mlp.0"].num_parameters == 3 * 8 + 8
+    assert units["dense_arch.model._mlp.1"].repeats == 2
+    assert [name for name in units if name.startswith("tables")] == []
+
+
+def test_work_is_that_of_the_matrix_products() -> None:
+    """A layer of 8 x 8 takes 2 x 8 x 8 operations per sample forward, twice as many backward."""
+    layer = next(unit for unit in counted(job_of()).units if unit.module == "dense_arch.model._mlp.1")
+
+    assert layer.forward_flops == 2 * 8 * 8 * SAMPLES
+    assert layer.backward_flops == 2 * layer.forward_flops
+    assert layer.input_bytes == layer.output_bytes == layer.activation_bytes == 4 * 8 * SAMPLES
+
+
+def test_twice_the_batch_needs_twice_the_activations() -> None:
+    """Weights, gradients and state stay as they are."""
+    small, large = counted(job_of()), counted(job_of(batchSizePerDevice=2 * SAMPLES))
+
+    assert large.weights_bytes == small.weights_bytes
+    assert large.working_bytes == pytest.approx(2 * small.working_bytes, rel=0.1)
+    assert [unit.activation_bytes for unit in large.units] == [2 * unit.activation_bytes for unit in small.units]
+
+
+def test_a_wide_part_at_a_small_batch_peaks_in_the_optimizer() -> None:
+    """Adam's temporary tensors are as large as all weights where it updates them in one call."""
+    job = job_of(overArchLayerSizes=[512, 512], batchSizePerDevice=1)
+
+    assert counted(job).working_bytes >= counted(job).weights_bytes
+    assert counted(job, multi_tensor=False).working_bytes >= 2 * 4 * 512 * 512
+
+
+def test_tables_of_terabytes_take_no_memory() -> None:
+    """Nothing is allocated: a trillion rows are counted like a hundred."""
+    tables = [{"name": "t0", "numEmbeddings": 10**12, "embeddingDim": 8}]
+    profile = counted(job_of(embeddingTables=tables))
+
+    assert profile.total_bytes < 2**20
+
+
+def test_equal_jobs_give_equal_documents() -> None:
+    """No time and no address is in it."""
+    assert counted(job_of()).to_json() == counted(job_of()).to_json()
+
+
+class OwnModel(nn.Module):
+    """A model that the product does not know: a gate over the pooled embeddings."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        bags = [EmbeddingBagConfig(name="t0", num_embeddings=10**9, embedding_dim=width, feature_names=["a", "b"])]
+        self.bags = EmbeddingBagCollection(tables=bags, device=torch.device("meta"))
+        self.gate = nn.Linear(2 * width, 2 * width, dtype=torch.bfloat16)
+
+    def forward(self, lookups: KeyedJaggedTensor) -> torch.Tensor:
+        """Return shape (samples, 2 x width)."""
+        pooled: torch.Tensor = self.bags(lookups).values().bfloat16()
+        return pooled * torch.sigmoid(self.gate(pooled))
+
+
+def own_tables(width: int) -> tuple[Table, ...]:
+    """Return the table of OwnModel."""
+    return (builders.table("t0", num_embeddings=10**9, embedding_dim=width, feature_names=("a", "b")),)
+
+
+def described(model: Any) -> DenseProfile:
+    """Count a model of width 16."""
+    return describe_dense(
+        model,
+        lambda: (None,),
+        tables=own_tables(16),
+        batch_size=SAMPLES,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+        loss=torch.sum,
+    )
+
+
+def test_a_model_of_your_own_is_counted() -> None:
+    """Its type, its two features of one table and its optimizer without state are in the document."""
+    profile = described(lambda: OwnModel(16))
+
+    assert profile.features_sha256 == features_sha256(own_tables(16))
+    assert (profile.optimizer, profile.optimizer_state_bytes) == ("SGD", 0)
+    assert [(unit.module, unit.data_type.value) for unit in profile.units] == [("gate", "BF16")]
+    assert profile.weights_bytes == 2 * (32 * 32 + 32)
+    # bfloat16 of the pooled embeddings, the gate's output, its sigmoid and the product
+    assert profile.working_bytes >= 4 * 2 * 32 * SAMPLES
+
+
+def test_a_model_without_tables_is_refused() -> None:
+    """Nothing can be received, so that the count would be of another model."""
+    with pytest.raises(InputError, match="no EmbeddingBagCollection"):
+        described(lambda: nn.Linear(1, 1))
+
+
+def test_the_counted_bytes_are_the_tensors_that_outlive_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tracker that counts otherwise, as in another release of torch, is refused with the version."""
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    class Forgetful(MemTracker):
+        def _track_optimizer_states(self, *_: object) -> None:
+            """Count no optimizer state."""
+
+        def track_external(self, *external: Any) -> None:
+            """Leave optimizers out."""
+            super().track_external(*(each for each in external if not isinstance(each, torch.optim.Optimizer)))
+
+    monkeypatch.setattr("torch.distributed._tools.mem_tracker.MemTracker", Forgetful)
+
+    with pytest.raises(InputError, match=rf"torch {torch.__version__.split('+')[0]}.*optimizer state"):
+        counted(job_of())
+
+
+def test_a_torch_without_the_tracker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence names the version and the field that stands in."""
+    monkeypatch.setitem(sys.modules, "torch.distributed._tools.mem_tracker", None)
+
+    with pytest.raises(InputError, match="has no memory tracker.*denseMemoryPerDevice"):
+        counted(job_of())
+
+
+def written(path: Path, job: DLRMTrainingJob) -> Path:
+    """Write the job and return its file."""
+    path.write_text(job.to_json(), encoding="utf-8")
+    return path
+
+
+def test_the_command_writes_the_document(tmp_path: Path) -> None:
+    """What it writes is read as a dense profile of this job."""
+    out = tmp_path / "dense.json"
+
+    assert main([str(written(tmp_path / "job.json", job_of())), "--out", str(out), "--device", "cpu"]) == ExitCode.OK
+
+    assert DenseProfile.read(out) == counted(job_of(), multi_tensor=False)
+    assert json.loads(DenseProfile.read(out).signature["spec.model.denseArchLayerSizes"]) == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["missing.yaml", "--out", "dense.json"], ExitCode.INVALID_INPUT, "missing.yaml: does not exist"),
+        (["job.json", "--out", "dense.json", "--tables", "no.csv"], ExitCode.INVALID_INPUT, "no.csv: does not exist"),
+        (["far.json", "--out", "dense.json"], ExitCode.INVALID_INPUT, "give its table set with --tables"),
+        (["job.json", "--out", "none/dense.json"], ExitCode.STORAGE, "cannot be written"),
+    ],
+)
+def test_what_cannot_be_counted_is_a_sentence(
+    arguments: list[str],
+    code: ExitCode,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each with the exit code of the documentation."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "job.json", job_of())
+    there = {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}
+    written(tmp_path / "far.json", job_of(embeddingTables=None, embeddingTablesFrom=there))
+
+    assert main(arguments) == code
+    assert sentence in capsys.readouterr().err
+
+
+def test_tables_of_a_file_take_the_place_of_a_config_maps(tmp_path: Path) -> None:
+    """The table set decides the features."""
+    there = {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}
+    job = written(tmp_path / "job.json", job_of(embeddingTables=None, embeddingTablesFrom=there))
+    tables = TableSet(tables=(builders.table("t9", embedding_dim=16),))
+    (tmp_path / "tables.json").write_text(tables.to_json(), encoding="utf-8")
+    out = tmp_path / "dense.json"
+
+    assert main([str(job), "--tables", str(tmp_path / "tables.json"), "--out", str(out)]) == ExitCode.OK
+    assert DenseProfile.read(out).features_sha256 == features_sha256(tables.tables)

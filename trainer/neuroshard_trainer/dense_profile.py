@@ -1,0 +1,200 @@
+"""Counts the dense part of a model, without a device: ``python -m neuroshard_trainer.dense_profile JOB --out FILE``.
+
+The model is built from fake tensors, which have sizes and no memory. Two steps run under torch's trackers of memory
+and of floating-point operations; the second is counted, since the optimizer's state comes with the first. Gradients
+are kept from step to step, as the buckets of DistributedDataParallel keep them.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from neuroshard_api.dense_profile import DenseProfile, features_sha256
+from neuroshard_api.document import DocumentError, read_data
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.job_request import dense_signature
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.table_files import read_table_set
+from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.training_job import DLRMTrainingJob
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedTensor
+
+from neuroshard_trainer.dense_trackers import counted_step
+from neuroshard_trainer.dense_units import units_of
+from neuroshard_trainer.errors import InputError, TrainerError
+from neuroshard_trainer.files import write_file
+from neuroshard_trainer.job_file import read_job
+from neuroshard_trainer.model import RecommendationModel
+from neuroshard_trainer.optimizers import DENSE_OPTIMIZERS
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def describe_dense(
+    model: Callable[[], nn.Module],
+    batch: Callable[[], Sequence[object]],
+    *,
+    tables: Sequence[Table],
+    batch_size: int,
+    optimizer: MakeOptimizer,
+    loss: Callable[[Any], torch.Tensor],
+) -> DenseProfile:
+    """Count the dense part of any model whose tables are in EmbeddingBagCollections.
+
+    Args:
+        model: makes the model. It is called where all tensors are fake, so that even tables of terabytes need nothing.
+        batch: makes the arguments of the model's forward, fake as well.
+        tables: of the model, as they are planned; several collections take them in the order of their modules.
+        batch_size: samples of the batch.
+        optimizer: makes the optimizer of the dense parameters; ``foreach=True`` counts what torch does on a GPU.
+        loss: from what forward returns to a number.
+
+    Raises:
+        InputError: the model has no EmbeddingBagCollection, or torch's trackers do not count as expected.
+    """
+    with FakeTensorMode():
+        whole = model()
+        received = _take_out_tables(whole, batch_size)
+        chosen = optimizer(list(whole.parameters()))
+        arguments = batch()
+        inputs = [each for each in arguments if isinstance(each, torch.Tensor)]
+        step = counted_step(
+            whole,
+            chosen,
+            lambda: loss(whole(*arguments)),
+            renew=lambda: [*(each.renew() for each in received), *inputs],
+        )
+        units = units_of(whole, step.modules, but=received)
+    return DenseProfile(
+        batch_size_per_device=batch_size,
+        features_sha256=features_sha256(tables),
+        optimizer=type(chosen).__name__,
+        multi_tensor=bool(chosen.defaults.get("foreach")),
+        torch_version=torch.__version__,
+        input_bytes=sum(each.nbytes for each in inputs),
+        weights_bytes=step.weights_bytes,
+        gradient_bytes=step.gradient_bytes,
+        optimizer_state_bytes=step.optimizer_state_bytes,
+        working_bytes=step.working_bytes,
+        units=units,
+    )
+
+
+def dense_profile(job: DLRMTrainingJob, tables: TableSet, *, multi_tensor: bool = True) -> DenseProfile:
+    """Count the dense part of a job that NeuroShard's own trainer trains.
+
+    Args:
+        job: its model, batch size and dense optimizer.
+        tables: of the job.
+        multi_tensor: whether the optimizer updates all parameters in one call, as torch does on GPUs.
+    """
+    settings, training = job.spec.model, job.spec.training
+    size = settings.batch_size_per_device
+    kind = DENSE_OPTIMIZERS[training.dense_optimizer]
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return binary_cross_entropy_with_logits(logits, torch.empty(size))
+
+    counted = describe_dense(
+        lambda: RecommendationModel(settings, tables.tables),
+        lambda: (torch.empty(size, settings.num_dense_features), None),
+        tables=tables.tables,
+        batch_size=size,
+        optimizer=lambda weights: kind(weights, lr=float(training.dense_learning_rate), foreach=multi_tensor),
+        loss=loss,
+    )
+    return counted.model_copy(update={"signature": dense_signature(job)})
+
+
+def main(arguments: Sequence[str]) -> ExitCode:
+    """Count, write the document, and return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        job = read_job(options.job)
+        profile = dense_profile(job, _tables(job, options.tables), multi_tensor=options.device == "cuda")
+        write_file(options.out, profile.to_json())
+    except TrainerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return ExitCode.OK
+
+
+class _PooledEmbeddings(nn.Module):
+    """Stands in for tables: returns what a device receives of them, a leaf of the graph."""
+
+    def __init__(self, collection: EmbeddingBagCollection, batch_size: int) -> None:
+        super().__init__()
+        configs = collection.embedding_bag_configs()
+        self._names = [name for config in configs for name in config.feature_names]
+        self._widths = [config.embedding_dim for config in configs for _ in config.feature_names]
+        self._batch_size = batch_size
+        self._received: torch.Tensor | None = None
+
+    def renew(self) -> torch.Tensor:
+        """Return new pooled embeddings, as every step receives them; shape (samples, columns of all features)."""
+        self._received = torch.empty(self._batch_size, sum(self._widths), requires_grad=True)
+        return self._received
+
+    def forward(self, _lookups: object) -> KeyedTensor:
+        """Return the pooled embeddings of the step."""
+        return KeyedTensor(keys=self._names, length_per_key=self._widths, values=self._received)
+
+
+def _take_out_tables(model: nn.Module, batch_size: int) -> list[_PooledEmbeddings]:
+    """Replace all tables of a model and return the replacements."""
+    found = [
+        (parent, name, _PooledEmbeddings(child, batch_size))
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, EmbeddingBagCollection)
+    ]
+    if not found:
+        raise InputError("the model has no EmbeddingBagCollection below it; is it sharded already?")
+    for parent, name, pooled in found:
+        setattr(parent, name, pooled)
+    return [pooled for _, _, pooled in found]
+
+
+def _tables(job: DLRMTrainingJob, file: Path | None) -> TableSet:
+    if file is None:
+        inline = job.spec.model.inline_tables(job.metadata.name)
+        if inline is None:
+            raise InputError("spec.model.embeddingTablesFrom: names a ConfigMap; give its table set with --tables")
+        return inline
+    try:
+        data = read_data(file) if file.suffix != ".csv" else None
+        if isinstance(data, dict) and data.get("schema_version") == PlanRequest.schema_name:
+            return PlanRequest.from_data(data, where=str(file)).tables
+        return read_table_set(file)
+    except DocumentError as error:
+        raise InputError(str(error)) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="neuroshard_trainer.dense_profile",
+        description="Count the parameters, work and memory of a job's dense part; needs no device and no data.",
+    )
+    parser.add_argument("job", type=Path, metavar="JOB", help="file with a DLRMTrainingJob")
+    parser.add_argument("--out", type=Path, required=True, help="file of the dense profile")
+    parser.add_argument("--tables", type=Path, help="file with the table set, or with a plan request; default: the job's own tables")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cuda",
+        help="what will train: on a GPU the optimizer updates all parameters at once; default: cuda",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    sys.exit(main(sys.argv[1:]))

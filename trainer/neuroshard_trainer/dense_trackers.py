@@ -1,0 +1,193 @@
+"""One step under torch's trackers: bytes by purpose at the peak, and per module its work and memory.
+
+The trackers are in torch's ``_tools``, whose names may change: every use of them is in this module, and what they
+counted is compared with the sizes of parameters, gradients and optimizer state.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from neuroshard_trainer.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+_TOTAL = "Total"
+_REMEDY = (
+    "use the version of torch in constraints.txt, or give the dense part's memory yourself "
+    "(spec.planner.denseMemoryPerDevice, --dense-memory)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModuleCount:
+    """Work and memory of one module in one step, its children included."""
+
+    forward_flops: int
+    backward_flops: int
+    activation_bytes: int
+    """Memory that the forward pass leaves allocated, its output included."""
+    input_bytes: int
+    """Tensors that the module is called with."""
+    output_bytes: int
+    transient_bytes: int
+    """Highest memory of the forward pass above what it leaves, or of the backward pass above its beginning."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCount:
+    """The memory of a step where it is highest, by purpose, and the modules by path."""
+
+    weights_bytes: int
+    gradient_bytes: int
+    optimizer_state_bytes: int
+    working_bytes: int
+    """All else but the inputs."""
+    modules: Mapping[str, ModuleCount]
+
+
+def counted_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[], torch.Tensor],
+    *,
+    renew: Callable[[], Sequence[torch.Tensor]],
+) -> StepCount:
+    """Take two steps and count the second, which begins with all gradients and optimizer state.
+
+    Args:
+        model: called once by ``loss``; its tensors are fake, or small.
+        optimizer: of the model's parameters.
+        loss: runs the forward pass.
+        renew: makes the inputs of a step, which are not counted.
+
+    Raises:
+        InputError: the trackers of this version of torch do not count as expected.
+    """
+    renew()
+    flops = FlopCounterMode(display=False)
+    with flops:
+        value = loss()
+        forward = _flops_by_module(flops)
+        torch.autograd.backward(value)
+    optimizer.step()
+    del value
+    tracker = _memory_tracker()
+    tracker.track_external(model, optimizer, *renew())
+    with _sizes(model) as sizes, tracker:
+        optimizer.zero_grad(set_to_none=False)  # the buckets of DistributedDataParallel stay allocated
+        torch.autograd.backward(loss())
+        optimizer.step()
+    peak, after = (_by_purpose(tracker.get_tracker_snapshot(moment)) for moment in ("peak", "current"))
+    weights, gradients, state = peak["PARAM"] + peak["BUFFER"], peak["GRAD"], after["OPT"]
+    _check(model, optimizer, {"weights": weights, "gradients": gradients, "optimizer state": state})
+    return StepCount(
+        weights_bytes=weights,
+        gradient_bytes=gradients,
+        optimizer_state_bytes=state,
+        working_bytes=peak[_TOTAL] - weights - gradients - state - peak["OTH"],
+        modules=_modules(tracker, forward, _flops_by_module(flops), sizes),
+    )
+
+
+def _memory_tracker() -> "MemTracker":
+    try:
+        from torch.distributed._tools.mem_tracker import MemTracker
+    except ImportError as error:
+        raise InputError(
+            f"torch {torch.__version__} has no memory tracker to count with ({error}); {_REMEDY}"
+        ) from error
+    return MemTracker()
+
+
+def _by_purpose(snapshot: Mapping[torch.device, Mapping[Any, int]]) -> dict[str, int]:
+    """Return the bytes of all devices by the tracker's kind of tensor, and their total."""
+    sums: dict[str, int] = {}
+    for device in snapshot.values():
+        for kind, count in device.items():
+            name = getattr(kind, "name", kind)
+            sums[name] = sums.get(name, 0) + count
+    return sums
+
+
+def _check(model: nn.Module, optimizer: torch.optim.Optimizer, counted: Mapping[str, int]) -> None:
+    """Raise InputError unless the trackers found exactly the tensors that outlive a step."""
+    parameters = list(model.parameters())
+    states = [each for state in optimizer.state.values() for each in state.values()]
+    expected = {
+        "weights": _bytes([*parameters, *model.buffers()]),
+        "gradients": _bytes(each.grad for each in parameters if each.grad is not None),
+        "optimizer state": _bytes(each for each in states if isinstance(each, torch.Tensor)),
+    }
+    for purpose, count in expected.items():
+        if counted[purpose] != count:
+            raise InputError(
+                f"torch {torch.__version__}: its memory tracker counts {counted[purpose]:,} bytes of {purpose} where "
+                f"there are {count:,}; {_REMEDY}"
+            )
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    storages = {id(each.untyped_storage()): each.untyped_storage().nbytes() for each in tensors}
+    return sum(storages.values())
+
+
+@contextmanager
+def _sizes(model: nn.Module) -> Iterator[dict[nn.Module, tuple[int, int]]]:
+    """Collect the bytes of every called module's arguments and results."""
+    found: dict[nn.Module, tuple[int, int]] = {}
+
+    def note(module: nn.Module, arguments: object, result: object) -> None:
+        found[module] = (_tensor_bytes(arguments), _tensor_bytes(result))
+
+    hooks = [module.register_forward_hook(note) for module in model.modules()]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _tensor_bytes(values: object) -> int:
+    return sum(each.nbytes for each in tree_leaves(values) if isinstance(each, torch.Tensor))
+
+
+def _flops_by_module(counter: FlopCounterMode) -> dict[str, int]:
+    return {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
+
+
+def _modules(
+    tracker: "MemTracker",
+    forward: Mapping[str, int],
+    both: Mapping[str, int],
+    sizes: Mapping[nn.Module, tuple[int, int]],
+) -> dict[str, ModuleCount]:
+    """Return the counts by path; the root's path is empty."""
+    found = {}
+    for module, stats in tracker.memory_tracking.items():
+        states = {
+            state.name: [_by_purpose(snapshot)[_TOTAL] for snapshot in snapshots]
+            for state, snapshots in stats.snapshots.items()
+        }
+        before, left = states["PRE_FW"][0], states["POST_FW"][-1]
+        above = max(states["PEAK_FW"], default=left) - left
+        if "PRE_BW" in states:
+            above = max(above, max(states["PEAK_BW"]) - states["PRE_BW"][0])
+        name = stats.mod_fqn
+        input_bytes, output_bytes = sizes[module]
+        found[name.partition(".")[2]] = ModuleCount(
+            forward_flops=forward.get(name, 0),
+            backward_flops=both.get(name, 0) - forward.get(name, 0),
+            activation_bytes=max(left - before, 0),
+            input_bytes=input_bytes,
+            output_bytes=output_bytes,
+            transient_bytes=max(above, 0),
+        )
+    return found

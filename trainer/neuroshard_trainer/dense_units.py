@@ -1,0 +1,82 @@
+"""The units of a dense part: the smallest modules that together account for it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from neuroshard_api.dense_profile import DenseUnit
+from neuroshard_api.tables import DataType
+from torch import nn
+
+from neuroshard_trainer.dense_trackers import ModuleCount
+from neuroshard_trainer.errors import InputError
+
+_DATA_TYPES = {"float32": DataType.FP32, "float16": DataType.FP16, "bfloat16": DataType.BF16}
+_Modules = Sequence[tuple[str, nn.Module]]
+
+
+def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequence[nn.Module]) -> tuple[DenseUnit, ...]:
+    """Return the units in the order of the model's modules; equal neighbors are one unit that repeats.
+
+    The model is replaced by its children, and so is every module whose children hold all of its parameters, work and
+    kept memory; of a chain of only children the highest is the unit.
+
+    Args:
+        model: was counted.
+        counts: its modules' by path.
+        but: modules that are no units.
+
+    Raises:
+        InputError: parameters are of a type that documents do not know.
+    """
+    units = [_unit(path, module, counts[path]) for path, module in _leaves("", model, counts) if module not in but]
+    groups = [list(group) for _, group in groupby(units, key=lambda unit: unit.model_copy(update={"module": ""}))]
+    return tuple(group[0].model_copy(update={"repeats": len(group)}) for group in groups)
+
+
+def _leaves(path: str, module: nn.Module, counts: Mapping[str, ModuleCount]) -> Iterator[tuple[str, nn.Module]]:
+    named = [(f"{path}.{name}" if path else name, child) for name, child in module.named_children()]
+    children = [(where, child) for where, child in named if where in counts]
+    if path and not _is_sum(path, module, children, counts):
+        yield path, module
+        return
+    parts = [leaf for where, child in children for leaf in _leaves(where, child, counts)]
+    yield from [(path, module)] if path and len(parts) == 1 else parts
+
+
+def _is_sum(path: str, module: nn.Module, children: _Modules, counts: Mapping[str, ModuleCount]) -> bool:
+    parts = [counts[where] for where, _ in children]
+    whole = counts[path]
+    return (
+        bool(children)
+        and sum(_num_parameters(child) for _, child in children) == _num_parameters(module)
+        and sum(part.forward_flops for part in parts) == whole.forward_flops
+        and sum(part.activation_bytes for part in parts) == whole.activation_bytes
+    )
+
+
+def _unit(path: str, module: nn.Module, count: ModuleCount) -> DenseUnit:
+    return DenseUnit(
+        module=path,
+        num_parameters=_num_parameters(module),
+        data_type=_data_type(path, module),
+        forward_flops=count.forward_flops,
+        backward_flops=count.backward_flops,
+        activation_bytes=count.activation_bytes,
+        input_bytes=count.input_bytes,
+        output_bytes=count.output_bytes,
+        transient_bytes=count.transient_bytes,
+    )
+
+
+def _num_parameters(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
+
+
+def _data_type(path: str, module: nn.Module) -> DataType:
+    found = {str(weight.dtype).removeprefix("torch.") for weight in module.parameters()} or {"float32"}
+    if len(found) > 1 or not found <= _DATA_TYPES.keys():
+        raise InputError(
+            f"module {path!r} has parameters of type {', '.join(sorted(found))}; "
+            f"a unit has one type out of {', '.join(_DATA_TYPES)}"
+        )
+    return _DATA_TYPES[found.pop()]
