@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
+from neuroshard_api.dense_profile import DenseProfile, DenseUnit, features_sha256
 from neuroshard_api.document import Document, validated
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.job_status import Condition, Status
@@ -182,6 +183,36 @@ def device_memory(**fields: Any) -> DeviceMemory:
         "capacity_bytes": 80 * GIB,
     }
     return DeviceMemory(**{**defaults, **fields})
+
+
+def dense_profile(*members: Table, **fields: Any) -> DenseProfile:
+    """Return the dense part of a request's model, counted: 2 GiB, half of it activations."""
+    return DenseProfile(
+        **{
+            "batch_size_per_device": 8192,
+            "features_sha256": features_sha256(request(*members).tables.tables),
+            "optimizer": "Adam",
+            "torch_version": "2.14.1",
+            "input_bytes": 4 * 13 * 8192,
+            "weights_bytes": GIB // 4,
+            "gradient_bytes": GIB // 4,
+            "optimizer_state_bytes": GIB // 2,
+            "working_bytes": GIB,
+            "units": (
+                DenseUnit(
+                    module="over_arch",
+                    num_parameters=GIB // 16,
+                    forward_flops=2**40,
+                    backward_flops=2**41,
+                    activation_bytes=GIB // 2,
+                    input_bytes=2**20,
+                    output_bytes=2**20,
+                    transient_bytes=2**21,
+                ),
+            ),
+            **fields,
+        }
+    )
 
 
 def profile_record(**fields: Any) -> ProfileRecord:

@@ -93,7 +93,7 @@ class DenseProfile(Document):
     def other_settings(self, signature: dict[str, str]) -> list[str]:
         """Return a sentence for each setting of a job that differs from what was counted."""
         return [
-            f"was counted with {field} = {self.signature.get(field, 'unset')}, the job has {value}; count it again"
+            f"was counted with {field} = {self.signature.get(field, 'unset')}, the job has {value}"
             for field, value in signature.items()
             if self.signature.get(field) != value
         ]

@@ -9,7 +9,7 @@ from neuroshard_api.resource import size_bytes
 from neuroshard_api.table_files import parse_table_set
 from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Topology
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.training_job import DLRMTrainingJob, Spec
 
 
 def plan_request(
@@ -37,9 +37,9 @@ def plan_request(
     )
 
 
-def counts_dense(job: DLRMTrainingJob) -> bool:
-    """Return whether the job's dense part is counted: NeuroShard's own trainer builds it, and no size is given."""
-    return not job.spec.trainer.command and job.spec.planner.dense_memory_per_device is None
+def counts_dense(spec: Spec) -> bool:
+    """Return whether a job's dense part is counted: NeuroShard's own trainer builds it, and no size is given."""
+    return not spec.trainer.command and spec.planner.dense_memory_per_device is None
 
 
 def dense_signature(job: DLRMTrainingJob) -> dict[str, str]:

@@ -158,7 +158,8 @@ class Planner(Part):
     all the device has, less reservedMemoryPercent."""
     dense_memory_per_device: Size | None = None
     """Memory that the dense part needs on every device: weights, gradients, optimizer state, activations. Not given:
-    it is taken to be small against reservedMemoryPercent."""
+    counted for NeuroShard's own trainer, in the planner's pod with the trainer's image; 0 with a trainer of your
+    own."""
     reserved_memory_percent: Annotated[int, Field(ge=0, le=90)] = 10
     """Share of a device's memory kept free, in percent: for the allocator's fragmentation, the CUDA context and
     NCCL."""

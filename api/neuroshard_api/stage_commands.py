@@ -14,6 +14,8 @@ RECORDS_FOLDER = "records"
 """In the profiler's output: its measurements, one ``*.jsonl`` file per kind."""
 HARDWARE_FILE = "hardware.json"
 """In the profiler's output: a Hardware document."""
+DENSE_FILE = "dense.json"
+"""What counting the dense part writes: a DenseProfile document."""
 STEP_REPORT_FILE = "step-report.json"
 """In the trainer's run directory: a StepReport document."""
 PROGRESS_FILE = "progress.json"
@@ -67,7 +69,8 @@ def planner_command(
     """Return the command that searches a plan; equal inputs give equal bytes.
 
     Args:
-        request_file, bundle_dir: what is planned, and the cost models.
+        request_file: what is planned.
+        bundle_dir: the cost models.
         plan_file: where the plan is written.
         dense_file: the counted dense part. None: the request says what it needs.
         python: the interpreter.

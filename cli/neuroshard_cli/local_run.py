@@ -19,7 +19,7 @@ from neuroshard_cli.stage_runner import StageFailedError, StageRunner
 if TYPE_CHECKING:
     from neuroshard_api.hardware import Hardware
     from neuroshard_api.plan import Plan
-    from neuroshard_api.request import Algorithm
+    from neuroshard_api.request import Algorithm, PlanRequest
     from neuroshard_api.tables import TableSet
     from neuroshard_api.topology import Topology
 
@@ -85,19 +85,22 @@ class LocalRun:
     def plan(self, profiled: Profiled) -> "Plan":
         """Return the job's plan, searched or from an earlier run. Raises StageFailedError."""
         from neuroshard_api.fallback import may_fall_back
-        from neuroshard_api.job_request import plan_request
+        from neuroshard_api.job_request import counts_dense, dense_signature, plan_request
         from neuroshard_api.plan import Plan
 
         fallback = self.spec.planner.fallback_algorithm.algorithm
         request = plan_request(self._job, tables=self._tables, topology=profiled.topology)
         weights = [str(file_digest(path)) for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]
-        inputs = digest([request.to_json(), str(fallback), *weights, *versions()])
+        dense = [str(dense_signature(self._job))] if counts_dense(self.spec) else []
+        inputs = digest([request.to_json(), *dense, str(fallback), *weights, *versions()])
         if self._directory.is_finished("plan", inputs):
             plan = Plan.read(self._directory.plan_file)
             self._view.end("plan", "reused", _summary(plan))
             return plan
         self._view.begin("plan")
         self._directory.plan_file.unlink(missing_ok=True)
+        if counts_dense(self.spec):
+            self._count_dense(request)
         try:
             self._search(profiled, None)
         except StageFailedError as error:
@@ -229,8 +232,23 @@ class LocalRun:
         trainer = self.spec.trainer
         return hardware.topology(num_nodes=trainer.num_nodes, devices_per_node=trainer.devices_per_node)
 
+    def _count_dense(self, request: "PlanRequest") -> None:
+        """Count the dense part that NeuroShard's trainer builds for the job."""
+        from neuroshard_api.stage_commands import dense_command
+
+        self._view.note("plan", "counting the dense part")
+        write_file(self._directory.request_file, request.to_json())
+        command = dense_command(
+            job_file=str(self._directory.job_file),
+            request_file=str(self._directory.request_file),
+            dense_file=str(self._directory.dense_file),
+            device=request.topology.device,
+            python=sys.executable,
+        )
+        self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
+
     def _search(self, profiled: Profiled, algorithm: "Algorithm | None") -> None:
-        from neuroshard_api.job_request import plan_request
+        from neuroshard_api.job_request import counts_dense, plan_request
         from neuroshard_api.stage_commands import planner_command
 
         request = plan_request(self._job, tables=self._tables, topology=profiled.topology, algorithm=algorithm)
@@ -239,6 +257,7 @@ class LocalRun:
             request_file=str(self._directory.request_file),
             bundle_dir=str(profiled.bundle_dir),
             plan_file=str(self._directory.plan_file),
+            dense_file=str(self._directory.dense_file) if counts_dense(self.spec) else None,
             python=sys.executable,
         )
         self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)

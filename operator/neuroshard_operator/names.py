@@ -22,6 +22,8 @@ POD_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 
 PROFILER = "profiler"
 PLANNER = "planner"
+DENSE = "dense"
+"""Container of the planner's pod that counts the dense part."""
 WORKER = "worker"
 REQUEST = "request"
 PLAN = "plan"

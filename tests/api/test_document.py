@@ -24,6 +24,7 @@ EXAMPLES: tuple[Document, ...] = (
     builders.profile_record(),
     builders.step_report(),
     builders.hardware(),
+    builders.dense_profile(),
     builders.progress(),
     TorchRecPlan.of(builders.plan()),
 )

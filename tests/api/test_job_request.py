@@ -67,7 +67,7 @@ def test_no_limits_leave_the_planner_free() -> None:
     request = plan_request(builders.job(), tables=builders.table_set(), topology=builders.topology())
 
     assert request.constraints.max_memory_bytes_per_device is None
-    assert (request.memory.dense_bytes, request.memory.reserve_fraction) == (0, 0.1)
+    assert (request.memory.dense_bytes, request.memory.reserve_fraction) == (None, 0.1)
     assert builders.job().spec.planner.fallback_algorithm.algorithm is None
 
 

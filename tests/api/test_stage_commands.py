@@ -5,6 +5,7 @@ from typing import Any
 import builders
 import pytest
 from neuroshard_api.stage_commands import (
+    dense_command,
     planner_command,
     profiler_command,
     torchrun_environment,
@@ -41,6 +42,19 @@ def test_the_planner_is_told_its_files() -> None:
 
     options = ["--request", "r.json", "--bundle", "b", "--out", "p.json"]
     assert command == ["python3", "-m", "neuroshard_planner", *options]
+
+
+@pytest.mark.parametrize(("name", "device"), [("h100-80gb", "cuda"), ("cpu-intel-xeon-processor", "cpu")])
+def test_the_dense_part_is_counted_for_the_device_that_trains(name: str, device: str) -> None:
+    """Its document is what the planner reads with the request."""
+    command = dense_command(
+        job_file="job.json", request_file="r.json", dense_file="d.json", device=builders.device_type(name=name)
+    )
+    plans = planner_command(request_file="r.json", bundle_dir="b", plan_file="p.json", dense_file="d.json")
+
+    options = ["--tables", "r.json", "--device", device, "--out", "d.json"]
+    assert command == ["python", "-m", "neuroshard_trainer.dense_profile", "job.json", *options]
+    assert plans[plans.index("--dense") + 1] == "d.json"
 
 
 def test_the_built_in_trainer_runs_under_torchrun() -> None:

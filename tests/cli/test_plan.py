@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import table, table_set
+from builders import dense_profile, table, table_set
 from neuroshard_api.plan import Plan
 from neuroshard_api.tables import TableSet
 from neuroshard_costs.bundle import bundled_root
@@ -142,6 +142,49 @@ def test_errors_are_json_for_machines(neuroshard: Any, tmp_path: Path) -> None:
 
     assert result.out == ""
     assert json.loads(result.err)["exit_code"] == result.code == 2
+
+
+def test_a_counted_dense_part_is_in_the_plan_and_its_ledger(neuroshard: Any, tables: Path) -> None:
+    """The plan carries the document, and every device's ledger its bytes."""
+    dense, plan = tables.with_name("dense.json"), tables.with_name("plan.json")
+    profile = dense_profile(*TableSet.read(tables).tables)
+    dense.write_text(profile.to_json())
+
+    assert neuroshard("plan", tables, *DEVICES, "--dense", dense, "--out", plan).code == 0
+
+    found = Plan.read(plan)
+    assert found.request.dense == profile
+    assert {device.dense_bytes for device in found.memory} == {profile.total_bytes}
+
+
+@pytest.mark.parametrize(
+    ("dense", "option", "words"),
+    [
+        ("{}", (), "dense.json: schema_version: is missing"),
+        ("cut", (), "dense.json: is not complete JSON"),
+        ("other model", (), "dense.json: was counted for tables with other features or widths"),
+        ("other batch", (), "dense.json: was counted for 64 samples per device, the request has 8,192"),
+        ("fits", ("--dense-memory", "1GiB"), "--dense: excludes --dense-memory"),
+    ],
+)
+def test_a_dense_profile_of_something_else_is_one_sentence(
+    neuroshard: Any, tables: Path, dense: str, option: tuple[str, ...], words: str
+) -> None:
+    """Exit code 2, by the name of the file or the option."""
+    members = TableSet.read(tables).tables
+    texts = {
+        "cut": dense_profile(*members).to_json()[:50],
+        "other model": dense_profile(table("other")).to_json(),
+        "other batch": dense_profile(*members, batch_size_per_device=64).to_json(),
+        "fits": dense_profile(*members).to_json(),
+    }
+    path = tables.with_name("dense.json")
+    path.write_text(texts.get(dense, dense))
+
+    result = neuroshard("plan", tables, *DEVICES, "--dense", path, *option)
+
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,19 @@ def test_a_broken_request_is_named(
     assert capsys.readouterr().err.startswith(f"error: {request_file}: {problem}")
 
 
+def test_a_counted_dense_part_is_planned_with(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its document is a file of its own; one of another batch is refused with exit code 2."""
+    dense, out = request_file.with_name("dense.json"), request_file.with_name("plan.json")
+    options = ["--request", str(request_file), "--dense", str(dense), "--bundle", str(BUNDLE), "--out", str(out)]
+    dense.write_text(builders.dense_profile().to_json(), encoding="utf-8")
+    assert main(options) == ExitCode.OK
+    assert Plan.read(out).request.dense == builders.dense_profile()
+
+    dense.write_text(builders.dense_profile(batch_size_per_device=1).to_json(), encoding="utf-8")
+    assert main(options) == ExitCode.INVALID_INPUT
+    assert capsys.readouterr().err.startswith(f"error: {dense}: was counted for 1 samples")
+
+
 def test_a_missing_bundle_is_named(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 4, as of the command."""
     assert planned(request_file, bundle=request_file.parent / "nowhere") == ExitCode.UNUSABLE_BUNDLE

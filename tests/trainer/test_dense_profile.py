@@ -11,7 +11,7 @@ import torch
 from neuroshard_api.dense_profile import DenseProfile, features_sha256
 from neuroshard_api.document import validated
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.tables import Table
 from neuroshard_api.training_job import DLRMTrainingJob
 from neuroshard_trainer.dense_profile import dense_profile, describe_dense, main
 from neuroshard_trainer.errors import InputError
@@ -153,7 +153,7 @@ def test_the_counted_bytes_are_the_tensors_that_outlive_a_step(monkeypatch: pyte
     """A tracker that counts otherwise, as in another release of torch, is refused with the version."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    class Forgetful(MemTracker):
+    class Forgetful(MemTracker):  # type: ignore[no-untyped-call]
         def _track_optimizer_states(self, *_: object) -> None:
             """Count no optimizer state."""
 
@@ -171,7 +171,7 @@ def test_a_torch_without_the_tracker_is_refused(monkeypatch: pytest.MonkeyPatch)
     """The sentence names the version and the field that stands in."""
     monkeypatch.setitem(sys.modules, "torch.distributed._tools.mem_tracker", None)
 
-    with pytest.raises(InputError, match="has no memory tracker.*denseMemoryPerDevice"):
+    with pytest.raises(InputError, match=r"has no memory tracker.*denseMemoryPerDevice"):
         counted(job_of())
 
 
@@ -191,40 +191,40 @@ def test_the_command_writes_the_document(tmp_path: Path) -> None:
     assert json.loads(DenseProfile.read(out).signature["spec.model.denseArchLayerSizes"]) == [8, 8]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
-    [
-        (["missing.yaml", "--out", "dense.json"], ExitCode.INVALID_INPUT, "missing.yaml: does not exist"),
-        (["job.json", "--out", "dense.json", "--tables", "no.csv"], ExitCode.INVALID_INPUT, "no.csv: does not exist"),
-        (["far.json", "--out", "dense.json"], ExitCode.INVALID_INPUT, "give its table set with --tables"),
-        (["job.json", "--out", "none/dense.json"], ExitCode.STORAGE, "cannot be written"),
-    ],
-)
-def test_what_cannot_be_counted_is_a_sentence(
-    arguments: list[str],
-    code: ExitCode,
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Each with the exit code of the documentation."""
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with a job, and with one whose tables are in a ConfigMap."""
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "job.json", job_of())
     there = {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}
     written(tmp_path / "far.json", job_of(embeddingTables=None, embeddingTablesFrom=there))
+    return tmp_path
 
-    assert main(arguments) == code
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        ("missing.yaml --out dense.json", ExitCode.INVALID_INPUT, "missing.yaml: does not exist"),
+        ("job.json --out dense.json --tables no.csv", ExitCode.INVALID_INPUT, "no.csv: does not exist"),
+        ("far.json --out dense.json", ExitCode.INVALID_INPUT, "give its table set with --tables"),
+        ("job.json --out none/dense.json", ExitCode.STORAGE, "cannot be written"),
+    ],
+)
+def test_what_cannot_be_counted_is_a_sentence(
+    arguments: str, code: ExitCode, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with the exit code of the documentation."""
+    assert folder.is_dir()
+    assert main(arguments.split()) == code
     assert sentence in capsys.readouterr().err
 
 
-def test_tables_of_a_file_take_the_place_of_a_config_maps(tmp_path: Path) -> None:
-    """The table set decides the features."""
-    there = {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}
-    job = written(tmp_path / "job.json", job_of(embeddingTables=None, embeddingTablesFrom=there))
-    tables = TableSet(tables=(builders.table("t9", embedding_dim=16),))
-    (tmp_path / "tables.json").write_text(tables.to_json(), encoding="utf-8")
-    out = tmp_path / "dense.json"
+@pytest.mark.parametrize("kind", ["table set", "plan request"])
+def test_tables_of_a_file_take_the_place_of_a_config_maps(kind: str, folder: Path) -> None:
+    """The file of a table set, or of the request that the job is planned by, decides the features."""
+    asked = builders.request(builders.table("t9", embedding_dim=16))
+    document = asked.tables if kind == "table set" else asked
+    (folder / "tables.json").write_text(document.to_json(), encoding="utf-8")
 
-    assert main([str(job), "--tables", str(tmp_path / "tables.json"), "--out", str(out)]) == ExitCode.OK
-    assert DenseProfile.read(out).features_sha256 == features_sha256(tables.tables)
+    assert main(["far.json", "--tables", "tables.json", "--out", "dense.json"]) == ExitCode.OK
+    assert DenseProfile.read(folder / "dense.json").features_sha256 == features_sha256(asked.tables.tables)

@@ -185,7 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("job", type=Path, metavar="JOB", help="file with a DLRMTrainingJob")
     parser.add_argument("--out", type=Path, required=True, help="file of the dense profile")
-    parser.add_argument("--tables", type=Path, help="file with the table set, or with a plan request; default: the job's own tables")
+    parser.add_argument(
+        "--tables", type=Path, help="file with the table set, or with a plan request; default: the job's own tables"
+    )
     parser.add_argument(
         "--device",
         choices=("cpu", "cuda"),

@@ -99,7 +99,7 @@ def counted_step(
 
 def _memory_tracker() -> "MemTracker":
     try:
-        from torch.distributed._tools.mem_tracker import MemTracker
+        from torch.distributed._tools.mem_tracker import MemTracker  # noqa: PLC0415 - other releases of torch may lack it
     except ImportError as error:
         raise InputError(
             f"torch {torch.__version__} has no memory tracker to count with ({error}); {_REMEDY}"
@@ -171,7 +171,8 @@ def _modules(
 ) -> dict[str, ModuleCount]:
     """Return the counts by path; the root's path is empty."""
     found = {}
-    for module, stats in tracker.memory_tracking.items():
+    for module in list(sizes):
+        stats = tracker.memory_tracking[module]
         states = {
             state.name: [_by_purpose(snapshot)[_TOTAL] for snapshot in snapshots]
             for state, snapshots in stats.snapshots.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.job_request import dense_signature
 from neuroshard_api.job_training import ResumePolicy
 from neuroshard_api.plan import Plan
 from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
@@ -227,6 +228,9 @@ def _warn_of_other_conditions(job: DLRMTrainingJob, plan: Plan, process: Process
         "batchSizePerDevice": (plan.request.batch_size_per_device, job.spec.model.batch_size_per_device),
         "embeddingOptimizer": (plan.request.optimizer.value, job.spec.model.embedding_optimizer.optimizer.value),
     }
+    if plan.request.dense is not None and process.is_first:
+        for problem in plan.request.dense.other_settings(dense_signature(job)):
+            logger.warning("the plan's dense part %s: its memory will differ from the ledger", problem)
     for field, (planned, wanted) in found.items():
         if planned != wanted and process.is_first:
             logger.warning(

@@ -6,6 +6,7 @@ from typing import Any
 
 from neuroshard_api.config_map import ConfigMapContents, pack_files
 from neuroshard_api.document import COMPRESSED_SUFFIX
+from neuroshard_api.job_request import counts_dense
 from neuroshard_api.tables import TableSet
 
 from neuroshard_operator import names
@@ -30,16 +31,20 @@ def job_files(context: Context, tables: TableSet | None = None) -> Manifest:
     Raises:
         ConfigMapTooLargeError: the tables do not fit.
     """
-    document = context.job.model_copy(
-        update={"metadata": context.job.metadata.model_copy(update=_ONLY_NAME), "status": None}
-    ).model_dump_json(
-        indent=1, exclude_none=True, include={"api_version": True, "kind": True, "metadata": True, "spec": _IN_JOB_FILE}
-    )
-    files = {JOB_FILE: document.encode()}
+    files = {JOB_FILE: _job_document(context, _IN_JOB_FILE)}
     if tables is not None:
         files[TABLES_FILE] = tables.to_json().encode()
     digest = hashlib.sha256(b"\0".join(files.values())).hexdigest()
     return _config_map(metadata(context, names.files(context.name, digest), _FILES), pack_files(files))
+
+
+def _job_document(context: Context, parts: Mapping[str, Any] | set[str]) -> bytes:
+    """Return the job with these parts of its spec, and without what the API server adds."""
+    plain = context.job.model_copy(
+        update={"metadata": context.job.metadata.model_copy(update=_ONLY_NAME), "status": None}
+    )
+    include: Any = {"api_version": True, "kind": True, "metadata": True, "spec": parts}
+    return plain.model_dump_json(indent=1, exclude_none=True, include=include).encode()
 
 
 _ONLY_NAME: Mapping[str, Any] = {
@@ -55,9 +60,16 @@ _ONLY_NAME: Mapping[str, Any] = {
 
 
 def request_file(context: Context, inputs_hash: str, request: str) -> Manifest:
-    """Return the ConfigMap with what the planner is asked. Raises ConfigMapTooLargeError."""
+    """Return the ConfigMap with the planner's request, and with the model where its dense part is counted.
+
+    Raises:
+        ConfigMapTooLargeError: the tables do not fit.
+    """
     named = metadata(context, names.request(context.name, inputs_hash), names.REQUEST)
-    return _config_map(named, pack_files({REQUEST_FILE: request.encode()}))
+    files = {REQUEST_FILE: request.encode()}
+    if counts_dense(context.spec):
+        files[JOB_FILE] = _job_document(context, {"model": True, "training": {"dense_optimizer"}})
+    return _config_map(named, pack_files(files))
 
 
 def plan(context: Context, plan_hash: str, inputs_hash: str) -> Manifest:

@@ -34,7 +34,7 @@ def container(
     name: str, image: str, command: Sequence[str], *, mounts: Mapping[str, str], env: Mapping[str, str], **more: object
 ) -> dict[str, Any]:
     """Return a container within the restricted Pod Security Standard; `mounts` are paths by volume."""
-    writable = {RESULT, "tmp", "dshm", "checkpoints"}
+    writable = {RESULT, "tmp", "dshm", "checkpoints", names.DENSE}
     return {
         "name": name,
         "image": image,

@@ -5,8 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.job_request import counts_dense
 from neuroshard_api.job_status import Hardware
-from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, planner_command, profiler_command
+from neuroshard_api.stage_commands import (
+    BUNDLE_FOLDER,
+    DENSE_FILE,
+    HARDWARE_FILE,
+    dense_command,
+    planner_command,
+    profiler_command,
+)
+from neuroshard_api.topology import DeviceType
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
@@ -103,29 +112,38 @@ def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, file
     )
 
 
-def planner_job(context: Context, *, inputs_hash: str, request: Manifest, bundle: Bundle, result: str) -> Manifest:
+def planner_job(
+    context: Context, *, inputs_hash: str, request: Manifest, bundle: Bundle, device: DeviceType, result: str
+) -> Manifest:
     """Return the Job that plans; it needs no GPU and is not queued by Kueue."""
     planner = context.spec.planner
     out = f"{WORK}/{RESULT}"
     volume, folder = _bundle_volume(bundle)
+    counted = counts_dense(context.spec)
+    dense_file = f"{_DENSE_FOLDER}/{DENSE_FILE}"
     command = planner_command(
         request_file=f"{WORK}/request/{stored_names(request)[REQUEST_FILE]}",
         bundle_dir=folder,
         plan_file=f"{out}/{PLAN_FILE}",
+        dense_file=dense_file if counted else None,
     )
     settings = context.settings
     usual = {
         "requests": {"cpu": settings.planner_cpu, "memory": settings.planner_memory},
         "limits": {"memory": settings.planner_memory},
     }
-    bundle_mount = {"bundle": f"{WORK}/bundle"} if volume else {}
+    more_mounts = {
+        **({"bundle": f"{WORK}/bundle"} if volume else {}),
+        **({names.DENSE: _DENSE_FOLDER} if counted else {}),
+    }
     spec = {
+        **({"initContainers": [_counter(context, request, device, dense_file, usual)]} if counted else {}),
         "containers": [
             container(
                 names.PLANNER,
                 planner.image or settings.planner_image,
                 publishing(result, [f"{out}/{PLAN_FILE}"], command),
-                mounts={"request": f"{WORK}/request", **bundle_mount, RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
+                mounts={"request": f"{WORK}/request", **more_mounts, RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
                 env=_ENVIRONMENT,
                 imagePullPolicy=settings.image_pull_policy,
                 resources=resources(planner.resources, usual),
@@ -134,6 +152,7 @@ def planner_job(context: Context, *, inputs_hash: str, request: Manifest, bundle
         "volumes": [
             config_map_volume("request", request["metadata"]["name"]),
             *([volume] if volume else []),
+            *([empty_volume(names.DENSE)] if counted else []),
             empty_volume(RESULT),
             empty_volume("tmp"),
             token_volume(),
@@ -153,6 +172,30 @@ def planner_job(context: Context, *, inputs_hash: str, request: Manifest, bundle
     )
 
 
+def _counter(
+    context: Context, request: Manifest, device: DeviceType, dense_file: str, usual: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the container that counts the dense part, with the trainer's image, before the planner starts."""
+    trainer = context.spec.trainer
+    files = stored_names(request)
+    command = dense_command(
+        job_file=f"{WORK}/request/{files[JOB_FILE]}",
+        request_file=f"{WORK}/request/{files[REQUEST_FILE]}",
+        dense_file=dense_file,
+        device=device,
+    )
+    return container(
+        names.DENSE,
+        trainer.image or context.settings.trainer_image,
+        command,
+        mounts={"request": f"{WORK}/request", names.DENSE: _DENSE_FOLDER, "tmp": "/tmp"},  # noqa: S108 - a volume of the pod's own
+        env=_ENVIRONMENT,
+        **({"imagePullPolicy": trainer.image_pull_policy} if trainer.image_pull_policy else {}),
+        resources=usual,
+    )
+
+
+_DENSE_FOLDER = f"{WORK}/{names.DENSE}"
 _ENVIRONMENT = {"HOME": "/tmp", "OMP_NUM_THREADS": "1"}  # noqa: S108 - a volume of the pod's own
 
 
@@ -168,9 +211,10 @@ def _job(
     timeout_seconds: int,
     suspend: bool,
 ) -> Manifest:
+    # Without a container's name the rule holds for all of them, those that run before the stage's own included.
     hopeless = {
         "action": "FailJob",
-        "onExitCodes": {"containerName": role, "operator": "In", "values": [code.value for code in NOT_RETRIED]},
+        "onExitCodes": {"operator": "In", "values": [code.value for code in NOT_RETRIED]},
     }
     return {
         "apiVersion": "batch/v1",

@@ -5,8 +5,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from neuroshard_api.job_request import counts_dense
 from neuroshard_api.job_stages import ProfilerPolicy
 from neuroshard_api.job_status import Hardware
+from neuroshard_api.job_training import Training
 from neuroshard_api.resource import Part
 from neuroshard_api.training_job import Spec
 
@@ -37,6 +39,9 @@ def plan_inputs_hash(spec: Spec, hardware: Hardware | None, *, replans: int) -> 
         "profile": _said(spec.profiler) if given else hardware.fingerprint if hardware else None,
         "replans": replans,
     }
+    chosen = spec.training.dense_optimizer
+    if counts_dense(spec) and chosen is not Training().dense_optimizer:
+        said["dense_optimizer"] = chosen.value
     return _hash(said)
 
 

@@ -285,7 +285,14 @@ def _start(context: Context, inputs_hash: str, profiled: Profiled, algorithm: Al
         return request
     name = names.planner_job(context.name, inputs_hash)
     result = names.result(name)
-    job = planner_job(context, inputs_hash=inputs_hash, request=request, bundle=profiled.bundle, result=result)
+    job = planner_job(
+        context,
+        inputs_hash=inputs_hash,
+        request=request,
+        bundle=profiled.bundle,
+        device=profiled.topology.device,
+        result=result,
+    )
     actions, events = ensured(context, [*access(context, names.PLANNER, result), request, job])
     return _active(Reason.PLANNER_RUNNING, _plans(context, name), name, actions=actions, events=events)
 

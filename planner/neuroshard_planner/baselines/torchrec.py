@@ -97,7 +97,9 @@ def _require_supported(problem: Problem) -> None:
     if problem.allowed is not None:
         raise InfeasibleError("TorchRec's planner cannot pin tables or leave out devices; drop those constraints")
     if problem.memory.shard_capacity_bytes <= 0:
-        raise InfeasibleError("TorchRec's planner found no plan: no memory is left for shards; lower memory.dense_bytes")
+        raise InfeasibleError(
+            "TorchRec's planner found no plan: no memory is left for shards; lower memory.dense_bytes"
+        )
 
 
 def _topology(request: PlanRequest, shard_capacity_bytes: int) -> "Topology":

@@ -1,12 +1,17 @@
 """Planning: the plan's ConfigMap, plans of one's own, fallbacks, approval."""
 
+import json
 from typing import Any
 
 import builders
+import pytest
+from neuroshard_api.config_map import contents_of, unpack_files
+from neuroshard_api.job_request import dense_signature
 from neuroshard_api.plan import Plan
-from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION
+from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
 from neuroshard_operator import names
-from operator_process import JOB, Story
+from neuroshard_operator.stages.input_hashes import plan_inputs_hash
+from operator_process import JOB, TWO_NODES, Story
 
 
 def test_the_plan_is_kept_immutable_under_its_hash() -> None:
@@ -19,6 +24,50 @@ def test_the_plan_is_kept_immutable_under_its_hash() -> None:
     assert names.short(story.status["plan"]["hash"]) in plan["metadata"]["name"]
     assert story.condition("Planned")["reason"] == "PlanWritten"
     assert story.status["cost"]["predicted"]["totalMicroseconds"] > 0
+
+
+def test_the_dense_part_is_counted_before_the_planner_starts() -> None:
+    """The trainer's image counts it from the job's model; the planner reads what it wrote."""
+    story = Story(trainer={**TWO_NODES, "image": "mine/trainer:1"}).do(names.PROFILER)
+
+    [pod] = story.pods(names.PLANNER)
+    [counter], [planner] = pod["spec"]["initContainers"], pod["spec"]["containers"]
+    written = counter["command"][counter["command"].index("--out") + 1]
+    assert counter["image"] == "mine/trainer:1"
+    assert counter["command"][:3] == ["python", "-m", "neuroshard_trainer.dense_profile"]
+    assert planner["command"][planner["command"].index("--dense") + 1] == written
+    [asked] = story.world.of_kind("ConfigMap", names.REQUEST)
+    files = unpack_files(contents_of(asked))
+    counted = DLRMTrainingJob.from_data(json.loads(files["job.json"]), where="job.json")
+    assert dense_signature(counted) == dense_signature(builders.job())
+    assert set(counter["command"]) >= {f"/neuroshard/request/{name}" for name in files}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"planner": {"denseMemoryPerDevice": "2Gi"}}, {"trainer": {**TWO_NODES, "command": ["python", "train.py"]}}],
+    ids=["a given size", "a trainer of your own"],
+)
+def test_a_dense_part_that_is_given_or_unknown_is_not_counted(spec: dict[str, Any]) -> None:
+    """The planner's pod is what it was without counting."""
+    story = Story(**spec).do(names.PROFILER)
+
+    [pod] = story.pods(names.PLANNER)
+    assert "initContainers" not in pod["spec"]
+    assert "--dense" not in pod["spec"]["containers"][0]["command"]
+    [asked] = story.world.of_kind("ConfigMap", names.REQUEST)
+    assert list(unpack_files(contents_of(asked))) == ["request.json"]
+
+
+def test_another_dense_optimizer_asks_for_another_plan() -> None:
+    """Its state takes other memory, unless the job says how much the dense part needs."""
+    adam, sgd = builders.job().spec, builders.job(training={"denseOptimizer": "SGD"}).spec
+    given = {"denseMemoryPerDevice": "2Gi"}
+    adam_given = builders.job(planner=given).spec
+    sgd_given = builders.job(planner=given, training={"denseOptimizer": "SGD"}).spec
+
+    assert plan_inputs_hash(adam, None, replans=0) != plan_inputs_hash(sgd, None, replans=0)
+    assert plan_inputs_hash(adam_given, None, replans=0) == plan_inputs_hash(sgd_given, None, replans=0)
 
 
 def test_a_plan_that_was_deleted_comes_back_under_running_workers() -> None:

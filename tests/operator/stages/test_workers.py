@@ -116,10 +116,12 @@ def test_commands_name_large_files_as_their_config_maps_hold_them() -> None:
             if "configMap" in volume and volume["name"] != "bundle":
                 config_map = story.world.objects["ConfigMap", volume["configMap"]["name"]]
                 held |= {f"{folders[volume['name']]}/{key}" for key in [*config_map["data"], *config_map["binaryData"]]}
-        named |= held & set(container["command"])
-        assert held - set(container["command"]) <= {"/neuroshard/files/tables.json.gz"}
+        words = {word for each in (container, *pod.get("initContainers", ())) for word in each["command"]}
+        named |= held & words
+        assert held - words <= {"/neuroshard/files/tables.json.gz"}
     assert named == {
-        f"/neuroshard/{name}.json.gz" for name in ("files/job", "files/tables", "request/request", "plan/plan")
+        f"/neuroshard/{name}.json.gz"
+        for name in ("files/job", "files/tables", "request/job", "request/request", "plan/plan")
     }
 
 
