@@ -28,6 +28,37 @@ cluster-check: $(DEV) ## What holds on it, as a table
 cluster-scale: $(DEV) ## Measure 1,000 simulated nodes and 1,000 plain Jobs on it
 	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.scale --name $(CLUSTER_NAME)
 
+# kind in earnest: a control plane and KIND_NODES workers, which each keep a copy of every image. The tables of what held
+# go to build/, and with KIND_RESULTS=benchmarks/results there.
+KIND_NODES ?= 2
+KIND_RESULTS ?= build
+KIND_SUITE = $(BIN)/python -m pytest --cluster kind --cluster-provider kind --table --table-file
+KIND_DATE := $(shell date +%F)
+
+.PHONY: kind-packages
+kind-packages: ## Install a container engine and the image builder from Debian's packages, where they are missing
+	tests/cluster/kind/install-packages
+
+.PHONY: kind-image
+kind-image: $(DEV) ## Name the node image that kind gets where no registry answers, and its inputs; builds nothing
+	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.node_image
+
+.PHONY: kind-check
+kind-check: $(DEV) ## What holds on a cluster made by kind, with Docker or podman
+	@mkdir -p $(KIND_RESULTS)
+	$(MAKE) cluster-up CLUSTER=kind CLUSTER_NAME=kind NODES=$(KIND_NODES) IMAGES="probe trainer"
+	$(KIND_SUITE) $(KIND_RESULTS)/kind-checks_$(KIND_DATE).md tests/cluster/checks
+
+.PHONY: kind-e2e
+kind-e2e: $(DEV) ## The end-to-end tests on a cluster made by kind, which stays up
+	@mkdir -p $(KIND_RESULTS)
+	$(MAKE) cluster-up CLUSTER=kind CLUSTER_NAME=kind NODES=$(KIND_NODES) IMAGES="probe $(ROOM_IMAGES)"
+	$(KIND_SUITE) $(KIND_RESULTS)/kind-e2e_$(KIND_DATE).md tests/e2e
+
+.PHONY: lint-workflows
+lint-workflows: $(DEV) ## Check .github/workflows with actionlint, built from its Go module
+	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.workflows
+
 # The images of the rooms; those with PyTorch take some minutes to build, and 5 GB each.
 ROOM_IMAGES = operator planner profiler trainer
 E2E_CLUSTER ?= e2e

@@ -74,6 +74,16 @@ KUBERNETES = Component(
     files={"pause.c": "build/pause/linux/pause.c"},
     stamps_version=True,
 )
+# What a kind node needs besides; a go.mod of its own, so that the local provider builds nothing for it.
+KUBEADM = Component(
+    name="kubeadm",
+    module="k8s.io/kubernetes",
+    binaries={"kubeadm": "k8s.io/kubernetes/cmd/kubeadm"},
+    stamps_version=True,
+)
+CRICTL = Component(
+    name="crictl", module="sigs.k8s.io/cri-tools", binaries={"crictl": "sigs.k8s.io/cri-tools/cmd/crictl"}
+)
 ETCD = Component(name="etcd", module="go.etcd.io/etcd/server/v3", binaries={"etcd": "go.etcd.io/etcd/server/v3"})
 COREDNS = Component(
     name="coredns", module="github.com/coredns/coredns", binaries={"coredns": "github.com/coredns/coredns"}
@@ -107,10 +117,20 @@ KUEUE = Component(
     binaries={"manager": "sigs.k8s.io/kueue/cmd/kueue"},  # the name that its chart runs
     files={"chart": "charts/kueue"},
 )
-KIND = Component(name="kind", module="sigs.k8s.io/kind", binaries={"kind": "sigs.k8s.io/kind"})
+KIND = Component(
+    name="kind",
+    module="sigs.k8s.io/kind",
+    binaries={"kind": "sigs.k8s.io/kind"},
+    files={"base": "images/base/files", "image.go": "pkg/apis/config/defaults/image.go"},
+)
 
 CORE = (ETCD, CNI, CONTAINERD, COREDNS, KUBERNETES)
-ALL = (*CORE, KWOK, KUEUE, KIND)
+ACTIONLINT = Component(
+    name="actionlint",
+    module="github.com/rhysd/actionlint",
+    binaries={"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"},
+)
+ALL = (*CORE, KWOK, KUEUE, KIND, KUBEADM, CRICTL, ACTIONLINT)
 
 
 def built(component: Component, home: Home, *, say: Callable[[str], None]) -> Path:

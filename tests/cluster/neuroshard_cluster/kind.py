@@ -1,14 +1,24 @@
-"""The provider for machines with Docker: kind, from the same go.mod pins, with `kind.yaml` beside this package."""
+"""The provider that runs nodes as containers: kind, from the same go.mod pins, on Docker or podman.
+
+With a registry, nodes run kind's own node image and images are built on the bases that their Dockerfiles name; without
+one, the node image is built here and images are built as the local provider builds them.
+"""
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from neuroshard_cluster import components, gpus
-from neuroshard_cluster.commands import run, succeeds
+from neuroshard_cluster import components, gpus, node_image
+from neuroshard_cluster.cgroups import hierarchies
+from neuroshard_cluster.commands import run
+from neuroshard_cluster.dockerfiles import ImageBuilder
+from neuroshard_cluster.engine import Engine, found_engine
 from neuroshard_cluster.errors import HostError, UnknownError
 from neuroshard_cluster.folders import MANIFESTS, SOURCES, Home
 from neuroshard_cluster.images import Image
+from neuroshard_cluster.kind_host import check_kind_host, require_disk
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.waiting import eventually
 
@@ -17,11 +27,20 @@ STATIC_PODS = "/etc/kubernetes/manifests"
 PARKED = "/etc/kubernetes/parked"
 NODE_SERVICES = ("kubelet", "containerd")
 READY_WITHIN_S = 180.0
+NETWORK = "kind"  # the name that kind gives to the network of all its clusters
+Say = Callable[[str], None]
 
 
-def docker_answers() -> bool:
-    """Tell whether a Docker engine is there and may be used."""
-    return shutil.which("docker") is not None and succeeds(["docker", "info"])
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeImage:
+    """What nodes run: kind's own image from a registry, or `name` built here."""
+
+    name: str | None
+
+    @property
+    def options(self) -> list[str]:
+        """What `kind create cluster` is given."""
+        return [] if self.name is None else [f"--image={self.name}"]
 
 
 class KindCluster:
@@ -43,47 +62,78 @@ class KindCluster:
         """The API server's audit log, which the control plane's container shares with this machine."""
         return self._folder / "audit" / "audit.log"
 
-    def up(self, *, nodes: int, images: Sequence[Image], say: Callable[[str], None]) -> None:
-        """Make the cluster with `nodes` workers that hold `images`. One that is there gets the images again.
+    @cached_property
+    def _engine(self) -> Engine:
+        return found_engine(self._home)
+
+    # Up and down
+
+    def up(self, *, nodes: int, images: Sequence[Image], say: Say) -> None:
+        """Make the cluster with `nodes` workers that hold `images`. One that is there gets the images that it lacks.
 
         Raises:
-            HostError: No Docker engine answers.
+            HostError: No container engine, or the disk is too small.
         """
-        if not docker_answers():
-            raise HostError("no Docker engine answers; start it, or use CLUSTER=local as root on Linux")
-        kind = self._kind(say)
-        if self.name in run([kind, "get", "clusters"]).split():
+        say(f"container engine: {self._engine.program}, for {self._engine.reason}")
+        if self.name in self._clusters(say):
             self.load_images([self.build_image(image, say=say) for image in images])
             say(f"cluster {self.name} was up already")
             return
+        check_kind_host(self._engine, self._home.root, nodes=nodes)
+        image = self._node_image(say)
+        archives = [self.build_image(each, say=say) for each in images]
+        require_disk(self._home.root, [archive.stat().st_size for archive in archives], nodes=nodes)
         (self._folder / "audit").mkdir(parents=True, exist_ok=True)
         config = self._folder / "kind.yaml"
-        text = (SOURCES / "kind.yaml").read_text() + "  - role: worker\n" * nodes
-        config.write_text(
-            text.replace("AUDIT_POLICY", str(MANIFESTS)).replace("AUDIT_LOGS", str(self._folder / "audit"))
-        )
+        config.write_text(configuration(self._folder / "audit", workers=nodes, cgroup_v1=len(hierarchies()) > 1))
         options = [
             f"--name={self.name}",
             f"--config={config}",
             f"--kubeconfig={self.kubectl.kubeconfig}",
             "--wait=180s",
         ]
-        run([kind, "create", "cluster", *options])
+        self._kind("create", "cluster", *options, *image.options, say=say)
         for node in self.nodes():
-            self.kubectl(
-                "label", "node", node, *(f"{k}={v}" for k, v in gpus.POOLS[gpus.DEFAULT_POOL].labels().items())
-            )
+            labels = gpus.POOLS[gpus.DEFAULT_POOL].labels()
+            self.kubectl("label", "node", node, *(f"{key}={value}" for key, value in labels.items()))
             self._give_gpus(node)
-        self.load_images([self.build_image(image, say=say) for image in images])
+        self.load_images(archives)
 
     def down(self) -> None:
-        """Delete the cluster and its folder. Harmless when there is none."""
-        if docker_answers():
-            run([self._kind(lambda _: None), "delete", "cluster", f"--name={self.name}"])
+        """Delete the cluster, the network that its engine made for it, and its folder. Harmless when there is none."""
+        try:
+            engine = self._engine
+        except HostError:  # an engine that is gone has taken its containers along
+            engine = None
+        if engine is not None and components.KIND.target(self._home).exists():
+            self._kind("delete", "cluster", f"--name={self.name}")
+            if not self._clusters() and NETWORK in engine.run("network", "ls", "--format={{.Name}}").split():
+                engine.run("network", "rm", NETWORK)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _kind(self, say: Callable[[str], None]) -> Path:
-        return components.built(components.KIND, self._home, say=say) / "kind"
+    def _clusters(self, say: Say = lambda _: None) -> list[str]:
+        return self._kind("get", "clusters", say=say).split()
+
+    def _kind(self, *words: str | Path, say: Say = lambda _: None) -> str:
+        program = components.built(components.KIND, self._home, say=say) / "kind"
+        return run(["env", *(f"{key}={value}" for key, value in self._engine.environment.items()), program, *words])
+
+    def _node_image(self, say: Say) -> NodeImage:
+        if self._has_registry:
+            say("node image: kind's own")
+            return NodeImage(name=None)
+        name = node_image.name()
+        say(f"node image: {name}, since no registry answers with kind's own")
+        archive = node_image.node_image(self._home, say=say)
+        if not self._engine.has_image(name):
+            self._engine.run("load", "--quiet", f"--input={archive}")
+        return NodeImage(name=name)
+
+    @cached_property
+    def _has_registry(self) -> bool:
+        return self._engine.pulled(node_image.kinds_own(self._home, say=lambda _: None))
+
+    # Nodes
 
     def nodes(self) -> list[str]:
         """Return the names of the workers."""
@@ -96,7 +146,7 @@ class KindCluster:
 
     def delete_node(self, node: str) -> None:
         """Take a node away for good."""
-        run(["docker", "rm", "--force", self._known(node)])
+        self._engine.run("rm", "--force", "--volumes", self._known(node))
         self.kubectl.delete("node", node)
 
     def break_node(self, node: str) -> None:
@@ -114,6 +164,8 @@ class KindCluster:
         pool = gpus.POOLS[self.kubectl.get("node", node)["metadata"]["labels"][gpus.POOL_LABEL]]
         self.kubectl.patch("node", node, pool.status_patch(), subresource="status")
 
+    # Processes
+
     def stop(self, process: str, node: str | None = None) -> None:
         """Stop a node's service, or move a control plane's static pod out of the kubelet's sight."""
         if node is None:
@@ -126,49 +178,77 @@ class KindCluster:
         """Undo `stop`; for the API server, wait until it is ready."""
         if node is None:
             self._in_control_plane("mv", f"{PARKED}/{process}.yaml", f"{STATIC_PODS}/{process}.yaml")
+            self._await_ready(process)
         else:
             self._service("start", process, node)
-        if process == "kube-apiserver":
-            eventually("the API server is ready", lambda: self.kubectl("get", "--raw=/readyz"), within_s=READY_WITHIN_S)
 
     def restart(self, process: str, node: str | None = None) -> None:
-        """Kill a process; it comes back by itself."""
+        """Kill a process; it comes back by itself. For the API server, wait until it is ready."""
         if node is None:
             self._in_control_plane("pkill", "--signal=KILL", "--exact", process[:15])
+            self._await_ready(process)
         else:
             self._service("restart", process, node)
+
+    def _await_ready(self, process: str) -> None:
+        if process == "kube-apiserver":
+            eventually("the API server is ready", lambda: self.kubectl("get", "--raw=/readyz"), within_s=READY_WITHIN_S)
 
     def _service(self, verb: str, process: str, node: str) -> None:
         if process not in NODE_SERVICES:
             raise UnknownError(f"kind runs no service {process!r} on a node; there are {', '.join(NODE_SERVICES)}")
-        run(["docker", "exec", self._known(node), "systemctl", verb, process])
+        self._engine.run("exec", self._known(node), "systemctl", verb, process)
 
     def _in_control_plane(self, *argv: str) -> None:
-        run(["docker", "exec", f"{self.name}-control-plane", *argv])
+        self._engine.run("exec", f"{self.name}-control-plane", *argv)
 
     def _known(self, node: str) -> str:
         if node not in self.nodes():
             raise UnknownError(f"cluster {self.name} has no node {node!r}; it has {', '.join(self.nodes())}")
         return node
 
-    def build_image(self, image: Image, *, say: Callable[[str], None]) -> Path:
-        """Build an image with Docker, on the base that its Dockerfile names, and return its archive."""
+    # Images
+
+    def build_image(self, image: Image, *, say: Say) -> Path:
+        """Build an image and return its archive: with the engine where a registry has the base, else without it."""
+        if not self._has_registry or self._engine.program != "docker":
+            return ImageBuilder(self._home, say=say).build(image.dockerfile, context=image.context, tag=image.tag)
         say(f"building {image.tag}")
         archive = self._folder / f"{image.name}.tar"
-        run(
-            [
-                "docker",
-                "build",
-                "--build-arg=DEVICE=cpu",
-                f"--tag={image.tag}",
-                f"--file={image.dockerfile}",
-                image.context,
-            ]
-        )
-        run(["docker", "save", f"--output={archive}", image.tag])
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        options = ["--build-arg=DEVICE=cpu", f"--tag={image.tag}", f"--file={image.dockerfile}"]
+        self._engine.run("build", *options, image.context)
+        self._engine.run("save", f"--output={archive}", image.tag)
         return archive
 
     def load_images(self, archives: Sequence[Path]) -> None:
-        """Bring image archives to every node."""
+        """Bring image archives to every worker that lacks them; the control plane runs none of their pods."""
         for archive in archives:
-            run([self._kind(lambda _: None), "load", "image-archive", archive, f"--name={self.name}"])
+            lacking = [node for node in self.nodes() if not self._holds(node, archive)]
+            if lacking:
+                self._kind("load", "image-archive", archive, f"--name={self.name}", f"--nodes={','.join(lacking)}")
+            for node in lacking:
+                self._note(node, archive)
+
+    def _holds(self, node: str, archive: Path) -> bool:
+        return self._loaded(node, archive).exists()
+
+    def _note(self, node: str, archive: Path) -> None:
+        note = self._loaded(node, archive)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+
+    def _loaded(self, node: str, archive: Path) -> Path:
+        """The file that says a node has this archive: it is named after the archive's content."""
+        return self._folder / "loaded" / node / f"{archive.name}-{archive.stat().st_mtime_ns}"
+
+
+def configuration(audit: Path, *, workers: int, cgroup_v1: bool) -> str:
+    """Return kind's configuration of a control plane and `workers` workers whose audit log goes to the folder `audit`.
+
+    With `cgroup_v1` the kubelets run on control groups of version 1, which they refuse by default.
+    """
+    text = (SOURCES / "kind" / "cluster.yaml").read_text() + "  - role: worker\n" * workers
+    if cgroup_v1:
+        text += "kubeadmConfigPatches:\n  - |\n    kind: KubeletConfiguration\n    failCgroupV1: false\n"
+    return text.replace("AUDIT_POLICY", str(MANIFESTS)).replace("AUDIT_LOGS", str(audit))

@@ -6,6 +6,8 @@ Tests with one of the marks are deselected unless `--cluster NAME` names a clust
 import contextlib
 import dataclasses
 import re
+import sys
+import time
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from neuroshard_cluster.bare_api import bare_api as run_bare_api
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.errors import ClusterError, HostError
 from neuroshard_cluster.folders import Home, default_home
+from neuroshard_cluster.held import Row, report
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.providers import PROVIDERS, open_cluster, require_test_context
 
@@ -27,7 +30,8 @@ MARKS = {
 }
 NAMESPACE_CHARACTERS = 40
 CLUSTER = pytest.StashKey[Cluster]()
-TABLE = pytest.StashKey[list["Row"]]()
+TABLE = pytest.StashKey[list[Row]]()
+BEGAN_S = pytest.StashKey[float]()
 WHERE = pytest.StashKey["Namespace"]()
 
 
@@ -40,15 +44,6 @@ class Namespace:
     artifacts: Path
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """One line of the table that `--table` prints."""
-
-    sentence: str
-    outcome: str
-    seconds: float
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, all of them optional."""
     group = parser.getgroup("cluster", "tests that need a Kubernetes cluster")
@@ -57,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--artifacts", type=Path, default=Path("build/artifacts"), help="where failed tests leave a folder")
     group.addoption("--chaos-seconds", type=float, default=120.0, help="how long processes are killed at random")
     group.addoption("--table", action="store_true", help="print what holds as a table, a line for each test")
+    group.addoption("--table-file", type=Path, help="and write it into this file, with machine, versions, disk, memory")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{mark}: {meaning}")
     config.addinivalue_line("markers", "pod_security(level): the namespace's Pod Security, restricted if not said")
     config.stash[TABLE] = []
+    config.stash[BEGAN_S] = time.monotonic()
     name = config.getoption("--cluster")
     if name:
         try:
@@ -136,22 +133,32 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add objects, events and logs to a failed test's report, and keep all of them in its artifacts folder."""
-    report = yield
-    if call.when == "call" or report.outcome != "passed":
+    made = yield
+    if call.when == "call" or made.outcome != "passed":
         sentence = (getattr(getattr(item, "obj", None), "__doc__", None) or item.name).splitlines()[0]
-        item.config.stash[TABLE].append(Row(sentence=sentence, outcome=report.outcome, seconds=report.duration))
-    if report.failed and WHERE in item.stash:
+        reason = made.longrepr[2].removeprefix("Skipped: ") if isinstance(made.longrepr, tuple) else ""
+        row = Row(sentence=sentence, outcome=made.outcome, seconds=made.duration, reason=reason)
+        item.config.stash[TABLE].append(row)
+    if made.failed and WHERE in item.stash:
         where = item.stash[WHERE]
         diagnosis.collect(where.kubectl, item.config.stash[CLUSTER].audit_log, where.artifacts)
-        report.sections.extend(diagnosis.sections(where.artifacts))
-    return report
+        made.sections.extend(diagnosis.sections(where.artifacts))
+    return made
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the table of what holds, if it was asked for."""
     if not config.getoption("--table"):
         return
-    words = {"passed": "holds", "failed": "DOES NOT HOLD", "skipped": "not looked at"}
     terminalreporter.section("what holds on this cluster")
     for row in config.stash[TABLE]:
-        terminalreporter.write_line(f"{words[row.outcome]:14} {row.seconds:6.1f} s  {row.sentence}")
+        terminalreporter.write_line(row.line)
+    file: Path | None = config.getoption("--table-file")
+    if file is not None and CLUSTER in config.stash:
+        seconds = time.monotonic() - config.stash[BEGAN_S]
+        title = f"What holds on a cluster made by CLUSTER={config.getoption('--cluster-provider')}"
+        command = " ".join(["pytest", *sys.argv[1:]])
+        rows = config.stash[TABLE]
+        file.write_text(
+            report(config.stash[CLUSTER], default_home(), rows, title=title, command=command, seconds=seconds)
+        )

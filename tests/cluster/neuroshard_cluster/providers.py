@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 from neuroshard_cluster import kind, local
 from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.engine import docker_answers
 from neuroshard_cluster.errors import UnknownError
 from neuroshard_cluster.folders import Home
 
@@ -20,7 +21,7 @@ def open_cluster(name: str, *, provider: str, home: Home) -> Cluster:
     """
     if provider not in PROVIDERS:
         raise UnknownError(f"CLUSTER={provider} is no provider; use {', '.join(PROVIDERS)}")
-    if provider == "kind" or (provider == "auto" and kind.docker_answers()):
+    if provider == "kind" or (provider == "auto" and docker_answers()):
         return kind.KindCluster(name, home)
     return local.LocalCluster(name, home)
 

@@ -20,16 +20,20 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o6
     archive.addfile(entry, io.BytesIO(content))
 
 
-def write(archive: Path, *, tag: str, program: Path) -> None:
-    """Write an image `tag` with nothing in it but `program`, run by nobody, into `archive`."""
+def write(archive: Path, *, tag: str, program: Path, folder: str = "", user: str = NOBODY) -> None:
+    """Write an image `tag` with nothing in it but `program`, in `folder` and run by `user`, into `archive`.
+
+    The program is found by its name alone as well, for its folder is the image's PATH.
+    """
+    place = f"{folder}/{program.name}" if folder else program.name
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as files:
-        _add(files, program.name, program.read_bytes(), mode=0o755)
+        _add(files, place, program.read_bytes(), mode=0o755)
     digest = hashlib.sha256(layer.getvalue()).hexdigest()
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Entrypoint": [f"/{program.name}"], "User": NOBODY},
+        "config": {"Entrypoint": [f"/{place}"], "User": user, "Env": [f"PATH=/{folder}"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
         "history": [{"created_by": "one static program"}],
     }
@@ -59,14 +63,20 @@ def image_name(component: Component) -> str:
 
 def pause_image(home: Home) -> Path:
     """Return the archive of the program that holds a pod's namespaces, compiled from Kubernetes' own source."""
-    folder = KUBERNETES.target(home)
     archive = home.images / f"pause-{KUBERNETES.digest()}.tar"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
-        program = folder / "pause"
-        run(["gcc", "-Os", "-static", "-DVERSION=1", "-o", program, folder / "pause.c"])
-        write(archive, tag=SANDBOX_IMAGE, program=program)
+        write(archive, tag=SANDBOX_IMAGE, program=pause_program(home))
     return archive
+
+
+def pause_program(home: Home) -> Path:
+    """Return the compiled program that holds a pod's namespaces."""
+    folder = KUBERNETES.target(home)
+    program = folder / "pause"
+    if not program.exists():
+        run(["gcc", "-Os", "-static", "-DVERSION=1", "-o", program, folder / "pause.c"])
+    return program
 
 
 def system_images(home: Home) -> list[Path]:

@@ -1,0 +1,89 @@
+"""Checks, before anything is built, that a machine can run kind clusters; each fault comes with a hint."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from neuroshard_cluster.cgroups import hierarchies
+from neuroshard_cluster.engine import Engine
+from neuroshard_cluster.errors import HostError
+
+GIB = 2**30
+# Bits of Linux capabilities that a node's systemd, kubelet and network need.
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+# Without images, by what a control plane and a worker took: 0.6 and 0.25 GiB of memory; the rest is for pods.
+CONTROL_PLANE_MEMORY_BYTES = 1 * GIB
+WORKER_MEMORY_BYTES = GIB // 2
+# The node image and its build, and what nodes write.
+SPARE_DISK_BYTES = 6 * GIB
+PROCESS_STATUS = Path("/proc/self/status")
+MEMORY = Path("/proc/meminfo")
+
+
+def check_kind_host(engine: Engine, home: Path, *, nodes: int) -> None:
+    """Check rights, control groups, memory and disk for a control plane and `nodes` workers.
+
+    Raises:
+        HostError: Something is missing; the message names it and a remedy.
+    """
+    hierarchies()
+    if engine.program == "podman":
+        require_rights(os.geteuid(), _field(PROCESS_STATUS, "CapBnd", base=16))
+    require_memory(_field(MEMORY, "MemAvailable") * 1024, nodes=nodes)
+    require_disk(home, [], nodes=nodes)
+
+
+def require_rights(user: int, bounding_set: int) -> None:
+    """Check that this is root with the capabilities that nodes need; `bounding_set` is a mask of capability bits.
+
+    Raises:
+        HostError: It is another user, or the machine withholds a capability.
+    """
+    if user != 0:
+        raise HostError(
+            f"kind with podman needs root here, and this is user {user}"
+            "\nhint: run the same command as root, or start a Docker engine that this user may use"
+        )
+    missing = sorted(name for name, bit in CAPABILITIES.items() if not bounding_set >> bit & 1)
+    if missing:
+        raise HostError(
+            f"this machine withholds {', '.join(missing)}, without which no node starts"
+            "\nhint: run in a virtual machine or a privileged container"
+        )
+
+
+def require_memory(available_bytes: int, *, nodes: int) -> None:
+    """Check that the control plane and `nodes` workers fit into the memory that is free.
+
+    Raises:
+        HostError: They do not.
+    """
+    needed = CONTROL_PLANE_MEMORY_BYTES + nodes * WORKER_MEMORY_BYTES
+    if available_bytes < needed:
+        raise HostError(
+            f"{available_bytes / GIB:.1f} GiB of memory are free, and {nodes} workers need {needed / GIB:.1f} GiB"
+            "\nhint: make a smaller cluster (NODES=1), or end other programs"
+        )
+
+
+def require_disk(folder: Path, image_bytes: Sequence[int], *, nodes: int) -> None:
+    """Check that each of `nodes` workers can keep its own copy of images of these sizes.
+
+    Raises:
+        HostError: The disk is too small; the message says what is needed.
+    """
+    needed = sum(image_bytes) * nodes + SPARE_DISK_BYTES
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise HostError(
+            f"{folder} has {free / GIB:.1f} GiB free, and {nodes} workers with a copy of each image need"
+            f" {needed / GIB:.1f} GiB\nhint: free some space, set NEUROSHARD_CLUSTER_HOME to a larger disk, use fewer"
+            " workers or images (NODES=2 IMAGES=probe), or CLUSTER=local, whose nodes share one copy"
+        )
+
+
+def _field(file: Path, name: str, *, base: int = 10) -> int:
+    lines = (line.split() for line in file.read_text().splitlines())
+    return next(int(words[1], base) for words in lines if words and words[0] == f"{name}:")

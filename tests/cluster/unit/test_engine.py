@@ -1,0 +1,93 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from neuroshard_cluster.engine import Engine, found_engine, podman_environment
+from neuroshard_cluster.errors import HostError
+from neuroshard_cluster.folders import Home
+
+AddProgram = Callable[[str, str], None]
+
+
+@pytest.fixture
+def add_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AddProgram:
+    """Return a function that puts a shell script on a PATH without any engine, under a program's name."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "env"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(folder))
+
+    def add(name: str, script: str) -> None:
+        program = folder / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    return add
+
+
+def test_a_docker_that_answers_is_chosen_before_podman(tmp_path: Path, add_program: AddProgram) -> None:
+    """Docker is what kind is used with most; podman on the same machine changes nothing."""
+    add_program("docker", "exit 0")
+    add_program("podman", "exit 0")
+
+    engine = found_engine(Home(root=tmp_path))
+
+    assert (engine.program, engine.environment) == ("docker", {})
+
+
+def test_podman_takes_the_place_of_a_docker_that_does_not_answer(tmp_path: Path, add_program: AddProgram) -> None:
+    """A client without its engine is no engine, and the reason says so."""
+    add_program("docker", "exit 1")
+    add_program("podman", "exit 0")
+
+    engine = found_engine(Home(root=tmp_path))
+
+    assert (engine.program, engine.reason) == ("podman", "Docker does not answer")
+    assert engine.environment["KIND_EXPERIMENTAL_PROVIDER"] == "podman"
+
+
+@pytest.mark.usefixtures("add_program")
+def test_without_an_engine_the_packages_are_named(tmp_path: Path) -> None:
+    """The hint can be pasted into a shell."""
+    with pytest.raises(
+        HostError, match=r"(?s)there is no Docker, and there is no podman\nhint: .*apt-get install .*podman"
+    ):
+        found_engine(Home(root=tmp_path))
+
+
+def test_podman_keeps_its_images_below_the_home_folder(tmp_path: Path) -> None:
+    """The user's own images are not touched, and deleting the home folder deletes ours."""
+    environment = podman_environment(tmp_path / "podman")
+
+    assert f'graphroot = "{tmp_path}/podman/storage"' in Path(environment["CONTAINERS_STORAGE_CONF"]).read_text()
+    assert f'volume_path = "{tmp_path}/podman/volumes"' in Path(environment["CONTAINERS_CONF"]).read_text()
+
+
+def engine(program: str) -> Engine:
+    """Return an engine with no environment of its own."""
+    return Engine(program=program, reason="", environment={})
+
+
+def test_an_image_that_is_there_is_not_pulled(add_program: AddProgram) -> None:
+    """A node image that was loaded by hand serves without a registry."""
+    add_program("docker", '[ "$1" = images ] && echo 0123456789ab')
+
+    assert engine("docker").pulled("kindest/node:v1")
+
+
+def test_an_image_that_no_registry_has_is_reported_as_missing(add_program: AddProgram) -> None:
+    """No registry is a state to go on from, not an error."""
+    add_program("docker", '[ "$1" = images ] || exit 1')
+
+    assert not engine("docker").pulled("kindest/node:v1")
+
+
+def test_an_image_that_a_registry_has_is_pulled(tmp_path: Path, add_program: AddProgram) -> None:
+    """Where the registry knows the image, the pull runs to its end."""
+    log = tmp_path / "log"
+    add_program("docker", f'[ "$1" = images ] || echo "$@" >>{log}')
+
+    assert engine("docker").pulled("kindest/node:v1")
+    assert log.read_text().splitlines()[-1] == "pull --quiet kindest/node:v1"

@@ -1,0 +1,114 @@
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from neuroshard_cluster import kind
+from neuroshard_cluster.errors import HostError
+from neuroshard_cluster.folders import Home
+from neuroshard_cluster.kind import KindCluster, configuration
+
+
+class Calls:
+    """A cluster's command lines, recorded instead of run."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, *words: object, **_: object) -> str:
+        """Record one line."""
+        self.lines.append(" ".join(str(word) for word in words))
+        return ""
+
+
+@pytest.fixture
+def kind_calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What a cluster with two workers asks of kind."""
+    calls = Calls()
+    monkeypatch.setattr(KindCluster, "_kind", lambda _, *words, **__: calls(*words))
+    monkeypatch.setattr(KindCluster, "nodes", lambda _: ["dev-worker", "dev-worker2"])
+    return calls
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Return the archive of an image."""
+    archive = tmp_path / "trainer-0123.tar"
+    archive.write_text("layers")
+    return archive
+
+
+def roles(nodes: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the roles of a configuration's nodes."""
+    return [node["role"] for node in nodes]
+
+
+def test_the_configuration_has_as_many_workers_as_were_asked_for(tmp_path: Path) -> None:
+    """One control plane, whose audit log goes to the cluster's folder, and the workers."""
+    document = yaml.safe_load(configuration(tmp_path / "audit", workers=2, cgroup_v1=False))
+
+    assert roles(document["nodes"]) == ["control-plane", "worker", "worker"]
+    assert str(tmp_path / "audit") in [mount["hostPath"] for mount in document["nodes"][0]["extraMounts"]]
+    assert "kubeadmConfigPatches" not in document
+
+
+def test_kubelets_run_on_the_first_version_of_control_groups(tmp_path: Path) -> None:
+    """Kubelets refuse it by default; machines that have no other can still test."""
+    document = yaml.safe_load(configuration(tmp_path, workers=1, cgroup_v1=True))
+
+    (patch,) = document["kubeadmConfigPatches"]
+    assert yaml.safe_load(patch) == {"kind": "KubeletConfiguration", "failCgroupV1": False}
+
+
+def test_images_go_to_workers_alone_and_once(tmp_path: Path, kind_calls: Calls, archive: Path) -> None:
+    """The control plane runs none of these pods, and a copy of 4 GB is not made twice."""
+    cluster = KindCluster("dev", Home(root=tmp_path))
+
+    cluster.load_images([archive])
+    cluster.load_images([archive])
+
+    assert kind_calls.lines == [f"load image-archive {archive} --name=dev --nodes=dev-worker,dev-worker2"]
+
+
+def test_a_changed_archive_is_loaded_again(tmp_path: Path, kind_calls: Calls, archive: Path) -> None:
+    """An image that was built again has another archive, even under the same name."""
+    cluster = KindCluster("dev", Home(root=tmp_path))
+    cluster.load_images([archive])
+    archive.unlink()
+    archive.write_text("other layers")
+
+    cluster.load_images([archive])
+
+    assert len(kind_calls.lines) == 2
+
+
+def test_adding_a_node_names_what_to_do_instead(tmp_path: Path) -> None:
+    """The nodes of a kind cluster are fixed when it is made."""
+    with pytest.raises(HostError, match="make cluster-up NODES=4"):
+        KindCluster("dev", Home(root=tmp_path)).add_node("a100")
+
+
+def test_a_restarted_api_server_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`restart` returns when the API server answers again, as it does on a local cluster."""
+    engine, kubectl = Calls(), Calls()
+    monkeypatch.setattr(KindCluster, "_in_control_plane", lambda _, *words: engine(*words))
+    monkeypatch.setattr(KindCluster, "kubectl", kubectl)
+    monkeypatch.setattr(kind, "eventually", lambda _, reached, **__: reached())
+
+    KindCluster("dev", Home(root=tmp_path)).restart("kube-apiserver")
+
+    assert engine.lines == ["pkill --signal=KILL --exact kube-apiserver"]
+    assert kubectl.lines == ["get --raw=/readyz"]
+
+
+def test_without_an_engine_there_is_nothing_to_take_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`down` is harmless where no engine is, and removes the folder that a failed `up` left."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    home = Home(root=tmp_path / "home")
+    left = home.clusters / "kind-dev"
+    left.mkdir(parents=True)
+
+    KindCluster("dev", home).down()
+
+    assert not left.exists()
