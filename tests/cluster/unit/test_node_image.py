@@ -32,6 +32,15 @@ def test_a_node_runs_one_version_of_kubernetes() -> None:
     assert KUBEADM.version == KUBERNETES.version
 
 
+def test_the_dry_run_names_the_image_and_every_input() -> None:
+    """What `make kind-image` prints says which version, module or file changed the image."""
+    first, *inputs = node_image.recipe()
+
+    assert first == node_image.name()
+    assert f"  kubeadm {KUBEADM.version} {KUBEADM.digest()}" in inputs
+    assert any(line.startswith("  node/Dockerfile ") for line in inputs)
+
+
 def test_a_built_image_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The archive is found by the hash of its inputs."""
     home = Home(root=tmp_path)
