@@ -19,6 +19,7 @@ WORKER_MEMORY_BYTES = GIB // 2
 SPARE_DISK_BYTES = 6 * GIB
 PROCESS_STATUS = Path("/proc/self/status")
 MEMORY = Path("/proc/meminfo")
+MODULES = Path("/lib/modules")
 
 
 def check_kind_host(engine: Engine, home: Path, *, nodes: int) -> None:
@@ -30,6 +31,7 @@ def check_kind_host(engine: Engine, home: Path, *, nodes: int) -> None:
     hierarchies()
     if engine.program == "podman":
         require_rights(os.geteuid(), _field(PROCESS_STATUS, "CapBnd", base=16))
+        require_modules(MODULES)
     require_memory(_field(MEMORY, "MemAvailable") * 1024, nodes=nodes)
     require_disk(home, [], nodes=nodes)
 
@@ -50,6 +52,19 @@ def require_rights(user: int, bounding_set: int) -> None:
         raise HostError(
             f"this machine withholds {', '.join(missing)}, without which no node starts"
             "\nhint: run in a virtual machine or a privileged container"
+        )
+
+
+def require_modules(folder: Path) -> None:
+    """Check that there is a folder of kernel modules, which kind mounts into every node; it may be empty.
+
+    Raises:
+        HostError: There is none.
+    """
+    if not folder.is_dir():
+        raise HostError(
+            f"there is no {folder}, which kind mounts into its nodes; a kernel without modules needs an empty one"
+            f"\nhint: mkdir --parents {folder}, or make kind-packages, which does"
         )
 
 

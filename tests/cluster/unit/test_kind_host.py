@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 from neuroshard_cluster.errors import HostError
-from neuroshard_cluster.kind_host import CAPABILITIES, GIB, require_disk, require_memory, require_rights
+from neuroshard_cluster.kind_host import (
+    CAPABILITIES,
+    GIB,
+    require_disk,
+    require_memory,
+    require_modules,
+    require_rights,
+)
 
 ALL_CAPABILITIES = sum(1 << bit for bit in CAPABILITIES.values())
 Usage = namedtuple("Usage", ["total", "used", "free"])  # noqa: PYI024 - what shutil returns
@@ -25,6 +32,13 @@ def test_podman_without_root_is_refused() -> None:
 def test_root_with_every_needed_capability_is_enough() -> None:
     """CAP_SYS_RESOURCE, which some machines withhold, is not among them."""
     require_rights(0, ALL_CAPABILITIES)
+
+
+def test_a_kernel_without_modules_needs_an_empty_folder(tmp_path: Path) -> None:
+    """Kind mounts the folder into every node, and an engine refuses to mount what is not there."""
+    require_modules(tmp_path)
+    with pytest.raises(HostError, match=r"hint: mkdir --parents .*/modules"):
+        require_modules(tmp_path / "modules")
 
 
 def test_too_little_memory_is_told_with_the_need() -> None:
