@@ -93,12 +93,13 @@ def test_added_node_takes_pods_and_can_be_drained(cluster: Cluster, namespace: N
     eventually("another pod waits for such a node", replaced, within_s=60)
 
 
-def test_broken_node_loses_its_gpus_and_readiness(cluster: Cluster, extra_node: str) -> None:
+def test_broken_node_loses_its_gpus_and_readiness(cluster: Cluster) -> None:
     """A broken node offers no GPUs at once, turns NotReady by itself, and comes back whole."""
-    cluster.break_node(extra_node)
+    node = cluster.nodes()[-1]
+    cluster.break_node(node)
 
-    assert gpus(cluster, extra_node) == 0
-    eventually("the node turns NotReady", lambda: not is_ready(cluster, extra_node), within_s=90)
-    cluster.mend_node(extra_node)
-    eventually("the node has its GPUs again", lambda: gpus(cluster, extra_node), within_s=30)
-    assert is_ready(cluster, extra_node)
+    assert gpus(cluster, node) == 0
+    eventually("the node turns NotReady", lambda: not is_ready(cluster, node), within_s=90)
+    cluster.mend_node(node)
+    eventually("the node has its GPUs again", lambda: gpus(cluster, node), within_s=30)
+    assert is_ready(cluster, node)

@@ -16,12 +16,13 @@ from neuroshard_cluster.folders import Home
 
 PACKAGES = ("podman", "netavark", "aardvark-dns", "conmon", "runc", "iptables")
 SYSTEMD = Path("/run/systemd/system")
+RUN_ROOT = Path("/run/neuroshard-podman")
 # Whether a registry answers is known by then: a pull of a node image that has begun takes longer and is not cut off.
 REGISTRY_ANSWERS_WITHIN_S = 20.0
 STORAGE = """[storage]
 driver = "overlay"
 graphroot = "{root}/storage"
-runroot = "/run/neuroshard-podman"
+runroot = "{run_root}"
 """
 # Without default ulimits and a limit of processes, a machine without CAP_SYS_RESOURCE can start containers too.
 CONTAINERS = """[containers]
@@ -97,7 +98,7 @@ def podman_environment(root: Path) -> dict[str, str]:
     """Write settings for a storage below `root`; return the environment that makes podman and kind use them."""
     root.mkdir(parents=True, exist_ok=True)
     cgroup_manager = "systemd" if SYSTEMD.exists() else "cgroupfs"
-    (root / "storage.conf").write_text(STORAGE.format(root=root))
+    (root / "storage.conf").write_text(STORAGE.format(root=root, run_root=RUN_ROOT))
     (root / "containers.conf").write_text(CONTAINERS.format(root=root, cgroup_manager=cgroup_manager))
     return {
         "CONTAINERS_STORAGE_CONF": str(root / "storage.conf"),

@@ -20,6 +20,7 @@ from neuroshard_cluster.folders import MANIFESTS, SOURCES, Home
 from neuroshard_cluster.images import Image
 from neuroshard_cluster.kind_host import check_kind_host, require_disk
 from neuroshard_cluster.kubectl import Kubectl
+from neuroshard_cluster.podman_traces import remove_traces
 from neuroshard_cluster.waiting import eventually
 
 CONTEXT_PREFIX = "kind-"
@@ -109,6 +110,7 @@ class KindCluster:
             self._kind("delete", "cluster", f"--name={self.name}")
             if not self._clusters() and NETWORK in engine.run("network", "ls", "--format={{.Name}}").split():
                 engine.run("network", "rm", NETWORK)
+                remove_traces(engine)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _clusters(self, say: Say = lambda _: None) -> list[str]:

@@ -159,6 +159,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         title = f"What holds on a cluster made by CLUSTER={config.getoption('--cluster-provider')}"
         command = " ".join(["pytest", *sys.argv[1:]])
         rows = config.stash[TABLE]
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(
             report(config.stash[CLUSTER], default_home(), rows, title=title, command=command, seconds=seconds)
         )

@@ -1,0 +1,59 @@
+"""Removes what podman leaves on a machine after its last container: packet filter chains, mounts, control groups.
+
+Nothing is removed while any container is left, of these clusters or of the user's own podman.
+"""
+
+import contextlib
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from neuroshard_cluster.cgroups import MOUNT
+from neuroshard_cluster.commands import run, succeeds
+from neuroshard_cluster.engine import RUN_ROOT, Engine
+
+NETWORK_NAMESPACES = Path("/run/netns")
+CHAINS = "NETAVARK"
+TABLES = ("nat", "filter")
+
+
+def remove_traces(engine: Engine) -> None:
+    """Remove the traces of an engine that is podman and has no container left; else do nothing."""
+    if engine.program != "podman" or engine.run("ps", "--all", "--quiet").strip():
+        return
+    if run(["podman", "ps", "--all", "--quiet"]).strip():
+        return
+    for table in TABLES:
+        for rule in leftover_rules(run(["iptables", "--table", table, "--list-rules"])):
+            run(["iptables", "--wait", "--table", table, *rule])
+    if NETWORK_NAMESPACES.is_dir() and not any(NETWORK_NAMESPACES.iterdir()):
+        succeeds(["umount", NETWORK_NAMESPACES])  # a bind mount of itself, which nothing but umount tells from a folder
+    for folder in (MOUNT / "libpod_parent", *MOUNT.glob("*/libpod_parent")):
+        remove_groups(folder)
+    if RUN_ROOT.exists():
+        succeeds(["umount", "--recursive", RUN_ROOT / "overlay"])
+        run(["rm", "-rf", "--one-file-system", RUN_ROOT])
+
+
+def leftover_rules(listed: str) -> Iterator[list[str]]:
+    """Yield the words that delete podman's chains from a table, in order: jumps to them, their rules, themselves.
+
+    Args:
+        listed: what `iptables --list-rules` printed.
+    """
+    rules = [shlex.split(line) for line in listed.splitlines()]
+    chains = [words[1] for words in rules if words[0] == "-N" and words[1].startswith(CHAINS)]
+    for words in rules:
+        if words[0] == "-A" and not words[1].startswith(CHAINS) and any(word in chains for word in words):
+            yield ["-D", *words[1:]]
+    yield from (["-F", chain] for chain in chains)
+    yield from (["-X", chain] for chain in chains)
+
+
+def remove_groups(folder: Path) -> None:
+    """Remove a control group and those below it; those that hold a process stay."""
+    for path in sorted((found for found in folder.rglob("*") if found.is_dir()), reverse=True):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
