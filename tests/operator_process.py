@@ -9,7 +9,8 @@ from neuroshard_operator import names
 from neuroshard_operator.cluster.caches import Caches, JobKey
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.context import earliest
-from neuroshard_operator.reconcile import reads_needed, reconcile
+from neuroshard_operator.controller import gathered
+from neuroshard_operator.reconcile import reconcile
 from neuroshard_operator.settings import Settings
 from operator_world import NAMESPACE, START, World
 
@@ -39,15 +40,14 @@ class OperatorProcess:
         observed = self._cluster.observe(key)
         if observed is None:
             return True
-        reads = reads_needed(observed, now=world.now, settings=self._settings)
-        observed = await self._cluster.fetch(observed, reads)
-        desired = reconcile(observed, now=world.now, settings=self._settings)
+        context = await gathered(self._cluster, observed, now=world.now, settings=self._settings)
+        decision = reconcile(context)
         before = world.writes
         try:
-            due_s = await self._cluster.apply(observed, desired)
+            due_s = await self._cluster.apply(context.observed, decision)
         except StaleError:
             return False
-        self.requeue_after_s = earliest([due_s, desired.requeue_after_s])
+        self.requeue_after_s = earliest([due_s, decision.requeue_after_s])
         return due_s != 0 and world.writes == before
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, decompressed
+from neuroshard_api.document import COMPRESSED_SUFFIX, UNPACKED_LIMIT_BYTES, DocumentError, decompressed
 from neuroshard_api.exit_codes import ExitCode
 
 LIMIT_BYTES = 1024 * 1024
@@ -65,15 +65,23 @@ def pack_files(files: Mapping[str, bytes]) -> ConfigMapContents:
     return ConfigMapContents(data=text, binary_data=binary)
 
 
-def unpack_files(contents: ConfigMapContents, *, where: str = "ConfigMap") -> dict[str, bytes]:
-    """Return the files of a ConfigMap by path, decompressed. Raises DocumentError for a damaged or oversized value."""
+def unpack_files(
+    contents: ConfigMapContents, *, where: str = "ConfigMap", limit_bytes: int = UNPACKED_LIMIT_BYTES
+) -> dict[str, bytes]:
+    """Return the files of a ConfigMap by path, decompressed to at most `limit_bytes` each.
+
+    Raises DocumentError for a damaged or oversized value.
+    """
     files: dict[str, bytes] = {key: text.encode() for key, text in contents.data.items()}
     for key, encoded in contents.binary_data.items():
         try:
             files[key] = base64.b64decode(encoded, validate=True)
         except binascii.Error as error:
             raise DocumentError(where, [f"binaryData.{key}: is not base64: {error}; write it again"]) from error
-    return {_path(key): decompressed(key, content, where=f"{where}: {key}") for key, content in sorted(files.items())}
+    return {
+        _path(key): decompressed(key, content, where=f"{where}: {key}", limit_bytes=limit_bytes)
+        for key, content in sorted(files.items())
+    }
 
 
 def contents_of(config_map: Mapping[str, Any]) -> ConfigMapContents:

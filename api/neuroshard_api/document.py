@@ -5,13 +5,15 @@ import io
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import SchemaValidator
 
 
 class DocumentError(ValueError):
@@ -40,6 +42,13 @@ COMPRESSED_SUFFIX = ".gz"
 """Behind the name of a file: it holds gzip data, as ConfigMaps keep large files."""
 UNPACKED_LIMIT_BYTES = 64 * 1024 * 1024
 """Most bytes of one file after decompression: a few bytes of gzip must not fill a reader's memory."""
+ALL_FAULTS_UP_TO_VALUES = 20_000
+"""Number of values up to which every fault of a document is listed. Larger documents stop at the first faulty entry of
+each list: pydantic keeps some kilobytes for each fault, and a document may consist of nothing else."""
+MAX_KEYS = 10_000
+"""Maximum number of keys of one mapping, for the same reason."""
+MAX_EXPANDED_VALUES = 5_000_000
+"""Maximum number of values of a YAML document once its aliases are written out."""
 
 
 class Value(BaseModel):
@@ -89,12 +98,70 @@ _ValueT = TypeVar("_ValueT", bound=BaseModel)
 def validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
     """Validate plain data as ``cls`` under JSON's rules. Raises DocumentError with one problem per fault."""
     try:
-        return cls.model_validate_json(json.dumps(raw, default=str), by_alias=True, by_name=False)
+        return _validated(cls, raw, where=where)
     except ValidationError as error:
         faults = _without_echoes(error.errors(include_url=False))
         raise DocumentError(where, [_problem(fault) for fault in faults]) from error
+
+
+def validated_without_unknown(cls: type[_ValueT], raw: object, *, where: str) -> tuple[_ValueT, tuple[str, ...]]:
+    """Validate data that a newer release may have written: keys that this release does not know are dropped.
+
+    Returns:
+        The value, and the paths of the dropped keys.
+
+    Raises:
+        DocumentError: something else is wrong, with one problem per fault.
+    """
+    data = raw
+    dropped: list[str] = []
+    while True:
+        try:
+            return _validated(cls, data, where=where), tuple(dropped)
+        except ValidationError as error:
+            faults = error.errors(include_url=False)
+            unknown = [fault["loc"] for fault in faults if fault["type"] == "extra_forbidden"]
+            if not unknown:
+                raise DocumentError(where, [_problem(fault) for fault in _without_echoes(faults)]) from error
+            for location in unknown:
+                data = _without(data, location)
+                dropped.append(field_path(location))
+
+
+def _validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
+    """Validate plain data. Raises pydantic's ValidationError; DocumentError for data that JSON cannot hold."""
+    try:
+        text = json.dumps(raw, default=str)
     except (TypeError, ValueError, RecursionError) as error:  # YAML alone can write these: keys of any type, cycles
         raise DocumentError(where, [f"holds what JSON cannot say: {error}"]) from error
+    if text.count(",") <= ALL_FAULTS_UP_TO_VALUES:
+        return cls.model_validate_json(text, by_alias=True, by_name=False)
+    value: _ValueT = _fail_fast_validator(cls).validate_json(text, by_alias=True, by_name=False)
+    return value
+
+
+@cache
+def _fail_fast_validator(cls: type[BaseModel]) -> SchemaValidator:
+    """Return a validator of ``cls`` that stops at the first faulty entry of every list."""
+    # The models' own validators, which the new one would use for its parts, go on after a fault.
+    return SchemaValidator(_fail_fast(cls.__pydantic_core_schema__), _use_prebuilt=False)
+
+
+def _fail_fast(schema: Any) -> Any:  # noqa: ANN401 - any part of a core schema
+    if isinstance(schema, Mapping):
+        parts = {key: _fail_fast(part) for key, part in schema.items()}
+        return parts | ({"fail_fast": True} if schema.get("type") in {"list", "tuple", "set", "frozenset"} else {})
+    return [_fail_fast(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def _without(data: Any, location: tuple[int | str, ...]) -> Any:  # noqa: ANN401 - JSON
+    """Return plain data without the value at a location."""
+    first, *rest = location
+    if isinstance(data, list):
+        return [_without(each, tuple(rest)) if index == first else each for index, each in enumerate(data)]
+    if not rest:
+        return {key: value for key, value in data.items() if key != first}
+    return {key: _without(value, tuple(rest)) if key == first else value for key, value in data.items()}
 
 
 def read_data(path: Path) -> object:
@@ -119,17 +186,17 @@ def read_bytes(path: Path) -> bytes:
     return decompressed(path.name, content, where=str(path))
 
 
-def decompressed(name: str, content: bytes, *, where: str) -> bytes:
+def decompressed(name: str, content: bytes, *, where: str, limit_bytes: int = UNPACKED_LIMIT_BYTES) -> bytes:
     """Return what a file of this name holds, compressed or not. Raises DocumentError for damaged or oversized data."""
     if not name.endswith(COMPRESSED_SUFFIX):
         return content
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-            unpacked = file.read(UNPACKED_LIMIT_BYTES + 1)
+            unpacked = file.read(limit_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DocumentError(where, [f"is not complete gzip data: {error}; write it again"]) from error
-    if len(unpacked) > UNPACKED_LIMIT_BYTES:
-        raise DocumentError(where, [f"is larger than {UNPACKED_LIMIT_BYTES:,} bytes when decompressed; split it"])
+    if len(unpacked) > limit_bytes:
+        raise DocumentError(where, [f"is larger than {limit_bytes:,} bytes when decompressed; split it"])
     return unpacked
 
 
@@ -144,7 +211,23 @@ def decoded(content: bytes, *, where: str) -> str:
 def parse_data(text: str, *, where: str, is_json: bool) -> object:
     """Return the plain data in JSON or YAML text. Raises DocumentError with line and column."""
     with _readable(where):
-        return json.loads(text, object_pairs_hook=_unique_keys) if is_json else yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        if is_json:
+            return json.loads(text, object_pairs_hook=_unique_keys)
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        if _expanded_values(data, {}) > MAX_EXPANDED_VALUES:
+            raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; write them out")
+        return data
+
+
+def _expanded_values(data: object, known: dict[int, int]) -> int:
+    """Return the number of values in plain data, a value that is referred to twice counted twice."""
+    if not isinstance(data, dict | list):
+        return 1
+    if id(data) not in known:
+        known[id(data)] = 0  # a cycle is found by its own check
+        below = data.values() if isinstance(data, dict) else data
+        known[id(data)] = 1 + sum(_expanded_values(each, known) for each in below)
+    return known[id(data)]
 
 
 def parse_manifests(text: str, *, where: str) -> list[object]:
@@ -174,6 +257,8 @@ def _readable(where: str) -> Iterator[None]:
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(pairs) > MAX_KEYS:
+        raise ValueError(f"a mapping has {len(pairs):,} keys; at most {MAX_KEYS:,} are read")
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         repeated = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -186,6 +271,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's signature
         """Return the mapping. Raises ConstructorError with the place of a repeated key."""
+        if len(node.value) > MAX_KEYS:
+            problem = f"a mapping has {len(node.value):,} keys; at most {MAX_KEYS:,} are read"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from neuroshard_api.document import DocumentError, Value, validated
+from neuroshard_api.document import DocumentError, Value, validated, validated_without_unknown
 from neuroshard_api.job_model import Model
 from neuroshard_api.job_pods import PodTemplate, Rendezvous, Trainer
 from neuroshard_api.job_policies import FailurePolicy, RunPolicy
@@ -182,16 +182,33 @@ class DLRMTrainingJob(Part):
     @classmethod
     def from_data(cls, raw: object, *, where: str = "job") -> Self:
         """Read plain data as JSON or YAML parsers, or the API server, give it. Raises DocumentError."""
-        if not isinstance(raw, dict):
-            found = "nothing" if raw is None else f"a {type(raw).__name__}"
-            raise DocumentError(where, [f"must hold a {KIND}, found {found}"])
-        for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-            if key not in raw:
-                raise DocumentError(where, [f"{key}: is missing; add `{key}: {expected}`"])
-            if raw[key] != expected:
-                raise DocumentError(where, [f"{key}: is {raw[key]!r}, expected {expected!r}"])
-        return validated(cls, raw, where=where)
+        return validated(cls, _of_this_kind(raw, where), where=where)
+
+    @classmethod
+    def from_newer_data(cls, raw: object, *, where: str = "job") -> tuple[Self, tuple[str, ...]]:
+        """Read plain data that a newer definition of the resource may have filled with fields of its own.
+
+        Returns:
+            The job, and the paths of the fields that this release does not know.
+
+        Raises:
+            DocumentError: a field that it knows cannot be read.
+        """
+        return validated_without_unknown(cls, _of_this_kind(raw, where), where=where)
 
     def to_json(self) -> str:
         """Return canonical JSON: what was not given and has no default left out, one final newline."""
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+
+def _of_this_kind(raw: object, where: str) -> object:
+    """Return data of the kind and version of a DLRMTrainingJob. Raises DocumentError."""
+    if not isinstance(raw, dict):
+        found = "nothing" if raw is None else f"a {type(raw).__name__}"
+        raise DocumentError(where, [f"must hold a {KIND}, found {found}"])
+    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if key not in raw:
+            raise DocumentError(where, [f"{key}: is missing; add `{key}: {expected}`"])
+        if raw[key] != expected:
+            raise DocumentError(where, [f"{key}: is {raw[key]!r}, expected {expected!r}"])
+    return raw

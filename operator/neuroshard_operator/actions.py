@@ -73,6 +73,12 @@ class Reads:
     nodes: bool = False
     files: tuple[tuple[str, str], ...] = ()
     """ConfigMaps of users, by name and key."""
+    documents: tuple[str, ...] = ()
+    """ConfigMaps of the job, and its profile, by name."""
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything to read."""
+        return self.nodes or bool(self.files or self.documents)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

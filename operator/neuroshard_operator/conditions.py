@@ -22,6 +22,7 @@ class ConditionType(StrEnum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    SPEC_UNDERSTOOD = "SpecUnderstood"
 
 
 class Reason(StrEnum):
@@ -55,6 +56,10 @@ class Reason(StrEnum):
     PODS_PENDING = "PodsPending"
     CHILD_REFUSED = "ChildRefused"
     INPUT_MISSING = "InputMissing"
+
+    # About the release of the operator
+    NEWER_DEFINITION = "NewerDefinition"
+    SPEC_UNDERSTOOD = "SpecUnderstood"
 
     # When it has failed
     INVALID_SPEC = "InvalidSpec"

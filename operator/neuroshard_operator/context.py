@@ -25,6 +25,8 @@ class Context:
     """What earlier passes recorded: times, counters, conditions. `status.stage` is for people and is not read."""
     settings: Settings
     now: datetime
+    ignored: tuple[str, ...] = ()
+    """Fields of the resource that this release does not know, by path."""
 
     @property
     def spec(self) -> Spec:
@@ -49,6 +51,12 @@ class Context:
         """
         attempts = [job.attempt for job in self.owned_jobs(names.WORKER)]
         return max([self.status.restarts or 0, *attempts])
+
+    @property
+    def current_workers(self) -> ChildJob | None:
+        """The Job of the present attempt, whatever plan it was started under; None where there is none."""
+        found = self.job_named(names.worker_job(self.name, self.attempt))
+        return found if found is not None and found.meta.deleted is None else None
 
     @property
     def queue_labels(self) -> Mapping[str, str]:
@@ -103,6 +111,16 @@ class Context:
     def _is_lost(self, pod: ChildPod) -> bool:
         # deletionTimestamp is the end of the grace period.
         return pod.meta.deleted is not None and self.now > pod.meta.deleted + LOST_AFTER
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnreadableJob:
+    """A resource with values that this release cannot read."""
+
+    observed: Observed
+    status: Status
+    problem: str
+    now: datetime
 
 
 def worker_count(context: Context) -> Workers:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,14 +13,17 @@ from neuroshard_api.training_job import API_VERSION, PLURAL
 from neuroshard_operator.cluster.api import Api, ApiError
 from neuroshard_operator.cluster.caches import Caches, JobKey
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
-from neuroshard_operator.context import earliest
+from neuroshard_operator.context import Context, UnreadableJob, earliest
+from neuroshard_operator.observed.objects import Observed
 from neuroshard_operator.process.logs import about
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.queue import KeyedQueue
-from neuroshard_operator.reconcile import reads_needed, reconcile
+from neuroshard_operator.reconcile import read, reads_needed, reconcile
 from neuroshard_operator.settings import Settings
-from neuroshard_operator.status import needs_profile, read_status
+from neuroshard_operator.status import needs_profile
 
+MOST_READS = 4
+"""Rounds of reading before one pass: results, nodes, files of users, the profile."""
 PASS_TIMEOUT_S = 300.0
 """One pass with all its calls takes less; a longer one is given up and begins anew."""
 MISSED_RESYNCS = 3
@@ -37,6 +41,20 @@ logger = logging.getLogger(__name__)
 def utc_now() -> datetime:
     """Return the time."""
     return datetime.now(UTC)
+
+
+async def gathered(
+    cluster: Cluster, observed: Observed, *, now: datetime, settings: Settings
+) -> Context | UnreadableJob:
+    """Return a job as read, with everything that its reconcile pass needs and no watch brings. Raises ApiError."""
+    context = read(observed, now=now, settings=settings)
+    reads = reads_needed(context)
+    for _ in range(MOST_READS):
+        context = replace(context, observed=await cluster.fetch(context.observed, reads))
+        reads = reads_needed(context)
+        if not reads:
+            break
+    return context
 
 
 class Controller:
@@ -152,12 +170,11 @@ class Controller:
         if observed is None:
             self._forget(key)
             return "gone"
-        reads = reads_needed(observed, now=now, settings=self._settings)
-        observed = await self._cluster.fetch(observed, reads)
-        decision = reconcile(observed, now=now, settings=self._settings)
-        due_s = await self._cluster.apply(observed, decision)
+        context = await gathered(self._cluster, observed, now=now, settings=self._settings)
+        decision = reconcile(context)
+        due_s = await self._cluster.apply(context.observed, decision)
         self.queue.succeeded(key)
-        before = read_status(observed.job.status)
+        before = context.status
         after = decision.status or before
         if decision.status is not None:
             self._metrics.status_written(before, after)

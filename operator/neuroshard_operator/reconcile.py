@@ -1,4 +1,4 @@
-"""All decisions: from one pass at a job to what is wanted. A pure function; repeating it changes nothing."""
+"""All decisions: from what was observed of a job to what is wanted. Pure functions; repeating them changes nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,21 +7,23 @@ from typing import Any
 
 from neuroshard_api.document import DocumentError
 from neuroshard_api.job_status import Hardware, Stage, StageName, Status
-from neuroshard_api.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob
+from neuroshard_api.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
 
-from neuroshard_operator.actions import Decision, Event, Reads
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, holds, merged
-from neuroshard_operator.context import Context, earliest, seconds_until
-from neuroshard_operator.observed.objects import Observed, Refusal, TrainingJobObject
+from neuroshard_operator.actions import Apply, CopyConfigMap, Create, Decision, Event, Reads
+from neuroshard_operator.children.pod_template import template_problem
+from neuroshard_operator.conditions import MESSAGE_CHARACTERS, ConditionType, ConditionUpdate, Reason, holds, merged
+from neuroshard_operator.context import Context, UnreadableJob, earliest, seconds_until
+from neuroshard_operator.observed.objects import Observed, Refusal
 from neuroshard_operator.observed.results import MANIFEST_FILE
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
 from neuroshard_operator.stages.cleanup import clean_up
+from neuroshard_operator.stages.documents import documents_needed
 from neuroshard_operator.stages.given_plan import adopt_plan
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
-from neuroshard_operator.stages.planning import make_plan, planned_already
-from neuroshard_operator.stages.profiling import hardware_of, profile_hardware
+from neuroshard_operator.stages.planning import Planned, make_plan, planned_already
+from neuroshard_operator.stages.profiling import hardware_of, profile_hardware, profile_needed
 from neuroshard_operator.stages.result import StageResult, failed
 from neuroshard_operator.stages.running import run, succeeded
 from neuroshard_operator.stages.suspension import suspend
@@ -41,44 +43,72 @@ _GOOD_NEWS = {
 }
 
 
-def reconcile(observed: Observed, *, now: datetime, settings: Settings) -> Decision:
-    """Return what this pass wants: a status, then actions, then a time to look again.
+def read(observed: Observed, *, now: datetime, settings: Settings) -> Context | UnreadableJob:
+    """Return the resource and its status as values; everything that follows decides from them.
+
+    Fields that this release does not know are passed over: the definition may be newer than the operator, and the API
+    server fills in its defaults on reading too.
+    """
+    now = now.replace(microsecond=0)  # the API keeps whole seconds: anything finer would be a change with every pass
+    job = observed.job
+    status = read_status(job.status)
+    raw: Mapping[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": job.meta.name, "namespace": job.namespace},
+        "spec": job.spec,
+    }
+    try:
+        model, ignored = DLRMTrainingJob.from_newer_data(raw, where=f"{KIND} {job.meta.name}")
+    except DocumentError as error:
+        return UnreadableJob(observed=observed, status=status, problem=str(error), now=now)
+    return Context(observed=observed, job=model, status=status, settings=settings, now=now, ignored=ignored)
+
+
+def reads_needed(context: Context | UnreadableJob) -> Reads:
+    """Return what must be read before this job can be reconciled: nothing more, once a job has its plan.
+
+    The answer may grow with what was read, so it is asked for until it is empty.
+    """
+    if isinstance(context, UnreadableJob) or not _is_ours(context.observed) or has_ended(context.status):
+        return Reads()
+    documents = documents_needed(context)
+    if documents or context.spec.suspend:
+        return Reads(documents=documents)
+    if _profiles(context) and not _knows_hardware(context):
+        return Reads(nodes=True)
+    if planned_already(context, _inputs_hash(context)) is not None:
+        return Reads()
+    files = tuple(file for file in _files_needed(context.spec) if context.fetched(*file) is None)
+    return Reads(files=files, documents=profile_needed(context) if _profiles(context) else ())
+
+
+def reconcile(context: Context | UnreadableJob) -> Decision:
+    """Return what this pass wants: a status, then actions, then the time of the next pass.
 
     It reads no clock and calls nothing. Nothing is wanted of a job that is being deleted or that someone else manages.
     """
-    job = observed.job
-    now = now.replace(microsecond=0)  # the API keeps whole seconds: anything finer would be a change with every pass
-    if job.meta.deleted is not None or job.spec.get("managedBy", OPERATOR) != OPERATOR:
+    if not _is_ours(context.observed):
         return Decision()
-    status = read_status(job.status)
-    try:
-        model = _read(job)
-    except DocumentError as error:
-        return Decision() if has_ended(status) else _invalid(observed, status, str(error), now)
-    context = Context(observed=observed, job=model, status=status, settings=settings, now=now)
-    if has_ended(status):
+    if isinstance(context, UnreadableJob):
+        return Decision() if has_ended(context.status) else _unreadable(context)
+    if has_ended(context.status):
         left = clean_up(context)
         return Decision(actions=left.actions, requeue_after_s=left.requeue_after_s)
-    return _decision(context, _steps(context))
+    problem = template_problem(context.spec.pod_template.spec)
+    if problem is not None:
+        end = failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_TEMPLATE, message=problem)
+        return _decision(context, [end])
+    return _decision(context, _stages(context))
 
 
-def reads_needed(observed: Observed, *, now: datetime, settings: Settings) -> Reads:
-    """Return what must be read before this job can be reconciled: nothing, for a job that has its plan."""
+def _is_ours(observed: Observed) -> bool:
     job = observed.job
-    status = read_status(job.status)
-    if job.meta.deleted is not None or has_ended(status) or job.spec.get("managedBy", OPERATOR) != OPERATOR:
-        return Reads()
-    try:
-        model = _read(job)
-    except DocumentError:
-        return Reads()
-    spec = model.spec
-    if spec.suspend:
-        return Reads()
-    context = Context(observed=observed, job=model, status=status, settings=settings, now=now)
-    nodes = _profiles(context) and not (status.hardware and status.hardware.fingerprint)
-    if not nodes and planned_already(context, _inputs_hash(context)) is not None:
-        return Reads()
+    return job.meta.deleted is None and job.spec.get("managedBy", OPERATOR) == OPERATOR
+
+
+def _files_needed(spec: Spec) -> list[tuple[str, str]]:
+    """Return the ConfigMaps of users that a plan is made from, by name and key."""
     files: list[tuple[str, str]] = []
     if spec.plan_ref is not None:
         files.append((spec.plan_ref.name, spec.plan_ref.key))
@@ -88,21 +118,15 @@ def reads_needed(observed: Observed, *, now: datetime, settings: Settings) -> Re
     models = spec.profiler.cost_model_ref
     if models is not None and models.config_map_name is not None and spec.profiler.device_type is None:
         files.append((models.config_map_name, MANIFEST_FILE))
-    return Reads(nodes=nodes, files=tuple(files))
+    return files
 
 
-def _read(job: TrainingJobObject) -> DLRMTrainingJob:
-    raw: Mapping[str, Any] = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": job.meta.name, "namespace": job.namespace},
-        "spec": job.spec,
-    }
-    return DLRMTrainingJob.from_data(raw, where=f"{KIND} {job.meta.name}")
+def _stages(context: Context) -> list[StageResult]:
+    """Return what the stages want: those up to the first that is not done, and the workers in any case.
 
-
-def _steps(context: Context) -> list[StageResult]:
-    """Return the stages' steps in order, up to the first that is not done."""
+    Two tracks: the workers that run are served whatever plan they were started under, and the plan for the present
+    inputs is prepared beside them. Only `launch`, once that plan is there, replaces them.
+    """
     first = succeeded(context) or _refused_for_good(context.observed.refusals)
     if first is not None:
         return [first]
@@ -111,21 +135,37 @@ def _steps(context: Context) -> list[StageResult]:
     late = _too_late(context)
     if late is not None:
         return [late]
+    prepared, planned = _prepare(context)
+    if planned is None:
+        current = context.current_workers
+        return prepared if current is None else [*map(_beside_workers, prepared), run(context, current)]
+    launched, job = launch(context, planned)
+    return [*prepared, launched, *([] if job is None else [run(context, job)])]
+
+
+def _prepare(context: Context) -> tuple[list[StageResult], Planned | None]:
+    """Return the stages up to the approved plan for the present inputs, and that plan once it may be launched."""
     inputs_hash = _inputs_hash(context)
     found = planned_already(context, inputs_hash)
     if found is None:
-        return _up_to_plan(context, inputs_hash)
-    step, planned = found
+        return _up_to_plan(context, inputs_hash), None
+    result, planned = found
     if _profiles(context):
-        step = replace(step, status_fields={**step.status_fields, "hardware": hardware_of(context)})
-    steps = [step, approve(context, planned)]
-    if not steps[-1].done:
-        return steps
-    launched, job = launch(context, planned)
-    steps.append(launched)
-    if job is not None:
-        steps.append(run(context, job))
-    return steps
+        result = replace(result, status_fields={**result.status_fields, "hardware": hardware_of(context)})
+    approved = approve(context, planned)
+    return [result, approved], planned if approved.done else None
+
+
+def _beside_workers(result: StageResult) -> StageResult:
+    """Return what a stage wants while workers run under another plan: what they do is what people see.
+
+    A failure to plan does not end a training that runs; the stage's own condition tells of it.
+    """
+    fields = {key: value for key, value in result.status_fields.items() if key not in _OF_THE_LAUNCHED_PLAN}
+    return replace(result, completion=None, status_fields=fields)
+
+
+_OF_THE_LAUNCHED_PLAN = {"plan", "cost"}
 
 
 def _up_to_plan(context: Context, inputs_hash: str) -> list[StageResult]:
@@ -137,6 +177,11 @@ def _up_to_plan(context: Context, inputs_hash: str) -> list[StageResult]:
 
 def _profiles(context: Context) -> bool:
     return context.spec.plan_ref is None and not takes_given_models(context.spec)
+
+
+def _knows_hardware(context: Context) -> bool:
+    recorded = context.status.hardware
+    return context.observed.nodes is not None or bool(recorded and recorded.fingerprint)
 
 
 def _inputs_hash(context: Context) -> str:
@@ -191,12 +236,17 @@ def _refused_for_good(refusals: Sequence[Refusal]) -> StageResult | None:
 
 def _decision(context: Context, steps: list[StageResult]) -> Decision:
     last, refusals = steps[-1], context.observed.refusals
-    again = last.requeue_after_s
-    if refusals and last.completion is None and last.actions:
-        said = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in refusals)
-        message = f"the API server refuses, and is asked again every {REJECTED_REQUEUE_S:.0f} s: {said}"
-        steps = [*steps[:-1], replace(last, reason=Reason.CHILD_REFUSED, message=message)]
-        again = earliest([again, REJECTED_REQUEUE_S])
+    wanted_s = [step.requeue_after_s for step in steps]
+    rejected = _still_wanted(refusals, steps) if last.completion is None else []
+    if rejected:
+        problem = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in rejected)
+        message = f"the API server rejected a write, which is tried again every {REJECTED_REQUEUE_S:.0f} s: {problem}"
+        if last.display_stage is Stage.RUNNING:
+            last = replace(last, message=f"{last.message}; {message}")
+        else:
+            last = replace(last, reason=Reason.CHILD_REFUSED, message=message)
+        steps = [*steps[:-1], last]
+        wanted_s.append(REJECTED_REQUEUE_S)
     status = new_status(context, steps)
     if status.restarts != context.status.restarts and context.status.restarts is not None:
         # What follows from another attempt is decided by the pass after this one, from the recorded number.
@@ -209,8 +259,16 @@ def _decision(context: Context, steps: list[StageResult]) -> Decision:
         status=status if changed else None,
         actions=actions,
         events=(*events, *(_news(context.status, status) if changed else ())),
-        requeue_after_s=0.1 if ended else earliest([again, _deadline_s(context, status)]),
+        requeue_after_s=0.1 if ended else earliest([*wanted_s, _deadline_s(context, status)]),
     )
+
+
+def _still_wanted(refusals: Sequence[Refusal], steps: Sequence[StageResult]) -> list[Refusal]:
+    """Return the rejected writes that a stage wants again."""
+    actions = [action for step in steps for action in step.actions]
+    manifests = [action.manifest for action in actions if isinstance(action, Create | Apply | CopyConfigMap)]
+    places = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
+    return [refusal for refusal in refusals if (refusal.kind, refusal.name) in places]
 
 
 def _news(before: Status, after: Status) -> list[Event]:
@@ -227,18 +285,23 @@ def _news(before: Status, after: Status) -> list[Event]:
     return events
 
 
-def _invalid(observed: Observed, status: Status, problem: str, now: datetime) -> Decision:
-    """Completion a job whose resource cannot be read: an older definition let it pass the API server."""
-    found = [ConditionUpdate(type=ConditionType.FAILED, holds=True, reason=Reason.INVALID_SPEC, message=problem)]
-    generation = observed.job.generation
-    after = status.model_copy(
-        update={
-            "observed_generation": generation,
-            "stage": Stage.FAILED,
-            "reason": Reason.INVALID_SPEC.value,
-            "message": problem[:4096],
-            "completion_time": now,
-            "conditions": merged(status.conditions, found, now=now, generation=generation),
-        }
-    )
-    return Decision(status=after, events=tuple(_news(status, after)))
+def _unreadable(job: UnreadableJob) -> Decision:
+    """End a job that was never worked on; leave one alone that was.
+
+    A value that cannot be read means that the definition is of another release than the operator: its children were
+    made from a resource that could be read, and go on.
+    """
+    before, generation = job.status, job.observed.job.generation
+    is_new = before.start_time is None and not job.observed.jobs
+    kind = ConditionType.FAILED if is_new else ConditionType.SPEC_UNDERSTOOD
+    found = [ConditionUpdate(type=kind, holds=is_new, reason=Reason.INVALID_SPEC, message=job.problem)]
+    fields: dict[str, object] = {
+        "observed_generation": generation,
+        "conditions": merged(before.conditions, found, now=job.now, generation=generation),
+        "reason": Reason.INVALID_SPEC.value,
+        "message": job.problem[:MESSAGE_CHARACTERS],
+    }
+    if is_new:
+        fields |= {"stage": Stage.FAILED, "completion_time": job.now}
+    after = before.model_copy(update=fields)
+    return Decision(status=after, events=tuple(_news(before, after))) if after != before else Decision()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from neuroshard_api.document import DocumentError, validated
+from neuroshard_api.document import DocumentError, validated_without_unknown
 from neuroshard_api.job_status import Stage, StageName, StageState, StageStatus, Status
 
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, holds, merged
@@ -12,21 +12,22 @@ from neuroshard_operator.context import Context
 from neuroshard_operator.stages.result import StageResult, StageUpdate
 
 MESSAGE_CHARACTERS = 4096
+SHOWN_FIELDS = 5
 _ENDED = (StageState.SUCCEEDED, StageState.FAILED, StageState.SKIPPED)
 
 
 def read_status(raw: Mapping[str, Any]) -> Status:
-    """Return the recorded status. Fields that another release wrote and this one cannot read are left out."""
+    """Return the recorded status. What another release wrote and this one cannot read is left out."""
     try:
-        return validated(Status, dict(raw), where="status")
+        return validated_without_unknown(Status, dict(raw), where="status")[0]
     except DocumentError:
         readable = {key: value for key, value in raw.items() if _is_readable(key, value)}
-        return validated(Status, readable, where="status")
+        return validated_without_unknown(Status, readable, where="status")[0]
 
 
 def _is_readable(key: str, value: object) -> bool:
     try:
-        validated(Status, {key: value}, where="status")
+        validated_without_unknown(Status, {key: value}, where="status")
     except DocumentError:
         return False
     return True
@@ -34,7 +35,8 @@ def _is_readable(key: str, value: object) -> bool:
 
 def has_ended(status: Status) -> bool:
     """Return whether the job ended before; nothing undoes that."""
-    return any(holds(status.conditions, kind) for kind in (ConditionType.SUCCEEDED, ConditionType.FAILED))
+    ended = any(holds(status.conditions, kind) for kind in (ConditionType.SUCCEEDED, ConditionType.FAILED))
+    return ended or status.completion_time is not None
 
 
 def needs_profile(raw: Mapping[str, Any]) -> bool:
@@ -57,7 +59,7 @@ def new_status(context: Context, results: Sequence[StageResult]) -> Status:
     for result in results:
         status_fields.update(result.status_fields)
     found = [update for result in results for update in result.conditions]
-    found += _resumed(context, found)
+    found += [*_resumed(context, found), *_understood(context)]
     stage, reason, message = last.display_stage, last.reason, last.message
     if end is not None:
         stage, reason, message = Stage.SUCCEEDED if end.succeeded else Stage.FAILED, end.reason, end.message
@@ -87,6 +89,19 @@ def _resumed(context: Context, found: Iterable[ConditionUpdate]) -> list[Conditi
     return [
         ConditionUpdate(type=ConditionType.SUSPENDED, holds=False, reason=Reason.RESUMED, message="the job goes on")
     ]
+
+
+def _understood(context: Context) -> list[ConditionUpdate]:
+    """Return whether the resource has fields that this release does not know; nothing where it never had any."""
+    kind = ConditionType.SPEC_UNDERSTOOD
+    if context.ignored:
+        shown = ", ".join(context.ignored[:SHOWN_FIELDS]) + (", ..." if len(context.ignored) > SHOWN_FIELDS else "")
+        message = f"the definition is newer than this operator, which passes over: {shown}; upgrade the operator"
+        return [ConditionUpdate(type=kind, holds=False, reason=Reason.NEWER_DEFINITION, message=message)]
+    if all(each.type != kind for each in context.status.conditions):
+        return []
+    message = "all fields of the resource are known to this operator"
+    return [ConditionUpdate(type=kind, holds=True, reason=Reason.SPEC_UNDERSTOOD, message=message)]
 
 
 def _stages(

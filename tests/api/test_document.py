@@ -7,7 +7,7 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.document import Document, DocumentError, field_path, parse_data
+from neuroshard_api.document import Document, DocumentError, field_path, parse_data, validated_without_unknown
 from neuroshard_api.request import Constraints
 from neuroshard_api.schemas import DOCUMENTS
 from neuroshard_api.tables import TableSet
@@ -292,3 +292,48 @@ def test_yaml_and_json_mean_the_same(tmp_path: Path) -> None:
 
     assert TableSet.from_json(json.dumps(parse_data(VALID_YAML, where="text", is_json=False))) == tables
     assert tables.tables[0].num_embeddings == 10
+
+
+def test_a_large_document_of_faults_alone_stops_at_the_first() -> None:
+    """Listing a hundred thousand faults would take gigabytes; small documents list them all."""
+    data = {"schema_version": "table-set/v1", "tables": [{}] * 100_000}
+
+    with pytest.raises(DocumentError) as caught:
+        TableSet.from_data(data)
+    assert all(problem.startswith("tables[0]") for problem in caught.value.problems)
+
+
+def test_a_mapping_of_too_many_keys_is_refused_before_it_is_checked() -> None:
+    """Each unknown key would be a fault of its own."""
+    with pytest.raises(DocumentError, match="a mapping has 10,001 keys; at most 10,000 are read"):
+        parse_data(json.dumps(dict.fromkeys(map(str, range(10_001)))), where="it", is_json=True)
+
+
+def test_aliases_that_expand_without_end_are_refused() -> None:
+    """Nine lines of YAML can mean billions of values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+
+    with pytest.raises(DocumentError, match="aliases expand to more than 5,000,000 values"):
+        parse_data("\n".join(lines), where="it", is_json=False)
+
+
+def test_unknown_keys_of_a_newer_release_are_dropped_and_named() -> None:
+    """At any depth, and the rest is read as it is."""
+    data = data_of(builders.table_set())
+    data["colour"] = "red"
+    data["tables"][1]["weight"] = {"kilograms": 3}
+    read, dropped = validated_without_unknown(TableSet, data, where="it")
+
+    assert read == builders.table_set()
+    assert sorted(dropped) == ["colour", "tables[1].weight"]
+
+
+def test_other_faults_beside_unknown_keys_are_told() -> None:
+    """Only what is unknown is passed over."""
+    data = data_of(builders.table_set())
+    data["colour"] = "red"
+    data["tables"][1]["embedding_dim"] = "wide"
+
+    with pytest.raises(DocumentError, match=r"tables\[1\].embedding_dim"):
+        validated_without_unknown(TableSet, data, where="it")

@@ -98,13 +98,13 @@ def test_an_empty_result_says_nothing_yet() -> None:
 
 def test_results_are_read_for_what_they_mean() -> None:
     """A plan, a profile, a report: only what decisions and status need is kept."""
-    plan = parsing.config_map(filled("plan", {"plan.json": builders.plan().to_json().encode()}))
+    plan = parsing.config_map_with_data(filled("plan", {"plan.json": builders.plan().to_json().encode()}))
     assert isinstance(plan.document, PlanSummary)
     assert plan.document.world_size == 4
     assert plan.content_hash == plan.document.hash
-    assert isinstance(parsing.config_map(filled("profile", profile_files())).document, ProfileSummary)
+    assert isinstance(parsing.config_map_with_data(filled("profile", profile_files())).document, ProfileSummary)
     report = {"step-report.json": builders.step_report().to_json().encode()}
-    assert isinstance(parsing.config_map(filled("worker", report)).document, ReportSummary)
+    assert isinstance(parsing.config_map_with_data(filled("worker", report)).document, ReportSummary)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_results_are_read_for_what_they_mean() -> None:
 )
 def test_a_result_that_cannot_be_used_says_why(role: str, files: dict[str, bytes], said: str) -> None:
     """Nothing that a pod publishes makes the operator raise."""
-    document = parsing.config_map(filled(role, files)).document
+    document = parsing.config_map_with_data(filled(role, files)).document
 
     assert isinstance(document, Unreadable)
     assert said in document.problem
@@ -130,5 +130,5 @@ def test_data_that_is_not_base64_is_no_plan() -> None:
     """Someone wrote it by hand."""
     broken = {**body("ConfigMap", role="plan"), "binaryData": {"plan.json.gz": "%%%"}}
 
-    assert parsing.config_map(broken).content_hash == ""
-    assert isinstance(parsing.config_map(broken).document, Unreadable)
+    assert parsing.config_map_with_data(broken).content_hash == ""
+    assert isinstance(parsing.config_map_with_data(broken).document, Unreadable)

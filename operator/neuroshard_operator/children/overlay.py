@@ -45,4 +45,4 @@ def _by_key(base: Sequence[Mapping[str, Any]], overlay: Sequence[Mapping[str, An
 
 
 def _all_have(entries: Sequence[Any], key: str) -> bool:
-    return all(isinstance(entry, Mapping) and key in entry for entry in entries)
+    return all(isinstance(entry, Mapping) and isinstance(entry.get(key), str | int) for entry in entries)

@@ -18,6 +18,7 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Apply, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads
 from neuroshard_operator.cluster.api import CONFLICT, NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.cluster.caches import Caches, JobKey
+from neuroshard_operator.cluster.documents import Documents
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.objects import Fetched, Node, Observed, Refusal, TrainingJobObject
 from neuroshard_operator.process.logs import about
@@ -46,6 +47,7 @@ class Cluster:
         self._caches = caches
         self._settings = settings
         self._clock = clock
+        self._documents = Documents(api)
         self._refusals: dict[JobKey, tuple[Refusal, ...]] = {}
         self._nodes: tuple[Node, ...] = ()
         self._nodes_at_s: float | None = None
@@ -59,18 +61,26 @@ class Cluster:
             job=job,
             jobs=self._caches.jobs(key),
             pods=self._caches.pods(key),
-            config_maps=self._caches.config_maps(key),
+            config_maps=self._documents.known(key, self._caches.config_maps(key)),
             objects=self._caches.objects(key),
             refusals=self._refusals.pop(key, ()),
         )
 
     async def fetch(self, observed: Observed, reads: Reads) -> Observed:
-        """Return the same with what no watch brings: nodes, and ConfigMaps of users. Raises ApiError."""
+        """Return the same with what no watch brings: contents of ConfigMaps, nodes, files of users. Raises ApiError."""
+        key = (observed.job.namespace, observed.job.meta.name)
+        config_maps = await self._documents.read(key, observed.config_maps, reads.documents)
         files = [await self._fetch(observed.job.namespace, name, file_key) for name, file_key in reads.files]
-        nodes = await self._list_nodes() if reads.nodes else ()
-        # Last, for the decision follows without a pause: of several jobs that look at once only one profiles.
-        others = self._caches.other_profilers((observed.job.namespace, observed.job.meta.name))
-        return replace(observed, nodes=nodes, fetched=tuple(files), other_profilers=others)
+        nodes = await self._list_nodes() if reads.nodes else observed.nodes
+        # Last, for the decision follows without a pause: of several jobs at once only one profiles.
+        others = self._caches.other_profilers(key)
+        return replace(
+            observed,
+            config_maps=config_maps,
+            nodes=nodes,
+            fetched=(*observed.fetched, *files),
+            other_profilers=others,
+        )
 
     async def apply(self, observed: Observed, decision: Decision) -> float | None:
         """Do what was decided: the status first, so that nothing is done on a context that is out of date.
@@ -107,6 +117,7 @@ class Cluster:
     def forget(self, key: JobKey) -> None:
         """Drop what is kept for a job that is gone."""
         self._refusals.pop(key, None)
+        self._documents.forget(key)
         self._caches.forget(key)
 
     # Looking

@@ -118,6 +118,8 @@ class ChildConfigMap:
     immutable: bool = False
     content_hash: str = ""
     """sha256 of the plan in it, in hexadecimal; empty for other contents."""
+    is_read: bool = False
+    """Whether the data was read; watches bring none of it."""
     document: ResultDocument = None
     """What the data says, as far as decisions and status need it; None while nothing is published."""
 
@@ -172,8 +174,8 @@ class Observed:
     config_maps: Sequence[ChildConfigMap] = ()
     """Those of the job, and the profiles of its namespace."""
     objects: Sequence[ChildObject] = ()
-    nodes: Sequence[Node] = ()
-    """Nodes of the cluster; empty where they may not be read."""
+    nodes: Sequence[Node] | None = None
+    """Nodes of the cluster; empty where they may not be read, None where this pass has not asked."""
     other_profilers: Mapping[str, str] = field(default_factory=dict)
     """Profiler Jobs of other jobs in the namespace that are at work: the job's name by profile key."""
     refusals: Sequence[Refusal] = ()

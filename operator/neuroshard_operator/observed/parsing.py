@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -90,15 +91,15 @@ def pod(body: Raw) -> ChildPod:
 
 
 def config_map(body: Raw) -> ChildConfigMap:
-    """Return a ConfigMap with the meaning of its data in place of the data."""
-    role = _label(body, names.ROLE_LABEL)
-    return ChildConfigMap(
-        meta=_meta(body),
-        role=role,
-        immutable=bool(body.get("immutable")),
-        content_hash=content_hash(body) if role == names.PLAN else "",
-        document=read_result(role, body),
-    )
+    """Return a ConfigMap without its data, which anybody may have written and which is read only on demand."""
+    return ChildConfigMap(meta=_meta(body), role=_label(body, names.ROLE_LABEL), immutable=bool(body.get("immutable")))
+
+
+def config_map_with_data(body: Raw) -> ChildConfigMap:
+    """Return a ConfigMap with the meaning of its data in place of the data. Takes up to a second for a large plan."""
+    found = config_map(body)
+    digest = content_hash(body) if found.role == names.PLAN else ""
+    return replace(found, is_read=True, content_hash=digest, document=read_result(found.role, body))
 
 
 def other(kind: str, body: Raw) -> ChildObject:

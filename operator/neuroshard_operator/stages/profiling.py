@@ -31,7 +31,7 @@ def hardware_of(context: Context) -> Hardware:
     recorded = context.status.hardware
     if recorded is not None and recorded.fingerprint:
         return recorded
-    return hardware_for(context.spec, context.observed.nodes, profiler_image=context.settings.profiler_image)
+    return hardware_for(context.spec, context.observed.nodes or (), profiler_image=context.settings.profiler_image)
 
 
 def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
@@ -57,6 +57,12 @@ def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
     if own is None:
         return _start(context, hardware, key, status_fields), None
     return _watch(context, own, result, status_fields), None
+
+
+def profile_needed(context: Context) -> tuple[str, ...]:
+    """Return the namespace's profile of the job's hardware, if there is one that was not read in this version."""
+    found = context.shared_profile(names.profile(_profile_key(context, hardware_of(context))))
+    return () if found is None or found.is_read else (found.meta.name,)
 
 
 def _profile_key(context: Context, hardware: Hardware) -> str:

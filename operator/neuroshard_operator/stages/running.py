@@ -1,28 +1,23 @@
 """Running: the workers' pods, their failures and restarts, and what they measure."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 from neuroshard_api.job_policies import FailureAction
 from neuroshard_api.job_status import (
-    CheckpointStatus,
     LastFailure,
-    Metric,
     Stage,
     StageName,
     StageState,
-    TrainerStatus,
 )
-from neuroshard_api.step_cost import error_percent
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import Context, seconds_until, worker_count
+from neuroshard_operator.context import Context, worker_count
 from neuroshard_operator.failures import Verdict, cause_of, trouble, verdict
 from neuroshard_operator.observed.objects import ChildJob
-from neuroshard_operator.observed.results import ReportSummary
 from neuroshard_operator.stages.profiling import queued
+from neuroshard_operator.stages.reports import next_report_s, reported
 from neuroshard_operator.stages.result import (
     Completion,
     StageResult,
@@ -35,7 +30,6 @@ from neuroshard_operator.stages.result import (
 
 RESTARTED = "WorkersRestarted"
 """Reason of the event about a restart."""
-METRIC_NAME_CHARACTERS = 64
 
 
 def succeeded(context: Context) -> StageResult | None:
@@ -52,7 +46,7 @@ def succeeded(context: Context) -> StageResult | None:
         reason=Reason.TRAINED,
         message=message,
         conditions=worker_conditions(Reason.TRAINED, message, holds=False),
-        status_fields={"workers": worker_count(context), **_reported(context, last=True)},
+        status_fields={"workers": worker_count(context), **reported(context, last=True)},
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED),
             StageUpdate(
@@ -86,7 +80,7 @@ def run(context: Context, current: ChildJob) -> StageResult:
 
 
 def _running(context: Context, current: ChildJob, reason: Reason, message: str, *, are_ready: bool) -> StageResult:
-    reported = _reported(context, last=False)
+    report = reported(context, last=False)
     return StageResult(
         display_stage=Stage.RUNNING,
         reason=reason,
@@ -95,12 +89,12 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
             condition(ConditionType.PODS_READY, reason, message, holds=are_ready),
             condition(ConditionType.RUNNING, reason, message, holds=True),
         ),
-        status_fields={"workers": worker_count(context), **reported},
+        status_fields={"workers": worker_count(context), **report},
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED, job_name=current.meta.name),
             StageUpdate(stage=StageName.RUNNING, state=StageState.ACTIVE, job_name=current.meta.name, message=message),
         ),
-        requeue_after_s=_next_report_s(context, reported),
+        requeue_after_s=next_report_s(context, report),
     )
 
 
@@ -110,7 +104,7 @@ def _launching(context: Context, current: ChildJob, reason: Reason, message: str
         reason=reason,
         message=message,
         conditions=worker_conditions(reason, message, holds=False),
-        status_fields={"workers": worker_count(context), **_reported(context, last=False)},
+        status_fields={"workers": worker_count(context), **reported(context, last=False)},
         stage_updates=(
             StageUpdate(
                 stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=current.meta.name, message=message
@@ -127,7 +121,7 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
     failure = cause.recorded(Stage.RUNNING, context.now)
     counted = context.status.restarts_count_towards_max or 0
     most = context.spec.failure_policy.max_restarts
-    status_fields = {"workers": worker_count(context), **_reported(context, last=True)}
+    status_fields = {"workers": worker_count(context), **reported(context, last=True)}
     if decided.action is FailureAction.FAIL_JOB:
         step = failed(
             display_stage=Stage.RUNNING,
@@ -177,78 +171,3 @@ def _restart(
         ),
         requeue_after_s=0.1,
     )
-
-
-def _report(context: Context) -> ReportSummary | None:
-    config_map = context.config_map(names.report(context.name))
-    document = config_map.document if config_map else None
-    return document if isinstance(document, ReportSummary) else None
-
-
-def _reported(context: Context, *, last: bool) -> dict[str, object]:
-    """Return what the workers reported since the status was written, or nothing if that is too recent.
-
-    `last`: the workers have ended, and what they said last is written in any case.
-    """
-    report = _report(context)
-    if report is None or (not last and _wait_s(context) > 0):
-        return {}
-    return {**_cost(context, report), **_progress(context, report)}
-
-
-def _cost(context: Context, report: ReportSummary) -> dict[str, object]:
-    cost, plan = context.status.cost, context.status.plan
-    if report.measured is None or cost is None or cost.predicted is None or plan is None:
-        return {}
-    if plan.hash != f"sha256:{report.plan_hash}":
-        return {}  # of workers that ran under an earlier plan
-    before = cost.measured
-    if before is not None and before.model_copy(update={"last_updated_time": None}) == report.measured:
-        return {}
-    error = error_percent(cost.predicted, report.measured)
-    said = report.measured.model_copy(update={"last_updated_time": context.now})
-    return {"cost": cost.model_copy(update={"measured": said, "error_percent": error})}
-
-
-def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
-    progress = report.progress
-    if progress is None:
-        return {}
-    metrics = tuple(
-        Metric(name=name[:METRIC_NAME_CHARACTERS], value=f"{value:.6g}") for name, value in progress.metrics.items()
-    )
-    remaining = progress.remaining_seconds
-    said = TrainerStatus(
-        progress_percentage=min(100 * progress.step // progress.num_steps, 100) if progress.num_steps else None,
-        estimated_remaining_seconds=None if remaining is None else round(remaining),
-        metrics=metrics[:256],
-    )
-    status_fields: dict[str, object] = {}
-    before = context.status.trainer_status
-    if before is None or before.model_copy(update={"last_updated_time": None}) != said:
-        status_fields["trainer_status"] = said.model_copy(update={"last_updated_time": context.now})
-    kept = context.status.checkpoint
-    if progress.checkpoint_step is not None and (kept is None or kept.step != progress.checkpoint_step):
-        status_fields["checkpoint"] = CheckpointStatus(
-            path=progress.checkpoint_path, step=progress.checkpoint_step, time=context.now
-        )
-    return status_fields
-
-
-def _wait_s(context: Context) -> float:
-    """Return the seconds until measured numbers may be written again."""
-    measured = context.status.cost.measured if context.status.cost else None
-    trainer = context.status.trainer_status
-    times = [each.last_updated_time for each in (measured, trainer) if each and each.last_updated_time]
-    if not times:
-        return 0.0
-    due = max(times) + timedelta(seconds=context.settings.measured_seconds)
-    return (due - context.now).total_seconds()
-
-
-def _next_report_s(context: Context, reported: dict[str, object]) -> float | None:
-    """Return when to look again for numbers that came too early for this pass; None: a new report wakes us."""
-    if reported or _report(context) is None:
-        return None
-    wait_s = _wait_s(context)
-    return seconds_until(context.now + timedelta(seconds=wait_s), context.now) if wait_s > 0 else None

@@ -102,7 +102,8 @@ def test_a_plan_that_is_lost_with_its_source_is_made_again_under_running_workers
     story = Story().running()
     plan, _ = story.lose(names.PLAN), story.lose(names.PLANNER)
     story.later(31)
-    assert story.seen == ("Planning", "PlannerRunning")
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.condition("Planned")["reason"] == "PlannerRunning"
     story.do(names.PLANNER)
 
     [again] = story.world.of_kind("ConfigMap", names.PLAN)

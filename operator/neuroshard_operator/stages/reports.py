@@ -1,0 +1,93 @@
+"""What the workers report of their progress and step times, at most every `measured_seconds`. Pure functions."""
+
+from datetime import timedelta
+
+from neuroshard_api.job_status import CheckpointStatus, Metric, TrainerStatus
+from neuroshard_api.step_cost import error_percent
+
+from neuroshard_operator import names
+from neuroshard_operator.context import Context, seconds_until
+from neuroshard_operator.observed.results import ReportSummary
+
+METRIC_NAME_CHARACTERS = 64
+
+
+def _latest(context: Context) -> ReportSummary | None:
+    config_map = context.config_map(names.report(context.name))
+    document = config_map.document if config_map else None
+    return document if isinstance(document, ReportSummary) else None
+
+
+def reported(context: Context, *, last: bool) -> dict[str, object]:
+    """Return what the workers reported since the status was written, or nothing if that is too recent.
+
+    `last`: the workers have ended, and what they said last is written in any case.
+    """
+    report = _latest(context)
+    if report is None or (not last and _wait_s(context) > 0):
+        return {}
+    return {**_cost(context, report), **_progress(context, report)}
+
+
+def _cost(context: Context, report: ReportSummary) -> dict[str, object]:
+    cost, plan = context.status.cost, context.status.plan
+    if report.measured is None or cost is None or cost.predicted is None or plan is None:
+        return {}
+    if plan.hash != f"sha256:{report.plan_hash}":
+        return {}  # of workers that ran under an earlier plan
+    before = cost.measured
+    if before is not None and before.model_copy(update={"last_updated_time": None}) == report.measured:
+        return {}
+    error = error_percent(cost.predicted, report.measured)
+    said = report.measured.model_copy(update={"last_updated_time": context.now})
+    return {"cost": cost.model_copy(update={"measured": said, "error_percent": error})}
+
+
+def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
+    progress = report.progress
+    if progress is None:
+        return {}
+    metrics = tuple(
+        Metric(name=name[:METRIC_NAME_CHARACTERS], value=f"{value:.6g}") for name, value in progress.metrics.items()
+    )
+    remaining = progress.remaining_seconds
+    said = TrainerStatus(
+        progress_percentage=min(100 * progress.step // progress.num_steps, 100) if progress.num_steps else None,
+        estimated_remaining_seconds=None if remaining is None else round(remaining),
+        metrics=metrics[:256],
+    )
+    status_fields: dict[str, object] = {}
+    before = context.status.trainer_status
+    if before is None or before.model_copy(update={"last_updated_time": None}) != said:
+        status_fields["trainer_status"] = said.model_copy(update={"last_updated_time": context.now})
+    kept = context.status.checkpoint
+    if progress.checkpoint_step is not None and (kept is None or kept.step != progress.checkpoint_step):
+        status_fields["checkpoint"] = CheckpointStatus(
+            path=progress.checkpoint_path, step=progress.checkpoint_step, time=context.now
+        )
+    return status_fields
+
+
+def report_is_due(context: Context) -> bool:
+    """Return whether a report that came now would be written into the status."""
+    workers = context.job_named(names.worker_job(context.name, context.attempt))
+    return _wait_s(context) <= 0 or (workers is not None and workers.outcome is not None)
+
+
+def _wait_s(context: Context) -> float:
+    """Return the seconds until measured numbers may be written again."""
+    measured = context.status.cost.measured if context.status.cost else None
+    trainer = context.status.trainer_status
+    times = [each.last_updated_time for each in (measured, trainer) if each and each.last_updated_time]
+    if not times:
+        return 0.0
+    due = max(times) + timedelta(seconds=context.settings.measured_seconds)
+    return (due - context.now).total_seconds()
+
+
+def next_report_s(context: Context, reported: dict[str, object]) -> float | None:
+    """Return when to look again for numbers that came too early for this pass; None: a new report wakes us."""
+    if reported or _latest(context) is None:
+        return None
+    wait_s = _wait_s(context)
+    return seconds_until(context.now + timedelta(seconds=wait_s), context.now) if wait_s > 0 else None

@@ -1,0 +1,93 @@
+"""Jobs under a definition of a newer release: its fields and defaults reach an operator that does not know them."""
+
+from typing import Any
+
+import pytest
+from neuroshard_operator import names
+from operator_process import JOB, Story
+
+NEWER: tuple[dict[str, Any], ...] = (
+    {"newPart": {"enabled": True}},
+    {"trainer": {"numNodes": 2, "newDefaultedField": 3}},
+    {"model": {"newField": "x"}},
+)
+
+
+def upgrade_definition(story: Story, extra: dict[str, Any]) -> None:
+    """Let the API server fill in fields that the operator does not know, as a newer definition's defaults."""
+    spec = story.world.training_job(JOB)["spec"]
+    for part, fields in extra.items():
+        spec[part] = {**spec[part], **fields} if part in spec and isinstance(fields, dict) else fields
+    story.world.touch(story.world.training_job(JOB))
+
+
+@pytest.mark.parametrize("extra", NEWER, ids=["a part", "a default", "a field of a part"])
+def test_a_newer_definition_leaves_a_running_job_running(extra: dict[str, Any]) -> None:
+    """The operator passes over fields that it does not know, says so in a condition, and keeps the pods."""
+    story = Story().running()
+    upgrade_definition(story, extra)
+    story.settle()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.jobs(names.WORKER) == ["job-worker-0"]
+    assert story.condition("SpecUnderstood")["reason"] == "NewerDefinition"
+
+
+@pytest.mark.parametrize("extra", NEWER, ids=["a part", "a default", "a field of a part"])
+def test_a_new_job_under_a_newer_definition_runs(extra: dict[str, Any]) -> None:
+    """It is planned and trained as if it did not have the unknown fields, which the condition names."""
+    story = Story()
+    upgrade_definition(story, extra)
+    story.settle()
+    story.do(names.PROFILER).do(names.PLANNER)
+    story.start_workers()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert next(iter(extra)) in story.condition("SpecUnderstood")["message"]
+
+
+def test_the_condition_is_true_once_the_operator_knows_all_fields() -> None:
+    """An upgraded operator, or a definition that was rolled back, clears it."""
+    story = Story().running()
+    upgrade_definition(story, NEWER[0])
+    story.settle()
+    del story.world.training_job(JOB)["spec"]["newPart"]
+    story.world.touch(story.world.training_job(JOB))
+    story.settle()
+
+    assert story.condition("SpecUnderstood")["status"] == "True"
+
+
+def test_a_value_that_cannot_be_read_never_ends_a_job_that_was_started() -> None:
+    """A newer definition may allow values that this operator rejects; the workers go on untouched."""
+    story = Story().running()
+    story.world.training_job(JOB)["spec"]["launchPolicy"] = "Eventually"
+    story.world.touch(story.world.training_job(JOB))
+    story.settle()
+
+    assert story.status["stage"] == "Running"
+    assert story.jobs(names.WORKER) == ["job-worker-0"]
+    assert story.condition("SpecUnderstood")["reason"] == "InvalidSpec"
+
+
+def test_a_value_that_cannot_be_read_fails_a_job_that_is_new() -> None:
+    """Nothing was started, so nothing is lost."""
+    story = Story(launchPolicy="Eventually")
+
+    assert story.seen == ("Failed", "InvalidSpec")
+
+
+def test_an_ended_job_stays_ended_whatever_its_conditions_look_like() -> None:
+    """The completion time alone says that it ended; conditions of another release may be unreadable."""
+    story = Story(runPolicy={"cleanPodPolicy": "All"}).running()
+    for pod in story.pods(names.WORKER):
+        story.world.end_pod(pod, 0)
+    story.settle()
+    assert story.seen == ("Succeeded", "TrainingCompleted")
+    story.status["conditions"] = [{"type": "Succeeded", "status": "Certainly"}]
+    story.world.touch(story.world.training_job(JOB))
+    made = len(story.world.created)
+    story.settle()
+
+    assert len(story.world.created) == made
+    assert story.status["stage"] == "Succeeded"
