@@ -8,6 +8,7 @@ from typing import Any
 from neuroshard_operator import names
 from neuroshard_operator.cluster.caches import Caches, JobKey
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
+from neuroshard_operator.cluster.resync import Resync, Resynced
 from neuroshard_operator.context import earliest
 from neuroshard_operator.controller import gathered
 from neuroshard_operator.reconcile import reconcile
@@ -29,10 +30,15 @@ class OperatorProcess:
         self._settings = settings
         caches = Caches(world.watches.indices(), clock=self._seconds)
         self._cluster = Cluster(world, caches, settings, clock=self._seconds)
+        self._lists = Resync(world, caches, ())
         self.requeue_after_s: float | None = None
 
     def _seconds(self) -> float:
         return (self._world.now - START).total_seconds()
+
+    async def resync(self) -> Resynced:
+        """List everything, as the controller does every some minutes."""
+        return await self._lists.run()
 
     async def look(self, key: JobKey) -> bool:
         """Look once at a job; return whether nothing more is to be done now."""

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 from neuroshard_api.training_job import KIND
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import Json
-from neuroshard_operator.cluster.caches import Indices, JobKey
+from neuroshard_operator.cluster.caches import Indices, JobKey, Profiler
+from neuroshard_operator.cluster.watches import profiler_at_work
 from neuroshard_operator.observed import parsing
 
 Place = tuple[str, str]
@@ -24,6 +25,11 @@ class Watches:
         self._namespace = namespace
         self._seen: dict[Place, Json] = {}
         self._trimmed: dict[tuple[str, str], Any] = {}
+        self._lost: set[Place] = set()
+
+    def lose_deletions(self) -> None:
+        """Let all watches list again after the history that they need is gone: they never hear of what was deleted."""
+        self._lost |= {place for place in self._seen if place not in self._objects}
 
     def catch_up(self, kinds: Collection[str] | None = None) -> None:
         """Let the watches of these kinds bring everything; None: of all kinds."""
@@ -31,7 +37,8 @@ class Watches:
             if kinds is not None and place[0] not in kinds:
                 continue
             if place not in self._objects:
-                self._seen.pop(place, None)
+                if place not in self._lost:
+                    self._seen.pop(place, None)
             elif _version_of(self._seen.get(place)) != _version_of(self._objects[place]):
                 self._seen[place] = copy.deepcopy(self._objects[place])
 
@@ -42,10 +49,10 @@ class Watches:
             jobs=Index(lambda: self._index("Job", parsing.job)),
             pods=Index(lambda: self._index("Pod", parsing.pod)),
             config_maps=Index(lambda: self._index("ConfigMap", parsing.config_map)),
-            objects=tuple(
-                Index(lambda kind=kind: self._index(kind, lambda body: parsing.other(kind, body)))  # type: ignore[misc]
+            objects={
+                kind: Index(lambda kind=kind: self._index(kind, lambda body: parsing.other(kind, body)))  # type: ignore[misc]
                 for kind in ("Service", "ServiceAccount", "Role", "RoleBinding")
-            ),
+            },
             profilers=Index(self._profilers),
         )
 
@@ -62,13 +69,12 @@ class Watches:
             found.setdefault((self._namespace, owner), []).append(self._trimmed[version])
         return found
 
-    def _profilers(self) -> dict[JobKey, list[str]]:
-        found: dict[JobKey, list[str]] = {}
+    def _profilers(self) -> dict[JobKey, list[Profiler]]:
+        found: dict[JobKey, list[Profiler]] = {}
         for (_, owner), jobs in self._index("Job", parsing.job).items():
             for job in jobs:
-                key = job.meta.labels.get(names.PROFILE_KEY_LABEL)
-                if job.role == names.PROFILER and key and job.outcome is None and job.meta.deleted is None:
-                    found.setdefault((self._namespace, key), []).append(owner)
+                for key, profiler in profiler_at_work(job, self._namespace, owner).items():
+                    found.setdefault(key, []).append(profiler)
         return found
 
 

@@ -26,6 +26,18 @@ NAMESPACE = "training"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+KINDS_BY_PLURAL = {
+    "dlrmtrainingjobs": KIND,
+    "jobs": "Job",
+    "pods": "Pod",
+    "configmaps": "ConfigMap",
+    "services": "Service",
+    "serviceaccounts": "ServiceAccount",
+    "roles": "Role",
+    "rolebindings": "RoleBinding",
+}
+
+
 class CrashError(BaseException):
     """The operator's process was killed here."""
 
@@ -125,9 +137,15 @@ class World:
         self._written()
         return copy.deepcopy(found)
 
-    async def list_metadata(self, path: str) -> list[Json]:
+    async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
         """See Api."""
-        return self.nodes if path.endswith("nodes") else []
+        if path in self.refuse:
+            raise self.refuse[path]
+        if path.endswith("nodes"):
+            return self.nodes
+        kind = KINDS_BY_PLURAL[path.rsplit("/", 1)[-1]]
+        found = [each for each in self.of_kind(kind) if not selector or _is_managed(each)]
+        return [{"metadata": copy.deepcopy(each["metadata"])} for each in found]
 
     def _written(self) -> None:
         self.writes += 1
@@ -388,3 +406,7 @@ def _mounts(pod_spec: Mapping[str, Any]) -> list[Place]:
 
 def _lives(pod: Mapping[str, Any]) -> bool:
     return pod["status"].get("phase") not in {"Succeeded", "Failed"}
+
+
+def _is_managed(body: Mapping[str, Any]) -> bool:
+    return (body["metadata"].get("labels") or {}).get(names.MANAGED_BY_LABEL) == names.MANAGED_BY

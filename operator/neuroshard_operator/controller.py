@@ -3,16 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from neuroshard_api.training_job import API_VERSION, PLURAL
-
 from neuroshard_operator.cluster.api import Api, ApiError
 from neuroshard_operator.cluster.caches import Caches, JobKey
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
+from neuroshard_operator.cluster.resync import Resync, reachable
 from neuroshard_operator.context import Context, UnreadableJob, earliest
 from neuroshard_operator.observed.objects import Observed
 from neuroshard_operator.process.logs import about
@@ -43,6 +42,10 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+class NamespacesChangedError(Exception):
+    """A watched namespace was deleted or has come back; the watches must be started again without or with it."""
+
+
 async def gathered(
     cluster: Cluster, observed: Observed, *, now: datetime, settings: Settings
 ) -> Context | UnreadableJob:
@@ -68,8 +71,9 @@ class Controller:
         settings: Settings,
         metrics: Metrics,
         now: Callable[[], datetime] = utc_now,
+        namespaces: Sequence[str] | None = None,
     ) -> None:
-        """Work on the jobs of `caches` through `api`."""
+        """Work on the jobs of `caches` through `api`; `namespaces` are those of the settings that can be watched."""
         self.queue: KeyedQueue[JobKey] = KeyedQueue(rest_s=REST_S)
         self._api = api
         self._caches = caches
@@ -78,6 +82,9 @@ class Controller:
         self._metrics = metrics
         self._now = now
         self._resynced_s = time.monotonic()
+        self._namespaces = settings.namespaces if namespaces is None else namespaces
+        self._lists = Resync(api, caches, self._namespaces)
+        self._stalled: tuple[str, ...] = ()
         self._stages: dict[JobKey, str] = {}
         self._is_filled = False
         self.is_ready = False
@@ -91,16 +98,18 @@ class Controller:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the last resync is recent: a watch or a worker that hangs shows here."""
-        return self.resync_age_s < MISSED_RESYNCS * self._settings.resync_seconds
+        """Whether the last resync is recent and found no watch that has stopped."""
+        return not self._stalled and self.resync_age_s < MISSED_RESYNCS * self._settings.resync_seconds
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled. Raises NamespacesChangedError."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._resync_forever())
                 for _ in range(self._settings.workers):
                     tasks.create_task(self._work_forever())
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from group  # the task that broke; the others were cancelled
         finally:
             self.queue.close()
 
@@ -122,17 +131,29 @@ class Controller:
                 await self._resync()
             except ApiError as error:
                 logger.warning("jobs could not be listed: %s", error)
+            except NamespacesChangedError:
+                raise
             except Exception:
                 logger.exception("jobs could not be listed")
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _resync(self) -> None:
-        """Wake every job. The list is asked of the API server, so that a watch which lost one shows."""
-        paths = [f"/namespaces/{namespace}" for namespace in self._settings.namespaces] or [""]
-        known = set(self._caches.known())
-        for path in paths:
-            for item in await self._api.list_metadata(f"/apis/{API_VERSION}{path}/{PLURAL}"):
-                known.add((item["metadata"]["namespace"], item["metadata"]["name"]))
+        """Compare what the watches show with the API server, and wake every job.
+
+        Raises:
+            NamespacesChangedError: another set of namespaces can be watched than the one that is.
+        """
+        done = await self._lists.run()
+        if self._settings.namespaces:
+            now_reachable = await reachable(self._api, self._settings.namespaces)
+            if set(now_reachable) != set(self._namespaces):
+                raise NamespacesChangedError(", ".join(now_reachable) or "none")
+        self._stalled = done.stalled
+        if done.stalled:
+            logger.error("the watches of these kinds have stopped: %s", ", ".join(done.stalled))
+        known = {*self._caches.known(), *done.jobs}
+        for key in self._stages.keys() - known:
+            self.queue.wake(key)
         # Before the first event some index may be empty still, and a pass would miss children that are there.
         pause_s = RESYNC_SPREAD * self._settings.resync_seconds / max(1, len(known))
         for number, key in enumerate(known if self._is_filled else ()):

@@ -15,10 +15,11 @@ from kubernetes.aio.client.configuration import Configuration
 from neuroshard_api.document import DocumentError
 from neuroshard_api.exit_codes import ExitCode
 
-from neuroshard_operator.cluster.api import KubernetesApi
+from neuroshard_operator.cluster.api import ApiError, KubernetesApi
 from neuroshard_operator.cluster.caches import Caches
+from neuroshard_operator.cluster.resync import reachable
 from neuroshard_operator.cluster.watches import indices_of, register, watch_settings
-from neuroshard_operator.controller import Controller
+from neuroshard_operator.controller import Controller, NamespacesChangedError
 from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.lease import Lease, LeaseLostError, while_leading
 from neuroshard_operator.process.logs import configure_logs
@@ -27,6 +28,9 @@ from neuroshard_operator.settings import Settings, settings_from
 
 LEASE_CALL_TIMEOUT_S = 4.0
 """A renewal that gets no answer is tried twice within the time that a Lease must be renewed in."""
+NAMESPACES_AGAIN_S = 10.0
+"""Until namespaces are tried again of which none could be listed."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -88,6 +92,7 @@ class Operator:
         settings, lease = self._settings, self._lease
         registry = kopf.OperatorRegistry()
         api = self._api(timeout_s=settings.call_timeout_seconds, may_write=lambda: lease is None or lease.is_held)
+        namespaces = await self._reachable(api)
         started: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
 
         @kopf.on.login(registry=registry)
@@ -97,7 +102,10 @@ class Operator:
         @kopf.on.startup(registry=registry)
         async def start(**context: Any) -> None:  # noqa: ANN401 - Kopf's
             caches = Caches(indices_of(context))
-            started.set_result(Controller(api=api, caches=caches, settings=settings, metrics=self._metrics))
+            controller = Controller(
+                api=api, caches=caches, settings=settings, metrics=self._metrics, namespaces=namespaces
+            )
+            started.set_result(controller)
 
         register(
             registry,
@@ -111,9 +119,22 @@ class Operator:
             settings=watching,
             standalone=True,
             clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
+            namespaces=namespaces,
         )
         await self._until_first_ends(watch, started)
+
+    async def _reachable(self, api: KubernetesApi) -> tuple[str, ...]:
+        """Return the namespaces of the settings that can be watched, once there is one; empty: all are."""
+        while self._settings.namespaces:
+            try:
+                found = await reachable(api, self._settings.namespaces)
+            except ApiError as error:
+                logger.warning("namespaces could not be listed: %s", error)
+                found = ()
+            if found:
+                return found
+            await asyncio.sleep(NAMESPACES_AGAIN_S)
+        return ()
 
     async def _until_first_ends(self, watch: Coroutine[Any, Any, None], started: "asyncio.Future[Controller]") -> None:
         """Run the watches and the controller until Kopf is told to stop, or one of them breaks."""
@@ -163,6 +184,9 @@ def main() -> int:
         asyncio.run(_run(settings))
     except LeaseLostError as error:
         logger.error("%s; starting again as a follower", error)  # noqa: TRY400 - expected, and said in full
+        return ExitCode.CLUSTER
+    except NamespacesChangedError as error:
+        logger.error("the namespaces that can be watched are now: %s; starting again", error)  # noqa: TRY400 - the same
         return ExitCode.CLUSTER
     except config.ConfigException as error:
         logger.error("no cluster: %s; run in a pod, or name a kubeconfig in KUBECONFIG", error)  # noqa: TRY400 - the same

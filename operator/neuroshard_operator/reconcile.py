@@ -72,6 +72,8 @@ def reads_needed(context: Context | UnreadableJob) -> Reads:
     """
     if isinstance(context, UnreadableJob) or not _is_ours(context.observed) or has_ended(context.status):
         return Reads()
+    if template_problem(context.spec.pod_template.spec) is not None:
+        return Reads()
     documents = documents_needed(context)
     if documents or context.spec.suspend:
         return Reads(documents=documents)

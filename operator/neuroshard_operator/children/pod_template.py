@@ -1,10 +1,10 @@
 """Whether `spec.podTemplate.spec` has the types that the operator itself reads; the API server checks the rest."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from neuroshard_api.document import field_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class _Open(BaseModel):
@@ -24,7 +24,6 @@ class _PodSpec(_Open):
     imagePullSecrets: list[_Named] | None = None  # noqa: N815
     runtimeClassName: str | None = None  # noqa: N815
     schedulerName: str | None = None  # noqa: N815
-    terminationGracePeriodSeconds: Annotated[int, Field(ge=0)] | None = None  # noqa: N815
 
 
 def template_problem(spec: Mapping[str, Any]) -> str | None:

@@ -69,8 +69,8 @@ class Api(Protocol):
     async def replace_status(self, body: Mapping[str, Any]) -> Json:
         """Replace the status of a job whose resourceVersion the body names. Raises ApiError."""
 
-    async def list_metadata(self, path: str) -> list[Json]:
-        """Return the metadata of all objects under a path. Raises ApiError."""
+    async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
+        """Return the metadata of all objects under a path that have the labels of a selector. Raises ApiError."""
 
 
 class KubernetesApi:
@@ -135,17 +135,18 @@ class KubernetesApi:
         path = f"{_path_of(body)}/{body['metadata']['name']}"
         return await self._call("PUT", path, body=body, query=[("fieldManager", names.FIELD_MANAGER)])
 
-    async def list_metadata(self, path: str) -> list[Json]:
+    async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
         """See Api."""
         found: list[Json] = []
-        query = [("limit", "500")]
+        first = [("limit", "500"), *([("labelSelector", selector)] if selector else [])]
+        query = first
         while True:
             page = await self._call("GET", path, query=query, accept=ONLY_METADATA)
             found += page["items"] or []  # metadata alone: an empty list comes as null
             following = page["metadata"].get("continue")
             if not following:
                 return found
-            query = [("limit", "500"), ("continue", following)]
+            query = [*first, ("continue", following)]
 
     async def _call(
         self,

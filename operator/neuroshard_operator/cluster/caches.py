@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from neuroshard_api.training_job import KIND
+
 from neuroshard_operator.observed.objects import (
     ChildConfigMap,
     ChildJob,
@@ -18,8 +20,21 @@ JobKey = tuple[str, str]
 """Namespace and name of a job."""
 Child = ChildJob | ChildConfigMap | ChildObject
 Found = TypeVar("Found", ChildJob, ChildConfigMap, ChildObject)
+Watched = TrainingJobObject | ChildJob | ChildPod | ChildConfigMap | ChildObject
+Seen = TypeVar("Seen", TrainingJobObject, ChildJob, ChildPod, ChildConfigMap, ChildObject)
+WATCHED = (KIND, "Job", "Pod", "ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding")
+"""The kinds that the watches bring."""
 EXPECTED_WITHIN_S = 10.0
 """How long a write of ours is shown before the watch brings it; a watch is late by less."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profiler:
+    """A profiler Job at work."""
+
+    owner: str
+    """Name of the job that it profiles for."""
+    uid: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +46,20 @@ class Indices:
     pods: Mapping[JobKey, Collection[ChildPod]]
     config_maps: Mapping[JobKey, Collection[ChildConfigMap]]
     """Profiles that a namespace shares are under an empty job name."""
-    objects: tuple[Mapping[JobKey, Collection[ChildObject]], ...]
-    profilers: Mapping[tuple[str, str], Collection[str]]
-    """Names of jobs whose profiler is at work, by namespace and short profile key."""
+    objects: Mapping[str, Mapping[JobKey, Collection[ChildObject]]]
+    """Indices of the other children, by kind."""
+    profilers: Mapping[tuple[str, str], Collection[Profiler]]
+    """Profilers at work, by namespace and short profile key."""
+
+    def of_kind(self, kind: str) -> Mapping[Any, Collection[Watched]]:
+        """Return the index of a kind."""
+        own: Mapping[str, Mapping[Any, Collection[Watched]]] = {
+            KIND: self.training_jobs,
+            "Job": self.jobs,
+            "Pod": self.pods,
+            "ConfigMap": self.config_maps,
+        }
+        return own[kind] if kind in own else self.objects[kind]
 
 
 class Caches:
@@ -46,14 +72,32 @@ class Caches:
         self._written: dict[JobKey, dict[tuple[str, str], tuple[float, Child]]] = {}
         self._status: dict[JobKey, tuple[str, TrainingJobObject]] = {}
         self._claims: dict[tuple[str, str], tuple[float, str]] = {}
+        self._gone: frozenset[str] = frozenset()
+
+    def versions(self, kind: str) -> dict[str, str]:
+        """Return the resourceVersion by uid of all objects of a kind that the watches show."""
+        shown = [each for found in self._indices.of_kind(kind).values() for each in found]
+        return {each.meta.uid: each.meta.resource_version for each in shown}
+
+    def drop(self, uids: Collection[str]) -> None:
+        """Show objects no longer: they are gone, and the watch lost their deletion.
+
+        Kopf empties its indices by DELETED events alone. After a watch was away for longer than the API server's
+        history, it lists what is there and never hears of what went meanwhile.
+        """
+        shown = {uid for kind in WATCHED for uid in self.versions(kind)}
+        self._gone = frozenset((self._gone | set(uids)) & shown)
+
+    def _there(self, found: Iterable[Seen]) -> list[Seen]:
+        return [each for each in found if each.meta.uid not in self._gone]
 
     def known(self) -> list[JobKey]:
         """Return all jobs that the watch knows."""
-        return list(self._indices.training_jobs)
+        return [key for key, found in self._indices.training_jobs.items() if self._there(found)]
 
     def training_job(self, key: JobKey) -> TrainingJobObject | None:
         """Return a job, with the status that was written last."""
-        seen = _only(self._indices.training_jobs.get(key, ()))
+        seen = next(iter(self._there(self._indices.training_jobs.get(key, ()))), None)
         before, written = self._status.get(key, ("", None))
         if written is None:
             return seen
@@ -64,21 +108,22 @@ class Caches:
 
     def jobs(self, key: JobKey) -> list[ChildJob]:
         """Return the Jobs of a job."""
-        return self._with_written(key, self._indices.jobs.get(key, ()), ChildJob)
+        return self._with_written(key, self._there(self._indices.jobs.get(key, ())), ChildJob)
 
     def pods(self, key: JobKey) -> list[ChildPod]:
         """Return the pods of a job."""
-        return list(self._indices.pods.get(key, ()))
+        return self._there(self._indices.pods.get(key, ()))
 
     def config_maps(self, key: JobKey) -> list[ChildConfigMap]:
         """Return the ConfigMaps of a job and the profiles of its namespace."""
         shared = self._indices.config_maps.get((key[0], ""), ())
-        return self._with_written(key, [*self._indices.config_maps.get(key, ()), *shared], ChildConfigMap)
+        seen = self._there([*self._indices.config_maps.get(key, ()), *shared])
+        return self._with_written(key, seen, ChildConfigMap)
 
     def objects(self, key: JobKey) -> list[ChildObject]:
         """Return the other children of a job."""
-        seen = [child for index in self._indices.objects for child in index.get(key, ())]
-        return self._with_written(key, seen, ChildObject)
+        seen = [child for index in self._indices.objects.values() for child in index.get(key, ())]
+        return self._with_written(key, self._there(seen), ChildObject)
 
     def other_profilers(self, key: JobKey) -> dict[str, str]:
         """Return the profiler Jobs at work for other jobs of the namespace: the job's name by profile key."""
@@ -90,7 +135,7 @@ class Caches:
             if namespace == key[0] and owner != key[1]
         }
         for (namespace, profile_key), owners in self._indices.profilers.items():
-            others = sorted(owner for owner in owners if owner != key[1])
+            others = sorted(each.owner for each in owners if each.owner != key[1] and each.uid not in self._gone)
             if namespace == key[0] and others:
                 found[profile_key] = others[0]
         return found
@@ -137,7 +182,3 @@ class Caches:
             else:
                 found[name] = child
         return list(found.values())
-
-
-def _only(found: Collection[TrainingJobObject]) -> TrainingJobObject | None:
-    return next(iter(found), None)

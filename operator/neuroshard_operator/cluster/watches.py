@@ -8,8 +8,9 @@ import kopf
 from neuroshard_api.training_job import GROUP, PLURAL, VERSION
 
 from neuroshard_operator import names
-from neuroshard_operator.cluster.caches import Indices, JobKey
+from neuroshard_operator.cluster.caches import Indices, JobKey, Profiler
 from neuroshard_operator.observed import parsing
+from neuroshard_operator.observed.objects import ChildJob
 
 Resource = tuple[str, str, str]
 Trim = Callable[[Mapping[str, Any]], Mapping[Any, Any]]
@@ -81,13 +82,17 @@ def _other(kind: str) -> Trim:
     return lambda body: {_owner(body): parsing.other(kind, body)}
 
 
-def _profiler_at_work(body: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    job = parsing.job(body)
+def _profiler_at_work(body: Mapping[str, Any]) -> dict[tuple[str, str], Profiler]:
+    return profiler_at_work(parsing.job(body), *_owner(body))
+
+
+def profiler_at_work(job: ChildJob, namespace: str, owner: str) -> dict[tuple[str, str], Profiler]:
+    """Return the claim of a profiler Job on its profile; one that is suspended, as by Kueue, holds nobody up."""
     profile_key = job.meta.labels.get(names.PROFILE_KEY_LABEL)
-    if job.role != names.PROFILER or not profile_key or job.outcome is not None or job.meta.deleted is not None:
+    is_at_work = job.outcome is None and job.meta.deleted is None and not job.suspended
+    if job.role != names.PROFILER or not profile_key or not is_at_work:
         return {}
-    namespace, owner = _owner(body)
-    return {(namespace, profile_key): owner}
+    return {(namespace, profile_key): Profiler(owner=owner, uid=job.meta.uid)}
 
 
 def indices_of(by_id: Mapping[str, Any]) -> Indices:
@@ -97,7 +102,7 @@ def indices_of(by_id: Mapping[str, Any]) -> Indices:
         jobs=by_id["jobs"],
         pods=by_id["pods"],
         config_maps=by_id["config_maps"],
-        objects=tuple(by_id[resource[2]] for resource in OTHER_KINDS),
+        objects={kind: by_id[resource[2]] for resource, kind in OTHER_KINDS.items()},
         profilers=by_id["profilers"],
     )
 

@@ -1,0 +1,119 @@
+"""The periodic list of everything that is watched: finds what watches lost, and watches that stopped. Decides nothing.
+
+A watch can lose deletions, and it can stop without an error. Neither shows in what it brings. So metadata of all
+watched kinds is listed now and then. What the watches show and the API server no longer has is dropped. A watch that in
+a whole interval has not brought what the list before had is stalled, and the operator is not alive.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from neuroshard_api.training_job import API_VERSION, KIND, PLURAL
+
+from neuroshard_operator import names
+from neuroshard_operator.cluster.api import NOT_FOUND, PATHS, Api, ApiError
+from neuroshard_operator.cluster.caches import WATCHED, Caches, JobKey
+
+FORBIDDEN = 403
+PODS = ("/api/v1", "pods")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resynced:
+    """What one list of everything found."""
+
+    jobs: frozenset[JobKey]
+    """Jobs that the API server has."""
+    stalled: tuple[str, ...] = ()
+    """Kinds whose watch has not brought what the list before already had."""
+    unreachable: tuple[str, ...] = ()
+    """Namespaces that are gone or that the operator has no rights in."""
+
+
+class Resync:
+    """Lists of one API server over time. Belongs to one event loop."""
+
+    def __init__(self, api: Api, caches: Caches, namespaces: Sequence[str]) -> None:
+        """Compare an API server with the caches over it; no namespaces: all of them."""
+        self._api = api
+        self._caches = caches
+        self._namespaces = namespaces
+        self._overdue: dict[str, dict[str, str]] = {}
+
+    async def run(self) -> Resynced:
+        """List everything once, and drop from the caches what is gone.
+
+        Raises:
+            ApiError: the API server is out of reach, or refuses in every namespace.
+        """
+        jobs: set[JobKey] = set()
+        gone: set[str] = set()
+        stalled: list[str] = []
+        unreachable: set[str] = set()
+        for kind in WATCHED:
+            before = self._caches.versions(kind)
+            listed, refused = await self._list(kind)
+            unreachable |= refused
+            if kind == KIND:
+                jobs = {place for place, _, _ in listed}
+            versions = {uid: version for _, uid, version in listed}
+            # What is gone from a namespace that cannot be listed is gone for this operator as well.
+            gone |= before.keys() - versions.keys()
+            if self._is_stalled(kind, versions):
+                stalled.append(kind)
+        self._caches.drop(gone)
+        if gone:
+            logger.warning("%d objects are gone whose deletion no watch has brought", len(gone))
+        return Resynced(jobs=frozenset(jobs), stalled=tuple(stalled), unreachable=tuple(sorted(unreachable)))
+
+    async def _list(self, kind: str) -> tuple[list[tuple[JobKey, str, str]], set[str]]:
+        """Return place, uid and version of all objects of a kind, and the namespaces that could not be listed."""
+        root, plural = (f"/apis/{API_VERSION}", PLURAL) if kind == KIND else PODS if kind == "Pod" else PATHS[kind]
+        selector = "" if kind == KIND else names.SELECTOR
+        paths = {namespace: f"{root}/namespaces/{namespace}/{plural}" for namespace in self._namespaces}
+        refused: dict[str, ApiError] = {}
+        found: list[tuple[JobKey, str, str]] = []
+        for namespace, path in (paths or {"": f"{root}/{plural}"}).items():
+            try:
+                items = await self._api.list_metadata(path, selector=selector)
+            except ApiError as error:
+                if error.code not in {FORBIDDEN, NOT_FOUND} or not namespace:
+                    raise
+                refused[namespace] = error
+                continue
+            for item in items:
+                meta = item["metadata"]
+                found.append(((meta["namespace"], meta["name"]), meta["uid"], meta["resourceVersion"]))
+            await asyncio.sleep(0)  # other work goes on beside a long list
+        if refused and len(refused) == len(paths):
+            raise next(iter(refused.values()))
+        return found, set(refused)
+
+    def _is_stalled(self, kind: str, listed: Mapping[str, str]) -> bool:
+        """Tell whether the watch still shows the versions that it showed when the list before had others."""
+        shown = self._caches.versions(kind)
+        waited = self._overdue.get(kind, {})
+        stalled = any(uid in listed and shown.get(uid, "") == version for uid, version in waited.items())
+        self._overdue[kind] = {
+            uid: shown.get(uid, "") for uid, version in listed.items() if shown.get(uid, "") != version
+        }
+        return stalled
+
+
+async def reachable(api: Api, namespaces: Collection[str]) -> tuple[str, ...]:
+    """Return the namespaces in which jobs can be listed. Raises ApiError where the API server is out of reach."""
+    found = []
+    for namespace in namespaces:
+        try:
+            await api.list_metadata(f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}")
+        except ApiError as error:
+            if error.code not in {FORBIDDEN, NOT_FOUND}:
+                raise
+            logger.warning("namespace %s is not watched: %s", namespace, error)
+        else:
+            found.append(namespace)
+    return tuple(found)
