@@ -28,6 +28,8 @@ class ExitCode(IntEnum):
     """A result does not fit into a ConfigMap."""
     JOB_FAILED = 10
     """The job that was watched has failed."""
+    COMMUNICATION = 11
+    """NCCL could not be set up before the first step."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C (SIGINT)."""
     STOPPED = 143

@@ -32,7 +32,12 @@ def training_job(name: str, **spec: Any) -> Object:
     defaults = {
         "model": {"embeddingTables": TABLES, "batchSizePerDevice": 256},
         "profiler": SIMULATED,
-        "trainer": {"numNodes": 2, "numProcPerNode": 1, "resourcesPerNode": {"limits": {RESOURCE: 1}}},
+        "trainer": {
+            "numNodes": 2,
+            "numProcPerNode": 1,
+            "resourcesPerNode": {"limits": {RESOURCE: 1}},
+            "args": ["--device", "cpu"],  # a mocked GPU computes nothing
+        },
         "podTemplate": {"spec": {"terminationGracePeriodSeconds": 10, **spread(name)}},
         "data": {"numSamples": 20000},
         "training": {"reportEverySteps": 10, "logEverySteps": 10},

@@ -8,11 +8,14 @@ from typing import Any
 
 import builders
 import pytest
+import torch
 import torch.distributed as dist
 from mounts import mounted
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.request import MemorySettings
 from neuroshard_api.step_report import StepReport
+from neuroshard_api.tables import DataType
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.live_sharding import LiveSharding
@@ -31,7 +34,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": port}.items():
+    for name, value in {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_WORLD_SIZE": 1,
+        "MASTER_PORT": port,
+    }.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     write_plan(tmp_path, plan_of())
@@ -260,6 +269,29 @@ def test_a_node_is_ready_when_its_first_process_trains(
     assert run(training={"maxSteps": 2}) == ExitCode.OK
 
     assert ready.exists()
+
+
+def test_a_job_for_gpus_is_not_trained_on_a_cpu(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless it is asked for, before any process is met."""
+    gpus = {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+
+    assert run(trainer=gpus) == ExitCode.INVALID_INPUT
+    assert "spec.trainer.resourcesPerNode asks for 1 GPUs per node, but" in capsys.readouterr().err
+
+    assert run("--device", "cpu", trainer=gpus, training={"maxSteps": 1}) == ExitCode.OK
+
+
+def test_a_plan_whose_gradients_would_vanish_is_refused(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pooled embeddings of FP16 have gradients of FP16."""
+    write_plan(tmp_path, plan_of(memory=MemorySettings(output_data_type=DataType.FP16)))
+
+    assert run() == ExitCode.INVALID_INPUT
+
+    assert "pooled embeddings of type FP16, in which gradients of a mean loss become 0" in capsys.readouterr().err
 
 
 def test_a_plan_for_more_processes_is_refused(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

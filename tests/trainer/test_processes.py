@@ -166,7 +166,14 @@ def run_alone(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]) -> None
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    world = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    world = {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_WORLD_SIZE": 1,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     for name, value in world.items():
         monkeypatch.setenv(name, str(value))
     try:
@@ -182,7 +189,7 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     """From one rank to two under a cut plan, stopped, and back to one: the numbers of a run that was never stopped."""
     run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir="run", maxSteps=7))
     with monkeypatch.context() as clean:
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             clean.delenv(name)
         arguments = options(tmp_path, cuts=TWO_PROCESSES["repeated-rank"], world_size=2, run_dir="run")
         ready = tmp_path / "ready"
@@ -219,7 +226,7 @@ def test_the_others_end_when_a_rank_is_killed(tmp_path: Path) -> None:
 
     assert started.returncode == 128 + signal.SIGKILL, printed
     (sentence,) = [line for line in printed.splitlines() if line.startswith("error: rank 0")]
-    assert re.search(r"behind step \d+ another process was gone or did not answer", sentence)
+    assert re.search(r"after step \d+ another process was gone or did not answer", sentence)
 
 
 @pytest.mark.slow
@@ -235,4 +242,4 @@ def test_all_end_when_a_rank_hangs(tmp_path: Path) -> None:
         assert has_ended(hung.pid)
     assert started.returncode == ExitCode.PEER_LOST, printed
     (sentence,) = [line for line in printed.splitlines() if line.startswith("error: rank 0")]
-    assert re.search(r"behind step \d+ another process was gone or did not answer .*[Tt]imed out", sentence)
+    assert re.search(r"after step \d+ another process was gone or did not answer .*[Tt]imed out", sentence)

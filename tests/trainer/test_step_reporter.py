@@ -8,47 +8,23 @@ from typing import Any
 import pytest
 import torch
 from cuda_events import SimulatedGpu
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Model
 from neuroshard_api.step_report import RankTimes, StepReport
-from neuroshard_api.tables import Optimizer
 from neuroshard_trainer.clocks import CudaClock
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import embedding_sharder
-from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.step_reporter import StepReporter, _covered_ms
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ShardingEnv
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from trainer_builders import TABLES, job_data, plan_of, write_plan
+from trainer_builders import plan_of, write_plan
+from trainer_models import lookups_of_zero, sharded_model
 
 SAMPLES = 64
 
 
-def sharded(group: Any) -> DistributedModelParallel:
-    """Return a small model under its plan."""
-    model = RecommendationModel(validated(Model, job_data()["spec"]["model"], where="spec.model"), TABLES)
-    sharder = embedding_sharder(Optimizer.SGD, learning_rate=0.1, device=torch.device("cpu"))
-    return DistributedModelParallel(
-        model,
-        env=ShardingEnv.from_process_group(group),
-        device=torch.device("cpu"),
-        plan=sharding_plan(plan_of(), module_path=TABLES_PATH, compute_device="cpu"),
-        sharders=[sharder],
-    )
-
-
 def batch() -> tuple[torch.Tensor, KeyedJaggedTensor]:
     """Return dense features and one lookup of each table."""
-    lookups = KeyedJaggedTensor(
-        keys=[table.name for table in TABLES],
-        values=torch.zeros(SAMPLES * len(TABLES), dtype=torch.int64),
-        lengths=torch.ones(SAMPLES * len(TABLES), dtype=torch.int32),
-    )
-    return torch.zeros(SAMPLES, 3), lookups
+    return torch.zeros(SAMPLES, 3), lookups_of_zero(SAMPLES)
 
 
 def trained(model: DistributedModelParallel, reporter: StepReporter, num_steps: int, *, wait_ms: float = 0) -> None:
@@ -68,7 +44,7 @@ def trained(model: DistributedModelParallel, reporter: StepReporter, num_steps: 
 def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
     """The parts are there, and make up no more than the step."""
     reports: list[StepReport] = []
-    model = sharded(group)
+    model = sharded_model(group)
     reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append, report_every=4, first_step=8)
 
     trained(model, reporter, 6, wait_ms=3)
@@ -87,7 +63,7 @@ def test_a_report_waits_for_the_steps_that_a_gpu_has_not_finished(
 ) -> None:
     """Also at the end of training: a step ends after its last backward kernel, with the dense part's optimizer."""
     reports: list[StepReport] = []
-    model = sharded(group)
+    model = sharded_model(group)
     gpu = SimulatedGpu(work_before_event_ms=1.0)
     reporter = StepReporter(
         model,
@@ -111,7 +87,7 @@ def test_a_report_waits_for_the_steps_that_a_gpu_has_not_finished(
 def test_the_window_slides(tmp_path: Path, group: Any) -> None:
     """Medians are over the last steps."""
     file = tmp_path / "step-report.json"
-    model = sharded(group)
+    model = sharded_model(group)
     reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=file, report_every=100, window=3)
 
     trained(model, reporter, 5)
@@ -123,7 +99,7 @@ def test_the_window_slides(tmp_path: Path, group: Any) -> None:
 def test_what_follows_the_end_of_a_step_is_not_counted(tmp_path: Path, group: Any) -> None:
     """An evaluation may last as long as it likes, and its lookups are none of the step's."""
     reports: list[StepReport] = []
-    model = sharded(group)
+    model = sharded_model(group)
     reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append)
 
     for dense, lookups in reporter.steps([batch()]):
@@ -184,7 +160,7 @@ def test_a_model_that_is_not_sharded_is_refused(tmp_path: Path, group: Any) -> N
 
 def test_a_live_sharding_that_is_not_the_plans_is_refused(group: Any) -> None:
     """The table is named, with what the plan and the ranks have."""
-    model = sharded(group)
+    model = sharded_model(group)
     prove_sharding(model, plan_of(), group)
 
     with pytest.raises(

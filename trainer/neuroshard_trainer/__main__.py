@@ -36,7 +36,6 @@ def _run(options: argparse.Namespace) -> None:
         from neuroshard_api.stage_commands import READY_FILE_VARIABLE
 
         from neuroshard_trainer.job_file import read_job
-        from neuroshard_trainer.process import joined
         from neuroshard_trainer.run import Places, train
     except (ImportError, OSError) as error:
         raise MissingPackageError.of(error) from error
@@ -50,8 +49,7 @@ def _run(options: argparse.Namespace) -> None:
         data_dir=options.data_dir or job_file.resolve().parent,
         ready_file=Path(ready_file) if ready_file and os.environ.get("LOCAL_RANK") == "0" else None,
     )
-    process = joined(options.device, timeout_seconds=job.spec.rendezvous.timeout_seconds)
-    train(job, places, process, metrics_port=options.metrics_port)
+    train(job, places, device=options.device, metrics_port=options.metrics_port)
 
 
 def _log_own_lines(rank: str) -> None:
@@ -72,7 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, required=True, help="folder for checkpoints and reports")
     parser.add_argument("--data-dir", type=Path, help="where relative paths of spec.data begin; default: JOB's folder")
     parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if there is one"
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="default: a GPU; the CPU where there is none, and neither the job nor the plan is for GPUs",
     )
     parser.add_argument("--metrics-port", type=int, help="port where rank 0 serves Prometheus; default: none")
     return parser

@@ -6,6 +6,7 @@ TrainerError
 |-- MissingPackageError   install the package that the message names
 |-- StorageError      free space, or name another folder; then start again
 |-- PeerLostError     another rank is gone; read its log, then start again
+|-- CommunicationError    correct NCCL's surroundings: the message has its own words
 `-- StoppedError      nothing: the trainer was asked to stop and did, with a checkpoint
 """
 
@@ -55,6 +56,20 @@ class PeerLostError(TrainerError):
     """A collective operation failed because another rank is gone or does not answer."""
 
     exit_code = ExitCode.PEER_LOST
+
+    @classmethod
+    def of(cls, when: str, reason: str) -> Self:
+        """Return the error for something that was going on, and the reason that the transport gives."""
+        return cls(
+            f"{when} another process was gone or did not answer ({reason}); "
+            "read the log of the process that ended first, then start all again"
+        )
+
+
+class CommunicationError(TrainerError):
+    """NCCL cannot be set up on this node: shared memory, network devices or driver do not suit it."""
+
+    exit_code = ExitCode.COMMUNICATION
 
 
 class StoppedError(TrainerError):

@@ -14,6 +14,7 @@ from neuroshard_api.document import DocumentError
 from neuroshard_api.kernels import kernel_problem
 from neuroshard_api.plan import Plan, TablePlacement
 from neuroshard_api.tables import DIM_MULTIPLE, Table
+from neuroshard_api.tables import DataType as Element
 from neuroshard_api.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
 from torchrec.distributed.types import (
     EmbeddingModuleShardingPlan,
@@ -55,6 +56,24 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
     if problem is not None:
         raise InputError(f"{path}: {problem}")
     return plan
+
+
+def require_lasting_gradients(plan: Plan) -> None:
+    """Do nothing if the gradients of the plan's pooled embeddings survive their type.
+
+    Gradients have the pooled embeddings' type. Those of a mean loss are around 1e-9 of a sample, below the least
+    number of FP16 (6e-8): nearly all become 0 unless the loss is scaled, which optimizers fused into the tables'
+    kernels cannot undo. BF16 has FP32's range.
+
+    Raises:
+        InputError: they do not.
+    """
+    found = plan.request.memory.output_data_type
+    if found is Element.FP16:
+        raise InputError(
+            f"the plan has pooled embeddings of type {found}, in which gradients of a mean loss become 0; "
+            "plan again with --output-data-type BF16, which keeps FP32's range (FP32 for CPUs)"
+        )
 
 
 def sharding_plan(plan: Plan, *, module_path: str, compute_device: ComputeDevice = "cuda") -> ShardingPlan:

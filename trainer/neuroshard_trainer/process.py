@@ -1,22 +1,35 @@
-"""One process among those that torchrun started: its rank, its device, and what it says when the others are gone."""
+"""One process among those that torchrun started: its rank, its device, and its group of all ranks."""
 
 import os
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Self
 
 import torch
 import torch.distributed as dist
 from neuroshard_api.host_memory import keep_freed_memory
 
-from neuroshard_trainer.errors import InputError, PeerLostError
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.failures import lost_peers
 
-DeviceChoice = Literal["auto", "cpu", "cuda"]
-_LOST_PEER = re.compile(r"gloo|nccl|connection (closed|reset)|broken pipe|timed out|socket", re.IGNORECASE)
-"""What torch's errors say when a collective fails; most are plain RuntimeErrors."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launched:
+    """What torchrun tells a process of its place."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Return this process's place. Raises InputError where torchrun did not start it."""
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        missing = [name for name in (*names, "MASTER_ADDR") if name not in os.environ]
+        if missing:
+            raise InputError(f"{missing[0]} is not set; start with `torchrun ... -m neuroshard_trainer`")
+        return cls(**{name.lower(): int(os.environ[name]) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,54 +48,27 @@ class Process:
         return self.rank == 0
 
 
-def joined(choice: DeviceChoice, *, timeout_seconds: float) -> Process:
+def joined(device: torch.device, *, timeout_seconds: float) -> Process:
     """Meet the other processes.
 
     Args:
-        choice: ``auto`` takes a GPU if there is one.
+        device: that this process computes on.
         timeout_seconds: how long any collective operation waits for the others.
 
     Raises:
-        InputError: torchrun did not start this process, or there is no such device.
         PeerLostError: the others did not come.
+        CommunicationError: NCCL cannot be set up.
     """
-    missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR") if name not in os.environ]
-    if missing:
-        raise InputError(f"{missing[0]} is not set; start with `torchrun ... -m neuroshard_trainer`")
-    device = _device(choice, int(os.environ["LOCAL_RANK"]))
+    timeout = timedelta(seconds=timeout_seconds)
     if device.type == "cpu":
         keep_freed_memory()  # as the profiler did whose times the plan was made from
-    with lost_peers(lambda: "while meeting the others"):
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout_seconds))
-        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+    else:
+        torch.cuda.set_device(device)
+    with lost_peers(lambda: "while meeting the others", trains=lambda: False):
+        if device.type == "cuda":  # with a device the communicator is made now: its errors are those of the set-up
+            dist.init_process_group("nccl", timeout=timeout, device_id=device)
+        else:
+            dist.init_process_group("gloo", timeout=timeout)
+        group = dist.new_group(backend="gloo", timeout=timeout)
     assert isinstance(group, dist.ProcessGroup), "all ranks are in it"
     return Process(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device, group=group)
-
-
-@contextmanager
-def lost_peers(when: Callable[[], str]) -> Iterator[None]:
-    """Turn the failure of a collective operation into PeerLostError; ``when`` says what was going on."""
-    try:
-        yield
-    except (RuntimeError, dist.DistError) as error:
-        if not (isinstance(error, dist.DistError) or _LOST_PEER.search(str(error))):
-            raise
-        reason = re.sub(r"^\[\S+\] |\. This is typically.*", "", str(error).strip().splitlines()[0])
-        raise PeerLostError(
-            f"{when()} another process was gone or did not answer ({reason}); "
-            "read the log of the process that ended first, then start all again"
-        ) from error
-
-
-def _device(choice: DeviceChoice, local_rank: int) -> torch.device:
-    if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    if local_rank >= count:
-        raise InputError(
-            f"local rank {local_rank} has no GPU of its own, there are {count}; "
-            "start one process per GPU, or give --device cpu"
-        )
-    device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
-    return device

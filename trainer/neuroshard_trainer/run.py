@@ -12,7 +12,6 @@ from neuroshard_api.job_request import dense_signature
 from neuroshard_api.job_training import ResumePolicy
 from neuroshard_api.plan import Plan
 from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
-from neuroshard_api.torchrec_plan import ComputeDevice
 from neuroshard_api.training_job import DLRMTrainingJob
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
@@ -22,13 +21,24 @@ from neuroshard_trainer.data.batches import BatchMaker
 from neuroshard_trainer.data.formats import open_source
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.devices import (
+    Cuda,
+    DeviceChoice,
+    chosen_device,
+    compute_device,
+    require_planned_nodes,
+    unlike_devices,
+    why_gpu_is_needed,
+)
 from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.failures import lost_peers
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
-from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
-from neuroshard_trainer.process import Process, lost_peers
+from neuroshard_trainer.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
+from neuroshard_trainer.process import Launched, Process, joined
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.step_reporter import StepReporter, file_sha256
 from neuroshard_trainer.training import Schedule, TrainingLoop
@@ -51,30 +61,60 @@ class Places:
     """What this process makes when training begins; None: another one of its node does, or nobody asked for it."""
 
 
-def train(job: DLRMTrainingJob, places: Places, process: Process, *, metrics_port: int | None = None) -> None:
+def train(
+    job: DLRMTrainingJob, places: Places, *, device: DeviceChoice = "auto", metrics_port: int | None = None
+) -> None:
     """Train a job under a plan, from the newest checkpoint if there is one. All ranks must call this.
 
     Args:
         job: what to train, and how.
         places: its files.
-        process: this rank.
-        metrics_port: where rank 0 serves step times to Prometheus; None: nowhere.
+        device: what to compute on.
+        metrics_port: where rank 0 serves step times to Prometheus. If unset: nowhere.
 
     Raises:
         TrainerError: of the kind that says what to do.
     """
     spec = job.spec
+    launched = Launched.from_environment()
     inline = spec.model.inline_tables(job.metadata.name)
-    plan = read_plan(places.plan_file, world_size=process.world_size, tables=None if inline is None else inline.tables)
+    plan = read_plan(places.plan_file, world_size=launched.world_size, tables=None if inline is None else inline.tables)
+    require_lasting_gradients(plan)
+    process = _process(job, plan, launched, device)
     _warn_of_other_conditions(job, plan, process)
-    with lost_peers(lambda: "while the model was set up"):
+    with lost_peers(lambda: "while the model was set up", trains=lambda: False):
         run = _set_up(job, plan, places, process, metrics_port)
-    if places.ready_file is not None:  # the proof is behind every rank, for none passes it without the others
+    if places.ready_file is not None:  # the proof is after every rank, for none passes it without the others
         write_file(places.ready_file, "")
-    with lost_peers(lambda: f"behind step {run.step}"):
+    with lost_peers(lambda: f"after step {run.step}", trains=lambda: run.has_trained):
         metrics = run.run()
     if process.is_first:
         logger.info("done: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) or "no metrics")
+
+
+def _process(job: DLRMTrainingJob, plan: Plan, launched: Launched, choice: DeviceChoice) -> Process:
+    """Choose the device, meet the other ranks, and log what is unlike the plan's conditions."""
+    cuda = None if choice == "cpu" else Cuda.here()
+    device = torch.device("cpu")
+    if cuda is not None:
+        device = chosen_device(choice, cuda, local_rank=launched.local_rank, needs_gpu=why_gpu_is_needed(job, plan))
+    warnings = [require_planned_nodes(plan, local_world_size=launched.local_world_size, device=device)]
+    process = joined(device, timeout_seconds=job.spec.rendezvous.timeout_seconds)
+    if cuda is not None and device.type == "cuda":
+        if launched.local_rank == 0:
+            logger.info("%s", cuda.versions())
+        names: list[str] = [""] * process.world_size
+        dist.all_gather_object(names, cuda.devices[launched.local_rank], group=process.group)
+        warnings.append(unlike_devices(names))
+    elif not plan.bundle.source.startswith("cpu:"):
+        warnings.append(
+            f"training on the CPU under a plan for {plan.request.topology.device.name}: measured times will differ "
+            "from the prediction"
+        )
+    if process.is_first:
+        for warning in filter(None, warnings):
+            logger.warning("%s", warning)
+    return process
 
 
 def _set_up(
@@ -167,7 +207,6 @@ def _everyone() -> dist.ProcessGroup:
 
 def _sharded_model(job: DLRMTrainingJob, plan: Plan, process: Process) -> DistributedModelParallel:
     spec = job.spec
-    compute_device: ComputeDevice = "cuda" if process.device.type == "cuda" else "cpu"
     torch.manual_seed(spec.training.seed)
     model = RecommendationModel(spec.model, plan.request.tables.tables)
     torch.manual_seed(spec.training.seed * process.world_size + process.rank)  # shards of one table begin differently
@@ -175,7 +214,7 @@ def _sharded_model(job: DLRMTrainingJob, plan: Plan, process: Process) -> Distri
         model,
         env=ShardingEnv.from_process_group(_everyone()),
         device=process.device,
-        plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device=compute_device),
+        plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device=compute_device(process.device)),
         sharders=[
             embedding_sharder(
                 spec.model.embedding_optimizer.optimizer,
@@ -196,6 +235,7 @@ def _resumed(checkpoints: CheckpointFolder, state: TrainingState, now: Checkpoin
                     "change it back, take another run directory, or set spec.checkpoint.resumePolicy: None"
                 )
         state.load(checkpoints, folder, manifest.table_widths)
+        set_optimizer_step(state.model, manifest.step)
         logger.info("going on from step %d of %s", manifest.step, folder)
         return manifest
     return None

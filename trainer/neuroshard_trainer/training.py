@@ -19,6 +19,7 @@ from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.errors import DataError, InputError, StoppedError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.metrics import Evaluation
+from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.process import Process
 from neuroshard_trainer.step_reporter import StepReporter
 from neuroshard_trainer.stopping import StopVote
@@ -120,6 +121,11 @@ class TrainingLoop:
         self.step = schedule.first_step
         """Steps done."""
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether a step was taken since the start of this process."""
+        return self.step > self._schedule.first_step
+
     def run(self) -> Mapping[str, float]:
         """Train to the end and return the last metrics.
 
@@ -202,6 +208,7 @@ class TrainingLoop:
                 logits = model(batch.dense, batch.lookups)
                 evaluation.add(logits[: batch.num_real], batch.labels[: batch.num_real])
         model.train()
+        set_optimizer_step(model, self.step)
         metrics = evaluation.compute()
         self._progress.metrics.update(metrics)
         self._progress.log(self.step, ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))

@@ -188,14 +188,15 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
         yield f"the work budget ended the search {plan.gap:.1%} above the lower bound; a larger work_budget may help"
     yield from _more_devices(request, bundle, total_ms)
     output = request.memory.output_data_type
-    if BYTES_PER_ELEMENT[output] > BYTES_PER_ELEMENT[DataType.FP16] and request.topology.num_devices > 1:
-        memory = request.memory.model_copy(update={"output_data_type": DataType.FP16})
+    # BF16 and not FP16, in which gradients of a mean loss become 0.
+    if BYTES_PER_ELEMENT[output] > BYTES_PER_ELEMENT[DataType.BF16] and request.topology.num_devices > 1:
+        memory = request.memory.model_copy(update={"output_data_type": DataType.BF16})
         halved = Problem(request.model_copy(update={"memory": memory}), bundle)
         traffic = device_traffic(problem, placement).max(axis=0)
         saved = float(problem.step_cost.communication_ms(traffic) - halved.step_cost.communication_ms(traffic))
         if saved > WORTH_SAYING * total_ms:
             share = saved / total_ms
-            yield f"pooled embeddings in FP16 instead of {output.value} would save {saved:.3f} ms ({share:.1%})"
+            yield f"pooled embeddings in BF16 instead of {output.value} would save {saved:.3f} ms ({share:.1%})"
     alone_ms = problem.compute_ms(problem.kinds.representation[problem.whole]).sum(axis=1)
     held = [
         request.tables.tables[unit.tables[0]].name

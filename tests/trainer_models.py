@@ -1,0 +1,40 @@
+"""Small sharded models and their input, for tests of the trainer. Needs torchrec."""
+
+from typing import Any
+
+import torch
+from neuroshard_api.document import validated
+from neuroshard_api.job_model import Model
+from neuroshard_api.plan import Plan
+from neuroshard_api.tables import Optimizer
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import embedding_sharder
+from neuroshard_trainer.plan_adapter import sharding_plan
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from trainer_builders import TABLES, job_data, plan_of
+
+CPU = torch.device("cpu")
+
+
+def sharded_model(
+    group: Any, plan: Plan | None = None, *, optimizer: Optimizer = Optimizer.SGD, learning_rate: float = 0.1
+) -> DistributedModelParallel:
+    """Return a small model under a plan, by default whole tables on one rank."""
+    return DistributedModelParallel(
+        RecommendationModel(validated(Model, job_data()["spec"]["model"], where="spec.model"), TABLES),
+        env=ShardingEnv.from_process_group(group),
+        device=CPU,
+        plan=sharding_plan(plan_of() if plan is None else plan, module_path=TABLES_PATH, compute_device="cpu"),
+        sharders=[embedding_sharder(optimizer, learning_rate=learning_rate, device=CPU)],
+    )
+
+
+def lookups_of_zero(samples: int) -> KeyedJaggedTensor:
+    """Return one lookup of each table's first row for each sample."""
+    return KeyedJaggedTensor(
+        keys=[table.name for table in TABLES],
+        values=torch.zeros(samples * len(TABLES), dtype=torch.int64),
+        lengths=torch.ones(samples * len(TABLES), dtype=torch.int32),
+    )
