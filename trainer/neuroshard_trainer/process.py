@@ -1,16 +1,31 @@
 """One process among those that torchrun started: its rank, its device, and its group of all ranks."""
 
+import logging
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Self
 
 import torch
 import torch.distributed as dist
 from neuroshard_api.host_memory import keep_freed_memory
+from neuroshard_api.plan import Plan
+from neuroshard_api.training_job import DLRMTrainingJob
 
+from neuroshard_trainer.devices import (
+    Cuda,
+    DeviceChoice,
+    chosen_device,
+    require_planned_nodes,
+    unlike_devices,
+    why_gpu_is_needed,
+)
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import lost_peers
+from neuroshard_trainer.nccl_log import log_to, nccl_warning
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +61,42 @@ class Process:
     def is_first(self) -> bool:
         """Whether it writes what all ranks found."""
         return self.rank == 0
+
+
+def start_process(
+    job: DLRMTrainingJob, plan: Plan, launched: Launched, choice: DeviceChoice, *, nccl_log_folder: Path
+) -> Process:
+    """Choose the device, meet the other ranks, and log what is unlike the plan's conditions.
+
+    Raises:
+        InputError: the device or the node is not what the job and the plan are for.
+        PeerLostError: the others did not come.
+        CommunicationError: NCCL cannot be set up.
+    """
+    cuda = None if choice == "cpu" else Cuda.here()
+    device = torch.device("cpu")
+    if cuda is not None:
+        device = chosen_device(choice, cuda, local_rank=launched.local_rank, needs_gpu=why_gpu_is_needed(job, plan))
+    warnings = [require_planned_nodes(plan, local_world_size=launched.local_world_size, device=device)]
+    timeout_seconds = job.spec.rendezvous.timeout_seconds
+    if cuda is None or device.type == "cpu":
+        process = joined(device, timeout_seconds=timeout_seconds)
+        if not plan.bundle.source.startswith("cpu:"):
+            planned = plan.request.topology.device.name
+            warnings.append(f"training on the CPU under a plan for {planned}: measured times will differ")
+    else:
+        nccl_log = log_to(nccl_log_folder, rank=launched.rank)
+        process = joined(device, timeout_seconds=timeout_seconds)
+        names: list[str] = [""] * process.world_size
+        dist.all_gather_object(names, cuda.devices[launched.local_rank], group=process.group)
+        warnings.append(unlike_devices(names))
+        warnings.append(nccl_warning(nccl_log, num_nodes=plan.request.topology.num_nodes))
+        if process.is_first:
+            logger.info("%s", cuda.versions())
+    if process.is_first:
+        for warning in filter(None, warnings):
+            logger.warning("%s", warning)
+    return process
 
 
 def joined(device: torch.device, *, timeout_seconds: float) -> Process:

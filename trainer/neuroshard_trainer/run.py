@@ -21,24 +21,17 @@ from neuroshard_trainer.data.batches import BatchMaker
 from neuroshard_trainer.data.formats import open_source
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.devices import (
-    Cuda,
-    DeviceChoice,
-    chosen_device,
-    compute_device,
-    require_planned_nodes,
-    unlike_devices,
-    why_gpu_is_needed,
-)
+from neuroshard_trainer.devices import DeviceChoice, compute_device
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import lost_peers
 from neuroshard_trainer.files import storage_error, write_file
+from neuroshard_trainer.heartbeat import Heartbeat
 from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
 from neuroshard_trainer.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
-from neuroshard_trainer.process import Launched, Process, joined
+from neuroshard_trainer.process import Launched, Process, start_process
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.step_reporter import StepReporter, file_sha256
 from neuroshard_trainer.training import Schedule, TrainingLoop
@@ -80,41 +73,20 @@ def train(
     inline = spec.model.inline_tables(job.metadata.name)
     plan = read_plan(places.plan_file, world_size=launched.world_size, tables=None if inline is None else inline.tables)
     require_lasting_gradients(plan)
-    process = _process(job, plan, launched, device)
+    _make_folder(places.run_dir)
+    process = start_process(job, plan, launched, device, nccl_log_folder=places.run_dir)
     _warn_of_other_conditions(job, plan, process)
     with lost_peers(lambda: "while the model was set up", trains=lambda: False):
         run = _set_up(job, plan, places, process, metrics_port)
     if places.ready_file is not None:  # the proof is after every rank, for none passes it without the others
         write_file(places.ready_file, "")
-    with lost_peers(lambda: f"after step {run.step}", trains=lambda: run.has_trained):
+    with (
+        lost_peers(lambda: f"after step {run.step}", trains=lambda: run.has_trained),
+        Heartbeat(lambda: f"after step {run.step}"),
+    ):
         metrics = run.run()
     if process.is_first:
         logger.info("done: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) or "no metrics")
-
-
-def _process(job: DLRMTrainingJob, plan: Plan, launched: Launched, choice: DeviceChoice) -> Process:
-    """Choose the device, meet the other ranks, and log what is unlike the plan's conditions."""
-    cuda = None if choice == "cpu" else Cuda.here()
-    device = torch.device("cpu")
-    if cuda is not None:
-        device = chosen_device(choice, cuda, local_rank=launched.local_rank, needs_gpu=why_gpu_is_needed(job, plan))
-    warnings = [require_planned_nodes(plan, local_world_size=launched.local_world_size, device=device)]
-    process = joined(device, timeout_seconds=job.spec.rendezvous.timeout_seconds)
-    if cuda is not None and device.type == "cuda":
-        if launched.local_rank == 0:
-            logger.info("%s", cuda.versions())
-        names: list[str] = [""] * process.world_size
-        dist.all_gather_object(names, cuda.devices[launched.local_rank], group=process.group)
-        warnings.append(unlike_devices(names))
-    elif not plan.bundle.source.startswith("cpu:"):
-        warnings.append(
-            f"training on the CPU under a plan for {plan.request.topology.device.name}: measured times will differ "
-            "from the prediction"
-        )
-    if process.is_first:
-        for warning in filter(None, warnings):
-            logger.warning("%s", warning)
-    return process
 
 
 def _set_up(
@@ -148,7 +120,6 @@ def _set_up(
         dense_optimizer=dense_optimizer(model, spec.training, tables_path=TABLES_PATH),
         widths=widths_of(sharding),
     )
-    _make_folder(places.run_dir)
     plan_sha256 = file_sha256(places.plan_file)
     if process.is_first:
         live = LiveSharding(plan_sha256=plan_sha256, tables=dict(sharding))
