@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from neuroshard_api.bundle import Source
-from neuroshard_api.document import Document
+from neuroshard_api.document import Document, DocumentError
+from neuroshard_api.presets import load_presets
 from neuroshard_api.topology import DeviceType, Link, Topology
 
 
@@ -21,10 +22,10 @@ class Hardware(Document):
     source: Source
     """How the numbers were found: ``measured:<device>``, ``cpu:<model>`` or ``simulated:<device>``."""
     device: DeviceType
-    intra_node: Link
-    """The link between devices of one node, as the all-to-all found it."""
-    inter_node: Link
-    """The link between nodes; the device type's usual one where only one node was measured."""
+    intra_node: Link | None = None
+    """The link between devices of one node, as the all-to-all found it. None: only one device was measured."""
+    inter_node: Link | None = None
+    """The link between nodes, as the all-to-all found it. None: only one node was measured."""
     devices_per_node: Annotated[int, Field(ge=1, le=4096)]
     """Devices of the node that was measured."""
     driver_version: str | None = None
@@ -33,11 +34,39 @@ class Hardware(Document):
     """Versions of libraries and clocks, for people."""
 
     def topology(self, *, num_nodes: int, devices_per_node: int) -> Topology:
-        """Return equal nodes of this hardware."""
+        """Return equal nodes of this hardware.
+
+        A level that was not measured gets the usual link of the device type. Where none is known, a level over which
+        nothing passes gets the other level's numbers.
+
+        Raises:
+            DocumentError: a link is needed and neither measured nor known.
+        """
+        usual = load_presets().get(self.device.name)
+        intra = self.intra_node or (usual.intra_node if usual else None)
+        inter = self.inter_node or (usual.inter_node if usual else None)
+        missing = [
+            (field, where)
+            for field, link, is_spanned, where in (
+                ("intra_node", intra, devices_per_node > 1, "two devices of a node"),
+                ("inter_node", inter, num_nodes > 1, "two nodes"),
+            )
+            if is_spanned and link is None
+        ]
+        if missing:
+            field, where = missing[0]
+            problem = (
+                f"{field}: was not measured, and no usual one is known for the device {self.device.name!r}; "
+                f"profile on {where}, or name a device type whose link is like this one"
+            )
+            raise DocumentError("hardware", [problem])
+        nothing_passes = Link(
+            bandwidth_bytes_per_second=self.device.memory_bandwidth_bytes_per_second, latency_seconds=0.0
+        )
         return Topology(
             num_nodes=num_nodes,
             devices_per_node=devices_per_node,
             device=self.device,
-            intra_node=self.intra_node,
-            inter_node=self.inter_node,
+            intra_node=intra or inter or nothing_passes,
+            inter_node=inter or intra or nothing_passes,
         )

@@ -30,8 +30,10 @@ class CommunicationSample(Value):
     direction: Literal["forward", "backward"]
     num_nodes: PositiveCount
     devices_per_node: PositiveCount
-    intra_node: Link
-    inter_node: Link
+    intra_node: Link | None = None
+    """The link between devices of a node. None: a node has one device, so nothing passed over it."""
+    inter_node: Link | None = None
+    """The link between nodes. None: there is one node, so nothing passed over it."""
     batch_size_per_device: PositiveCount
     bytes_per_element: Annotated[int, Field(ge=1, le=4)]
     embedding_dim_sums: Annotated[tuple[Count, ...], Field(min_length=2)]
@@ -49,6 +51,22 @@ class CommunicationSample(Value):
             if length != num_devices:
                 raise ValueError(f"{field}: must have one entry for each of the {num_devices} devices, found {length}")
         return self
+
+    @model_validator(mode="after")
+    def _links_of_spanned_levels(self) -> Self:
+        spanned = {"intra_node": self.devices_per_node > 1, "inter_node": self.num_nodes > 1}
+        for field, is_spanned in spanned.items():
+            if is_spanned and getattr(self, field) is None:
+                raise ValueError(f"{field}: must be given, since the exchange passes over it")
+        return self
+
+    @property
+    def links(self) -> tuple[Link, Link]:
+        """The link inside a node and the one between nodes; a level that is not spanned has the other's numbers."""
+        intra, inter = self.intra_node or self.inter_node, self.inter_node or self.intra_node
+        assert intra is not None, "two devices span a level"
+        assert inter is not None, "two devices span a level"
+        return intra, inter
 
 
 class ProfileRecord(Document):

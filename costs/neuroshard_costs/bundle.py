@@ -28,7 +28,7 @@ from neuroshard_costs.features import (
     compute_features,
 )
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork, Weights
-from neuroshard_costs.shards import FloatArray, ShardArrays
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray, ShardArrays
 
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -41,6 +41,9 @@ NETWORK_FEATURES: dict[NetworkName, tuple[str, ...]] = {
 """The networks of every bundle, in the manifest's order, with the inputs of each."""
 
 _REMAKE = "make the bundle again with `neuroshard pretrain`"
+
+
+_LEVELS = ("intra_node", "inter_node")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +122,7 @@ class CostBundle:
         topology, tables = request.topology, request.tables.tables
         num_devices = topology.num_devices
         mean_dim_sum = sum(table.embedding_dim for table in tables) / num_devices
+        exchanged = mean_dim_sum * request.global_batch_size * BYTES_PER_ELEMENT[request.memory.output_data_type]
         values = [
             *((f"tables[{table.name}].num_embeddings", table.num_embeddings, compute) for table in tables),
             *((f"tables[{table.name}].embedding_dim", table.embedding_dim, compute) for table in tables),
@@ -130,6 +134,7 @@ class CostBundle:
             values += [
                 ("topology.num_devices", num_devices, communication),
                 ("mean_dim_sum", mean_dim_sum, communication),
+                ("exchange_bytes", exchanged, communication),
             ]
             for level in _levels(topology):
                 link = getattr(topology, level)
@@ -137,7 +142,14 @@ class CostBundle:
                     (f"topology.{level}.{field}", getattr(link, field), communication)
                     for field in ("bandwidth_bytes_per_second", "latency_seconds")
                 ]
-        return _warnings(self.manifest.name, values)
+        fitted = [level for level in _LEVELS if f"{level}.bandwidth_bytes_per_second" in communication]
+        uncovered = [
+            f"topology.{level}: no exchange over it was among those that the cost models of {self.manifest.name} were "
+            "fitted to; its cost is extrapolated"
+            for level in _levels(topology)
+            if fitted and level not in fitted
+        ]
+        return (*_warnings(self.manifest.name, values), *uncovered)
 
 
 def load_bundle(path: Path) -> CostBundle:

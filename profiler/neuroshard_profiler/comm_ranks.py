@@ -58,14 +58,11 @@ def collect_communication(
             min_records=2 * MIN_RECORDS,
             earlier_seconds=file.elapsed_seconds if file else 0.0,  # rank 0 alone decides when it is spent
         )
-        link = intra or inter
-        assert link is not None, "two ranks span a level"
-        # A level that the ranks do not span takes the other's numbers; they cannot matter.
         space = CommunicationSpace(
             num_nodes=ranks.num_nodes,
             devices_per_node=ranks.devices_per_node,
-            intra_node=intra or link,
-            inter_node=inter or link,
+            intra_node=intra,
+            inter_node=inter,
             job=job,
             job_batch_size_per_device=job_batch_size_per_device,
         )

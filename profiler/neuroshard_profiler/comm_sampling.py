@@ -28,8 +28,10 @@ class CommunicationSpace:
 
     num_nodes: int
     devices_per_node: int
-    intra_node: Link
-    inter_node: Link
+    intra_node: Link | None
+    """None: a node has one device."""
+    inter_node: Link | None
+    """None: there is one node."""
     max_bytes: int = 2**25
     """Most that the fullest device sends in all."""
     job: TableSet | None = None

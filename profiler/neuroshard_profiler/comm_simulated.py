@@ -42,10 +42,11 @@ def simulate_communication(
 
 
 def _topology(device: DeviceType, sample: CommunicationSample) -> Topology:
+    intra_node, inter_node = sample.links
     return Topology(
         num_nodes=sample.num_nodes,
         devices_per_node=sample.devices_per_node,
         device=device,
-        intra_node=sample.intra_node,
-        inter_node=sample.inter_node,
+        intra_node=intra_node,
+        inter_node=inter_node,
     )

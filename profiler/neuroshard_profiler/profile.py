@@ -73,13 +73,14 @@ def profile(
     records = settings.out / RECORDS_FOLDER
     total = settings.budget_seconds
     seconds = max(total - _OVERHEAD_SECONDS, _LEAST_MEASURED_SHARE * total)
-    say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
-    measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
     named = settings.preset if backend.kind == "cuda" else None
     device = named.device if named else backend.describe(num_processes=num_processes)
+    _require_network(settings, device, records / COMMUNICATION_FILE)
+    say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
+    measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
     say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
     _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
-    hardware = _hardware(settings, backend, device, num_processes, records)
+    hardware = _hardware(backend, device, num_processes, records)
     write_file(settings.out / HARDWARE_FILE, hardware.to_json())
     topology = hardware.topology(
         num_nodes=settings.num_nodes, devices_per_node=settings.devices_per_node or num_processes
@@ -149,8 +150,8 @@ def _measure_communication(
         space = CommunicationSpace(
             num_nodes=settings.num_nodes,
             devices_per_node=num_processes,
-            intra_node=settings.preset.intra_node,
-            inter_node=settings.preset.inter_node,
+            intra_node=settings.preset.intra_node if num_processes > 1 else None,
+            inter_node=settings.preset.inter_node if settings.num_nodes > 1 else None,
             job=settings.tables(),
             job_batch_size_per_device=settings.batch_size_per_device,
         )
@@ -211,10 +212,8 @@ def _num_lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _hardware(
-    settings: ProfileSettings, backend: Backend, device: DeviceType, num_processes: int, records: Path
-) -> Hardware:
-    intra, inter = _links(settings, device, records / COMMUNICATION_FILE)
+def _hardware(backend: Backend, device: DeviceType, num_processes: int, records: Path) -> Hardware:
+    intra, inter = _measured_links(records / COMMUNICATION_FILE)
     transport = {"cpu": "gloo", "cuda": "nccl", "simulated": "simulated"}[backend.kind]
     facts = {
         "product": device.product,
@@ -235,14 +234,20 @@ def _hardware(
     )
 
 
-def _links(settings: ProfileSettings, device: DeviceType, path: Path) -> tuple[Link, Link]:
-    """Return the links as the records have them, else those that are usual for the device."""
+def _require_network(settings: ProfileSettings, device: DeviceType, path: Path) -> None:
+    """Raise SettingsError, before measuring, if the job's network between nodes would remain unknown."""
+    if settings.num_nodes > 1 and device.name not in load_presets() and _measured_links(path)[1] is None:
+        raise SettingsError(
+            f"the job has {settings.num_nodes} nodes, one node cannot measure the network between them, and no usual "
+            f"one is known for the device {device.name!r}\n"
+            "hint: measure with collect-comm under torchrun on two nodes into the same folder, or name a device type "
+            "of `neuroshard devices` whose network is like this one"
+        )
+
+
+def _measured_links(path: Path) -> tuple[Link | None, Link | None]:
+    """Return the link inside a node and the one between nodes, each None where it was not spanned."""
     for record in read_records(path) if path.exists() else ():
         if record.communication is not None:
             return record.communication.intra_node, record.communication.inter_node
-    usual = settings.preset or load_presets().get(device.name)
-    if usual is not None:
-        return usual.intra_node, usual.inter_node
-    # A single device of an unknown kind exchanges nothing; the document wants numbers all the same.
-    own = Link(bandwidth_bytes_per_second=device.memory_bandwidth_bytes_per_second, latency_seconds=0.0)
-    return own, own
+    return None, None

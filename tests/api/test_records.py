@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from builders import profile_record, topology
 from neuroshard_api.records import CommunicationSample
+from neuroshard_api.topology import Link
 
 
 def communication(**fields: Any) -> CommunicationSample:
@@ -53,3 +54,20 @@ def test_a_collective_has_one_entry_per_device(field: str, values: tuple[float, 
 def test_devices_may_start_together() -> None:
     """No start offsets mean that all enter at once."""
     assert communication(start_offsets_ms=()).start_offsets_ms == ()
+
+
+def test_a_link_that_the_exchange_passes_over_is_given() -> None:
+    """The other level's link stays empty instead of holding a number that nobody measured."""
+    link = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
+    sample: dict[str, Any] = {
+        "direction": "forward",
+        "num_nodes": 2,
+        "devices_per_node": 1,
+        "batch_size_per_device": 8,
+        "bytes_per_element": 4,
+        "embedding_dim_sums": (4, 8),
+    }
+
+    assert CommunicationSample(**sample, inter_node=link).intra_node is None
+    with pytest.raises(ValueError, match="inter_node: must be given, since the exchange passes over it"):
+        CommunicationSample(**sample, intra_node=link)

@@ -202,6 +202,25 @@ def test_what_was_not_trained_for_is_named(tmp_path: Path) -> None:
     assert warnings[2].startswith("topology.num_devices: is 4")
 
 
+def test_a_network_level_that_was_not_measured_is_named(tmp_path: Path) -> None:
+    """A profile of one node covers no exchange between nodes, however well it covers the link inside."""
+    validity = {"intra_node.bandwidth_bytes_per_second": Range(low=1, high=1e15)}
+    bundle = load_bundle(saved_bundle(tmp_path / "b", validity=validity))
+
+    assert bundle.validity_warnings(request(topology=topology(4))) == ()
+    (warning,) = bundle.validity_warnings(request(topology=topology(4, num_nodes=2)))
+    assert warning.startswith("topology.inter_node: no exchange over it was among those")
+
+
+def test_an_exchange_larger_than_the_measured_ones_is_named(tmp_path: Path) -> None:
+    """By the bytes that the mean device sends, since columns and batch alone can each be within their ranges."""
+    bundle = load_bundle(saved_bundle(tmp_path / "b", validity={"exchange_bytes": Range(low=1, high=1e5)}))
+    asked = request(table(embedding_dim=64), topology=topology(4), batch_size_per_device=1024)
+
+    (warning,) = bundle.validity_warnings(asked)
+    assert warning.startswith("exchange_bytes: is 262,144, outside 1 to 100,000")
+
+
 def test_a_request_within_the_ranges_gives_no_warning(tmp_path: Path) -> None:
     """Quantities without a stated range are not judged."""
     bundle = load_bundle(saved_bundle(tmp_path / "b", validity={"num_embeddings": Range(low=1, high=1e6)}))

@@ -47,6 +47,7 @@ def test_a_simulated_profile_is_whole(tmp_path: Path, tables_file: Path) -> None
     assert (hardware.device.name, hardware.devices_per_node) == ("h100-80gb", 8)
     assert len(read_records(out / "records" / "compute.jsonl")) == 30
     assert len(read_records(out / "records" / "communication.jsonl")) == 30
+    assert hardware.inter_node is None
     assert Topology.read(out / "topology.json") == hardware.topology(num_nodes=1, devices_per_node=8)
     assert manifest.calibration is not None
 
@@ -141,7 +142,9 @@ def test_this_cpu_is_profiled_and_planned_for(tmp_path: Path) -> None:
     hardware, bundle = Hardware.read(out / "hardware.json"), load_bundle(out / "bundle")
     assert hardware.source == bundle.manifest.source
     assert hardware.source.startswith("cpu:")
+    assert hardware.intra_node is not None
     assert hardware.intra_node.bandwidth_bytes_per_second > 1e6
+    assert hardware.inter_node is None
     transfers = read_records(out / "records" / "communication.jsonl")
     assert {len(record.device_ms) for record in transfers} == {2}
     assert {

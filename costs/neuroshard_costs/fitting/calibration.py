@@ -113,12 +113,13 @@ def _compute_pair(bundle: CostBundle, record: ProfileRecord, sample: ComputeSamp
 
 def _communication_pair(bundle: CostBundle, record: ProfileRecord, sample: CommunicationSample) -> FloatArray:
     """The transfer is the time of the device that starts last: it waits for none."""
+    intra_node, inter_node = sample.links
     topology = Topology(
         num_nodes=sample.num_nodes,
         devices_per_node=sample.devices_per_node,
         device=bundle.manifest.device,
-        intra_node=sample.intra_node,
-        inter_node=sample.inter_node,
+        intra_node=intra_node,
+        inter_node=inter_node,
     )
     predicted = bundle.transfer_ms(
         np.array(float(max(sample.embedding_dim_sums))),

@@ -57,6 +57,7 @@ def transfers(records: Sequence[ProfileRecord], direction: Literal["forward", "b
         return np.array(values, dtype=np.float64)
 
     samples = [sample for _, sample in found]
+    links = [sample.links for sample in samples]
     return Transfers(
         collectives=Collectives(
             mean_dim_sum=column([float(np.mean(sample.embedding_dim_sums)) for sample in samples]),
@@ -64,10 +65,10 @@ def transfers(records: Sequence[ProfileRecord], direction: Literal["forward", "b
             bytes_per_element=column([sample.bytes_per_element for sample in samples]),
             num_nodes=column([sample.num_nodes for sample in samples]),
             devices_per_node=column([sample.devices_per_node for sample in samples]),
-            intra_bandwidth=column([sample.intra_node.bandwidth_bytes_per_second for sample in samples]),
-            inter_bandwidth=column([sample.inter_node.bandwidth_bytes_per_second for sample in samples]),
-            intra_latency=column([sample.intra_node.latency_seconds for sample in samples]),
-            inter_latency=column([sample.inter_node.latency_seconds for sample in samples]),
+            intra_bandwidth=column([intra.bandwidth_bytes_per_second for intra, _ in links]),
+            inter_bandwidth=column([inter.bandwidth_bytes_per_second for _, inter in links]),
+            intra_latency=column([intra.latency_seconds for intra, _ in links]),
+            inter_latency=column([inter.latency_seconds for _, inter in links]),
         ),
         max_dim_sum=column([max(sample.embedding_dim_sums) for sample in samples]),
         times_ms=column([_last_starter_ms(record, sample) for record, sample in found]),
@@ -89,14 +90,22 @@ def compute_validity(samples: Sequence[ComputeSample]) -> dict[str, Range]:
 def transfer_validity(measured: Transfers) -> dict[str, Range]:
     """Return what the all-to-alls cover, in the words of the request."""
     of = measured.collectives
-    return {
+    covered = {
         "num_devices": _range(of.num_nodes * of.devices_per_node),
         "mean_dim_sum": _range(of.mean_dim_sum),
-        "intra_node.bandwidth_bytes_per_second": _range(of.intra_bandwidth),
-        "intra_node.latency_seconds": _range(of.intra_latency),
-        "inter_node.bandwidth_bytes_per_second": _range(of.inter_bandwidth),
-        "inter_node.latency_seconds": _range(of.inter_latency),
+        "exchange_bytes": _range(
+            of.mean_dim_sum * of.batch_size_per_device * of.num_nodes * of.devices_per_node * of.bytes_per_element
+        ),
     }
+    levels = (
+        ("intra_node", of.devices_per_node > 1, of.intra_bandwidth, of.intra_latency),
+        ("inter_node", of.num_nodes > 1, of.inter_bandwidth, of.inter_latency),
+    )
+    for level, is_spanned, bandwidth, latency in levels:
+        if is_spanned.any():
+            covered[f"{level}.bandwidth_bytes_per_second"] = _range(bandwidth[is_spanned])
+            covered[f"{level}.latency_seconds"] = _range(latency[is_spanned])
+    return covered
 
 
 def _range(values: Sequence[float] | FloatArray) -> Range:
