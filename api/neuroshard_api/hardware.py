@@ -26,6 +26,8 @@ class Hardware(Document):
     """The link between devices of one node, as the all-to-all found it. None: only one device was measured."""
     inter_node: Link | None = None
     """The link between nodes, as the all-to-all found it. None: only one node was measured."""
+    network_of: str | None = None
+    """Device type whose usual links stand in for those that were not measured. None: the device's own type."""
     devices_per_node: Annotated[int, Field(ge=1, le=4096)]
     """Devices of the node that was measured."""
     driver_version: str | None = None
@@ -36,13 +38,13 @@ class Hardware(Document):
     def topology(self, *, num_nodes: int, devices_per_node: int) -> Topology:
         """Return equal nodes of this hardware.
 
-        A level that was not measured gets the usual link of the device type. Where none is known, a level over which
+        A level that was not measured gets the usual link of ``network_of``. Where none is known, a level over which
         nothing passes gets the other level's numbers.
 
         Raises:
             DocumentError: a link is needed and neither measured nor known.
         """
-        usual = load_presets().get(self.device.name)
+        usual = load_presets().get(self.network_of or self.device.name)
         intra = self.intra_node or (usual.intra_node if usual else None)
         inter = self.inter_node or (usual.inter_node if usual else None)
         missing = [

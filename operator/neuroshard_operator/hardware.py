@@ -81,6 +81,4 @@ def _fingerprint(spec: Spec, hardware: Hardware, profiler_image: str) -> str:
         "budget_seconds": profiler.budget_seconds,
         "processes": profiler.num_procs or spec.trainer.devices_per_node,
     }
-    if spec.trainer.num_nodes > 1:
-        said["spans_nodes"] = True  # a profile of one node does not have the link between nodes
     return "sha256:" + hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

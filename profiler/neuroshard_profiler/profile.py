@@ -80,7 +80,7 @@ def profile(
     measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
     say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
     _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
-    hardware = _hardware(backend, device, num_processes, records)
+    hardware = _hardware(settings, backend, device, num_processes, records)
     write_file(settings.out / HARDWARE_FILE, hardware.to_json())
     topology = hardware.topology(
         num_nodes=settings.num_nodes, devices_per_node=settings.devices_per_node or num_processes
@@ -212,7 +212,9 @@ def _num_lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _hardware(backend: Backend, device: DeviceType, num_processes: int, records: Path) -> Hardware:
+def _hardware(
+    settings: ProfileSettings, backend: Backend, device: DeviceType, num_processes: int, records: Path
+) -> Hardware:
     intra, inter = _measured_links(records / COMMUNICATION_FILE)
     transport = {"cpu": "gloo", "cuda": "nccl", "simulated": "simulated"}[backend.kind]
     facts = {
@@ -228,6 +230,7 @@ def _hardware(backend: Backend, device: DeviceType, num_processes: int, records:
         device=device,
         intra_node=intra,
         inter_node=inter,
+        network_of=settings.device_type,
         devices_per_node=num_processes,
         driver_version=backend.environment.get("driver"),
         environment={**backend.environment, "transport": transport},
@@ -236,12 +239,13 @@ def _hardware(backend: Backend, device: DeviceType, num_processes: int, records:
 
 def _require_network(settings: ProfileSettings, device: DeviceType, path: Path) -> None:
     """Raise SettingsError, before measuring, if the job's network between nodes would remain unknown."""
-    if settings.num_nodes > 1 and device.name not in load_presets() and _measured_links(path)[1] is None:
+    known = settings.device_type or device.name in load_presets()
+    if settings.num_nodes > 1 and not known and _measured_links(path)[1] is None:
         raise SettingsError(
             f"the job has {settings.num_nodes} nodes, one node cannot measure the network between them, and no usual "
             f"one is known for the device {device.name!r}\n"
-            "hint: measure with collect-comm under torchrun on two nodes into the same folder, or name a device type "
-            "of `neuroshard devices` whose network is like this one"
+            "hint: name a device type of `neuroshard devices` whose network is like this one (--device-type, "
+            "spec.profiler.deviceType), or measure with collect-comm under torchrun on two nodes into the same folder"
         )
 
 

@@ -44,11 +44,9 @@ def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
     there = context.shared_profile(names.profile(key))
     own = context.job_named(names.profiler_job(context.name, key))
     result = context.config_map(names.result(names.profiler_job(context.name, key)))
-    if there is not None and isinstance(there.document, ProfileSummary):
-        return _have(context, hardware, there, there.document, cached=own is None)
-    status_fields = {"hardware": hardware}
     if there is not None:
-        return _set_aside(there, status_fields), None
+        return _there(context, hardware, there, cached=own is None)
+    status_fields = {"hardware": hardware}
     if result is not None and isinstance(result.document, ProfileSummary):
         manifest = profile(context, names.profile(key), key, shared=shared)
         copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
@@ -63,6 +61,21 @@ def profile_needed(context: Context) -> tuple[str, ...]:
     """Return the namespace's profile of the job's hardware, if there is one that was not read in this version."""
     found = context.shared_profile(names.profile(_profile_key(context, hardware_of(context))))
     return () if found is None or found.is_read else (found.meta.name,)
+
+
+def _there(
+    context: Context, hardware: Hardware, there: ChildConfigMap, *, cached: bool
+) -> tuple[StageResult, Profiled | None]:
+    """Take the profile that there is, or remove it where it cannot be used."""
+    document = there.document
+    if isinstance(document, ProfileSummary):
+        try:
+            return _have(context, hardware, there, document, cached=cached)
+        except DocumentError as error:  # it lacks the network that this job's nodes span
+            problem = str(error)
+    else:
+        problem = document.problem if isinstance(document, Unreadable) else "it is empty"
+    return _set_aside(there, problem, {"hardware": hardware}), None
 
 
 def _profile_key(context: Context, hardware: Hardware) -> str:
@@ -109,9 +122,8 @@ def _have(
     return step, Profiled(bundle=Bundle(config_map=there.meta.name), topology=topology)
 
 
-def _set_aside(there: ChildConfigMap, status_fields: dict[str, Hardware]) -> StageResult:
-    """Remove a profile that nobody can read; the next pass profiles anew."""
-    problem = there.document.problem if isinstance(there.document, Unreadable) else "it is empty"
+def _set_aside(there: ChildConfigMap, problem: str, status_fields: dict[str, Hardware]) -> StageResult:
+    """Remove a profile that cannot be used; the next pass profiles anew."""
     message = f"profile {there.meta.name} cannot be used and is deleted: {problem}"
     return _active(
         Reason.PROFILER_RUNNING,

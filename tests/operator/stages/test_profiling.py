@@ -1,6 +1,7 @@
 """Profiling: what is made for it, what jobs share, and how it fails."""
 
 import asyncio
+import json
 
 from neuroshard_api.config_map import pack_files
 from neuroshard_operator import names
@@ -101,6 +102,24 @@ def test_a_profile_that_was_damaged_is_made_anew() -> None:
 
     assert "ChildRepaired" in story.reasons()
     assert story.world.objects["ConfigMap", name]["binaryData" if damaged.binary_data else "data"] != damaged.data
+
+
+def test_a_profile_without_the_network_that_the_nodes_span_is_not_planned_with() -> None:
+    """An unknown device that was measured on one node serves no job of several; the profile is made again."""
+    story = Story().do(names.PROFILER)
+    [profile] = story.world.of_kind("ConfigMap", names.PROFILE)
+    files = profile_files()
+    hardware = json.loads(files["hardware.json"])
+    hardware["device"]["name"] = "unknown-device"
+    hardware.pop("inter_node", None)
+    packed = pack_files({**files, "hardware.json": json.dumps(hardware).encode()})
+    profile |= {"data": dict(packed.data), "binaryData": dict(packed.binary_data)}
+    story.world.touch(profile)
+    story.settle()
+
+    assert "ChildRepaired" in story.reasons()
+    [repaired] = story.world.of_kind("ConfigMap", names.PROFILE)
+    assert repaired["metadata"]["uid"] != profile["metadata"]["uid"]
 
 
 def test_a_profiler_that_fails_ends_the_job_with_its_words() -> None:
