@@ -118,17 +118,37 @@ class ResumePolicy(StrEnum):
     NONE = "None"
 
 
+DEFAULT_INTERVAL_SECONDS = 900
+"""Between checkpoints on a volume: what a lost node costs at most, against the time that a checkpoint takes."""
+
+
 class Checkpoint(Part):
     """Where and when the state of training is kept."""
 
     mount_path: AbsolutePath = "/checkpoints"
-    """Where the volume is mounted in the workers; your own trainer finds it in NEUROSHARD_RUN_DIR."""
+    """Where the volume is mounted in the workers; your own trainer finds folder in NEUROSHARD_RUN_DIR."""
     persistent_volume_claim: VolumeClaim | None = None
     """Volume that keeps checkpoints beyond a pod; with several nodes it must allow ReadWriteMany. Not given: they die
     with the pod, and every restart begins from the start."""
     resume_policy: ResumePolicy = ResumePolicy.LATEST
     """Latest begins from the newest whole checkpoint, None from the start."""
+    folder: RelativePath | None = None
+    """Folder below mountPath with this job's state; a job that goes on from another one's checkpoints names that one's
+    folder. If unset: the job's name for NeuroShard's trainer, so that jobs may share a volume, and mountPath itself for
+    a trainer of your own. `neuroshard run` has one folder for each run."""
     every_steps: PositiveCount | None = None
-    """Steps between checkpoints. Not given: one at the end, and one whenever the workers are asked to stop."""
+    """Steps between checkpoints, besides everySeconds. If unset: steps do not matter. There is always one checkpoint at
+    the end, and one when the workers are asked to stop."""
+    every_seconds: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
+    """Longest time between checkpoints, in seconds: the training that a lost node can cost. 0: time does not matter. If
+    unset: 900 where persistentVolumeClaim and not everySteps is set, else 0."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
     """Newest checkpoints that are kept; older ones are deleted."""
+
+    @property
+    def interval_seconds(self) -> int | None:
+        """Longest time between checkpoints; None: time does not matter."""
+        if self.every_seconds is None:
+            is_kept = self.persistent_volume_claim is not None
+            return DEFAULT_INTERVAL_SECONDS if is_kept and self.every_steps is None else None
+        return self.every_seconds or None

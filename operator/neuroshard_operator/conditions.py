@@ -19,6 +19,7 @@ class ConditionType(StrEnum):
     APPROVED = "Approved"
     PODS_READY = "PodsReady"
     RUNNING = "Running"
+    CHECKPOINTS_KEPT = "CheckpointsKept"
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -51,6 +52,8 @@ class Reason(StrEnum):
     SUSPENDED = "SuspendedByUser"
     QUEUED = "WaitingForAdmission"
     RESUMED = "Resumed"
+    CHECKPOINT_VOLUME = "CheckpointVolume"
+    NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
 
     # While it waits for someone
     PODS_PENDING = "PodsPending"

@@ -168,3 +168,21 @@ def test_a_part_is_frozen() -> None:
 
     with pytest.raises(ValueError, match="frozen"):
         job.spec.suspend = True  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "expected"),
+    [
+        ({}, None),
+        ({"persistentVolumeClaim": {"claimName": "c"}}, 900),
+        ({"persistentVolumeClaim": {"claimName": "c"}, "everySteps": 10}, None),
+        ({"persistentVolumeClaim": {"claimName": "c"}, "everySeconds": 60}, 60),
+        ({"persistentVolumeClaim": {"claimName": "c"}, "everySeconds": 0}, None),
+        ({"everySeconds": 60}, 60),
+    ],
+)
+def test_checkpoints_on_a_volume_are_at_most_a_quarter_of_an_hour_apart(
+    checkpoint: dict[str, Any], expected: int | None
+) -> None:
+    """Unless the job says how often by steps or by time."""
+    assert builders.job(checkpoint=checkpoint).spec.checkpoint.interval_seconds == expected

@@ -21,6 +21,8 @@ from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.live_sharding import LiveSharding
 from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.stopping import StepVote, Wish
+from neuroshard_trainer.training import TrainingLoop
 from trainer_builders import job_data, plan_of, write_job, write_plan
 
 Run = Callable[..., ExitCode]
@@ -160,6 +162,34 @@ def test_a_damaged_checkpoint_is_passed_over(
 
     assert "step-00000015 is damaged" in caplog.text + capsys.readouterr().out
     assert weights_hash(folder, 15) == before
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "expected"),
+    [
+        pytest.param({"everySeconds": 5, "keep": 9}, [7, 14, 21, WHOLE], id="by time"),
+        pytest.param({"everySeconds": 5, "everySteps": 8, "keep": 9}, [7, 8, 15, 16, WHOLE], id="by both"),
+        pytest.param({}, [WHOLE], id="no volume"),
+        pytest.param({"persistentVolumeClaim": {"claimName": "c"}, "everySeconds": 0}, [WHOLE], id="none by time"),
+    ],
+)
+def test_a_checkpoint_is_written_when_its_time_has_come(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: dict[str, Any], expected: list[int]
+) -> None:
+    """A step takes 1 s here; the ranks agree on a checkpoint in the step after it is due. Any checkpoint counts."""
+    steps: list[Wish] = []
+    vote_of_all = StepVote.wish
+
+    def wish(vote: StepVote, *, save_is_due: bool) -> Wish:
+        steps.append(vote_of_all(vote, save_is_due=save_is_due))
+        return steps[-1]
+
+    defaults: Any = TrainingLoop.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "clock", lambda: float(len(steps)))
+    monkeypatch.setattr(StepVote, "wish", wish)
+    run(checkpoint=checkpoint)
+
+    assert saved_steps(tmp_path / "run") == expected
 
 
 def test_unfinished_checkpoints_are_removed(run: Run, tmp_path: Path) -> None:

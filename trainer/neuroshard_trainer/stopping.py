@@ -1,7 +1,8 @@
-"""An orderly stop: SIGTERM to any rank, and all ranks stop behind the same step."""
+"""What all ranks do together after a step: stop after SIGTERM to any rank, or save when a checkpoint is due."""
 
 import signal
 from collections.abc import Callable
+from enum import IntEnum
 from types import FrameType
 
 import torch
@@ -10,8 +11,16 @@ import torch.distributed as dist
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class StopVote:
-    """Asks all ranks in every step whether one of them was told to stop.
+class Wish(IntEnum):
+    """What one rank wants after a step; of several the greatest counts."""
+
+    GO_ON = 0
+    SAVE = 1
+    STOP = 2
+
+
+class StepVote:
+    """Asks all ranks in every step whether one of them was asked to stop, or wants a checkpoint.
 
     The answer to a step's question is read in the next step, so that nobody waits for it.
 
@@ -34,10 +43,16 @@ class StopVote:
 
         return undo
 
-    def stops(self) -> bool:
-        """Return whether to stop now. All ranks must call this once in every step, and all get the same answer."""
+    def wish(self, *, save_is_due: bool) -> Wish:
+        """Return what to do now. All ranks must call this once in every step, and all get the same answer.
+
+        Args:
+            save_is_due: whether this rank wants a checkpoint; clocks of ranks may differ.
+        """
         answer = self._answer()
-        votes = torch.tensor([float(self._asked)])
+        # A checkpoint that is written now is no longer due, although this rank's clock does not know it yet.
+        own = Wish.STOP if self._asked else Wish.SAVE if save_is_due and answer is not Wish.SAVE else Wish.GO_ON
+        votes = torch.tensor([float(own)])
         work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None, "this process is in the group"
         self._pending = (work, votes)
@@ -47,13 +62,13 @@ class StopVote:
         """Wait for the last question's answer. All ranks must call this when no more steps follow."""
         self._answer()
 
-    def _answer(self) -> bool:
+    def _answer(self) -> Wish:
         if self._pending is None:
-            return False
+            return Wish.GO_ON
         work, votes = self._pending
         self._pending = None
         work.wait()
-        return bool(votes.item())
+        return Wish(int(votes.item()))
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:
         self._asked = True

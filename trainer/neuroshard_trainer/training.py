@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.process import Process
 from neuroshard_trainer.step_reporter import StepReporter
-from neuroshard_trainer.stopping import StopVote
+from neuroshard_trainer.stopping import StepVote, Wish
 from neuroshard_trainer.training_state import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ class TrainingLoop:
         reporter: of step times.
         process: this process.
         progress_file: what rank 0 writes now and then.
+        clock: seconds, for checkpoints by time.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class TrainingLoop:
         reporter: StepReporter,
         process: Process,
         progress_file: Path,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._maker = maker
@@ -118,6 +120,8 @@ class TrainingLoop:
         self._reporter = reporter
         self._process = process
         self._progress = _Progress(progress_file, schedule, process)
+        self._clock = clock
+        self._saved_at_s = clock()
         self.step = schedule.first_step
         """Steps done."""
 
@@ -134,7 +138,7 @@ class TrainingLoop:
             StorageError: a checkpoint or the progress cannot be written.
             DataError: a sample cannot be used.
         """
-        vote = StopVote(self._process.group)
+        vote = StepVote(self._process.group)
         undo = vote.listen()
         try:
             self._train(vote)
@@ -146,23 +150,23 @@ class TrainingLoop:
         self._progress.write(self.step)
         return self._progress.metrics
 
-    def _train(self, vote: StopVote) -> None:
+    def _train(self, vote: StepVote) -> None:
         size = self._schedule.global_batch_size
         positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
         loss_sum = torch.zeros(2, device=self._process.device)  # of the losses, and how many
         for batch in self._reporter.steps(prefetched(self._maker.training, positions, self._process.device)):
             loss_sum += torch.stack((self._train_on(batch), torch.ones((), device=self._process.device)))
-            stops = vote.stops()
+            wish = vote.wish(save_is_due=self._save_is_due())
             self._reporter.end_step()
             self.step += 1
             if self.step % self._training.log_every_steps == 0:
                 self._log(loss_sum)
-            if stops:
+            if wish is Wish.STOP:
                 vote.close()
                 path = self._save()
                 raise StoppedError(f"asked to stop; step {self.step} is saved in {path}, start again to go on from it")
             if self.step < self._schedule.num_steps:  # what is due at the end comes behind the loop
-                self._after_step()
+                self._after_step(save=wish is Wish.SAVE)
 
     def _train_on(self, batch: Batch) -> torch.Tensor:
         """Take one step and return the loss of this rank's samples. Gradients are means over all ranks."""
@@ -173,11 +177,16 @@ class TrainingLoop:
         optimizer.step()
         return loss.detach()
 
-    def _after_step(self) -> None:
+    def _save_is_due(self) -> bool:
+        interval_s = self._checkpoint.interval_seconds
+        return interval_s is not None and self._clock() - self._saved_at_s >= interval_s
+
+    def _after_step(self, *, save: bool) -> None:
         every = self._training.eval_every_steps
         if self._schedule.ends_epoch(self.step) if every is None else self.step % every == 0:
             self._evaluate()
-        if self._checkpoint.every_steps is not None and self.step % self._checkpoint.every_steps == 0:
+        every = self._checkpoint.every_steps
+        if save or (every is not None and self.step % every == 0):
             self._save()
             self._progress.write(self.step)
 
@@ -219,6 +228,7 @@ class TrainingLoop:
         where = {"step": self.step, "position": self._schedule.position(self.step)}
         path = self._checkpoints.save(self._state.tensors(), self._manifest.model_copy(update=where))
         self._progress.checkpoint = (self.step, path)
+        self._saved_at_s = self._clock()
         self._progress.log(self.step, f"checkpoint {path}")
         return path
 

@@ -35,6 +35,7 @@ from neuroshard_operator.hardware import product_selector
 
 CONTAINER = "trainer"
 PUBLISHER = "publisher"
+CHECKPOINTS_VOLUME = "checkpoints"
 READY_FILE = "/tmp/neuroshard-ready"  # noqa: S108 - a volume of the pod's own
 STARTUP_PROBE: Mapping[str, Any] = {
     "exec": {"command": ["test", "-e", READY_FILE]},
@@ -117,13 +118,13 @@ def worker_job(
 
 def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, result: str) -> dict[str, Any]:
     trainer, checkpoint, data = context.spec.trainer, context.spec.checkpoint, context.spec.data
-    run_dir, data_dir = checkpoint.mount_path, data.mount_path
+    run_dir, data_dir = _run_dir(context), data.mount_path
     plan_file = f"{WORK}/plan/{plan_key}"
     job_file = f"{WORK}/files/{stored_names(files)[JOB_FILE]}"
     command = trainer_command(context.job, job_file=job_file, plan_file=plan_file, run_dir=run_dir, data_dir=data_dir)
     reports = [f"{run_dir}/{STEP_REPORT_FILE}", f"{run_dir}/{PROGRESS_FILE}"]
     is_own = bool(trainer.command)
-    mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", "checkpoints": run_dir}
+    mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", CHECKPOINTS_VOLUME: checkpoint.mount_path}
     env = {
         **torchrun_environment(
             context.job,
@@ -153,7 +154,7 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
     volumes = [
         config_map_volume("plan", plan, {plan_key: plan_key}),
         config_map_volume("files", files["metadata"]["name"]),
-        _claim_or_empty("checkpoints", checkpoint.persistent_volume_claim, main["volumeMounts"]),
+        _claim_or_empty(CHECKPOINTS_VOLUME, checkpoint.persistent_volume_claim, main["volumeMounts"]),
         empty_volume("tmp"),
         token_volume(),
     ]
@@ -169,10 +170,17 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
         "subdomain": names.service(context.name),
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         **({"nodeSelector": selector} if selector else {}),
-        **({"initContainers": [_publisher(context, result, reports, run_dir)]} if is_own else {}),
+        **({"initContainers": [_publisher(context, result, reports)]} if is_own else {}),
         "containers": [main],
         "volumes": volumes,
     }
+
+
+def _run_dir(context: Context) -> str:
+    """Return the folder of checkpoints and reports. NeuroShard's trainer makes it; jobs on one volume differ in it."""
+    checkpoint, is_own = context.spec.checkpoint, bool(context.spec.trainer.command)
+    folder = checkpoint.folder or ("" if is_own else context.name)
+    return f"{checkpoint.mount_path.rstrip('/')}/{folder}".rstrip("/") or "/"
 
 
 def _grace_seconds(pod_spec: Mapping[str, Any]) -> int:
@@ -188,14 +196,14 @@ def _template_decides(pod_spec: Mapping[str, Any]) -> bool:
     return any(each.get("name") == CONTAINER and {"command", "startupProbe"} & each.keys() for each in said)
 
 
-def _publisher(context: Context, result: str, reports: list[str], run_dir: str) -> dict[str, Any]:
+def _publisher(context: Context, result: str, reports: list[str]) -> dict[str, Any]:
     """Return the sidecar that publishes the reports of a trainer whose image does not have our command."""
     words = [word for path in reports for word in ("--from", path)]
     sidecar = container(
         PUBLISHER,
         context.settings.planner_image,
         ["neuroshard", "publish", "--config-map", result, *words, "--watch"],
-        mounts={"checkpoints": run_dir, "token": TOKEN_PATH},
+        mounts={CHECKPOINTS_VOLUME: context.spec.checkpoint.mount_path, "token": TOKEN_PATH},
         env={},
         imagePullPolicy=context.settings.image_pull_policy,
         resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},

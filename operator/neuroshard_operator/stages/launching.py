@@ -12,6 +12,7 @@ from neuroshard_operator.children.workers import service, worker_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, seconds_until, worker_count
 from neuroshard_operator.observed.objects import ChildJob
+from neuroshard_operator.stages.checkpoints import checkpoints_kept
 from neuroshard_operator.stages.input_hashes import workers_hash
 from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, worker_conditions
@@ -71,6 +72,7 @@ def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult
         reason=Reason.WORKERS_STARTING,
         message=message,
         done=True,
+        conditions=checkpoints_kept(context),
         actions=(*actions, *_stopped(others)),
         events=events,
     )

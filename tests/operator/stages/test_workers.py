@@ -158,6 +158,56 @@ def test_a_trainer_of_ones_own_gets_a_sidecar_that_publishes() -> None:
     assert sidecar["command"][:2] == ["neuroshard", "publish"]
 
 
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({}, ("False", "NoCheckpointVolume"), id="none"),
+        pytest.param(
+            {"checkpoint": {"persistentVolumeClaim": {"claimName": "c"}}}, ("True", "CheckpointVolume"), id="claim"
+        ),
+        pytest.param(
+            {
+                "podTemplate": {
+                    "spec": {"containers": [{"name": "trainer", "volumeMounts": [{"mountPath": "/checkpoints"}]}]}
+                }
+            },
+            ("True", "CheckpointVolume"),
+            id="pod template",
+        ),
+    ],
+)
+def test_a_job_whose_checkpoints_die_with_its_pods_says_so(spec: dict[str, Any], expected: tuple[str, str]) -> None:
+    """A lost node would cost the whole training."""
+    condition = Story(**spec).running().condition("CheckpointsKept")
+
+    assert (condition["status"], condition["reason"]) == expected
+
+
+def test_a_trainer_of_ones_own_may_keep_checkpoints_elsewhere() -> None:
+    """Nothing is known of them, so nothing is said."""
+    story = Story(trainer={"numNodes": 1, "image": "mine", "command": ["torchrun", "train.py"]}).running()
+
+    assert "CheckpointsKept" not in [each["type"] for each in story.status["conditions"]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({}, "/checkpoints/job", id="the job's name"),
+        pytest.param({"checkpoint": {"folder": "shop/v2", "mountPath": "/ckpt"}}, "/ckpt/shop/v2", id="folder"),
+        pytest.param({"trainer": {"command": ["torchrun", "x"]}}, "/checkpoints", id="own trainer"),
+        pytest.param({"trainer": {"command": ["x"]}, "checkpoint": {"folder": "a"}}, "/checkpoints/a", id="own folder"),
+    ],
+)
+def test_jobs_on_one_volume_have_folders_of_their_own(spec: dict[str, Any], expected: str) -> None:
+    """They would go on from each other's checkpoints, and delete them."""
+    container = trainer_container(Story(**spec).planned())
+
+    assert environment(container)["NEUROSHARD_RUN_DIR"] == expected
+    mount_path = spec.get("checkpoint", {}).get("mountPath", "/checkpoints")
+    assert mount_path in [each["mountPath"] for each in container["volumeMounts"]]
+
+
 def test_a_job_that_trains_succeeds() -> None:
     """All workers ended well."""
     story = Story().running()
