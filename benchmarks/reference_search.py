@@ -16,6 +16,7 @@ import numpy as np
 from neuroshard_api.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.step_cost import Collective
 
 BEAM_WIDTH = 3
 MAX_LEVELS = 10
@@ -49,7 +50,7 @@ def place_greedily(problem: Problem, kinds: IndexArray) -> Split:
     """Place a list of shards for every s; keep the best."""
     order = np.argsort(-_alone_ms(problem, kinds), kind="stable")
     kinds = kinds[order]
-    columns = problem.kinds.num_columns[kinds]
+    columns = problem.kinds.traffic[kinds, Collective.POOLED_EMBEDDINGS]
     memory = problem.kinds.memory_bytes[kinds]
     representation = problem.kinds.representation[kinds]
     num_lanes, num_devices = len(DIM_FACTORS), problem.num_devices
@@ -57,7 +58,7 @@ def place_greedily(problem: Problem, kinds: IndexArray) -> Split:
     dim_limit = (DIM_FACTORS * columns.sum() / num_devices)[:, None]
     sums = np.zeros((num_lanes, num_devices, representation.shape[1]), dtype=np.float32)
     used_memory = np.zeros((num_lanes, num_devices), dtype=np.int64)
-    used_columns = np.zeros((num_lanes, num_devices), dtype=np.int64)
+    used_columns = np.zeros((num_lanes, num_devices))
     chosen = np.empty((num_lanes, len(kinds)), dtype=np.int64)
     alive = np.ones(num_lanes, dtype=np.bool_)
     for step in range(len(kinds)):

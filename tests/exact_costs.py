@@ -49,6 +49,11 @@ class ExactCosts:
         times[~demands.any(axis=1)] = 0.0
         return times.reshape(*sums.shape[:-1], 2).astype(np.float32)
 
+    @property
+    def is_convex(self) -> bool:
+        """The simulator's times are not rescaled."""
+        return True
+
     def transfer_ms(
         self,
         max_dim_sums: FloatArray,

@@ -10,8 +10,16 @@ from exact_costs import ExactCosts
 from hypothesis import strategies as st
 from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.plan import DeviceMemory, Plan
-from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.tables import Optimizer, Table
+from neuroshard_api.request import (
+    ComputePeak,
+    Constraints,
+    MemorySettings,
+    Pipeline,
+    PlanRequest,
+    SearchSettings,
+    TableConstraints,
+)
+from neuroshard_api.tables import DataType, Optimizer, Table
 from neuroshard_planner.planning import plan
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 from neuroshard_planner.search.greedy_placement import tangent
@@ -111,6 +119,7 @@ def search_tables(draw: st.DrawFn, name: str) -> Table:
         name,
         num_embeddings=draw(st.sampled_from([1, 1000, 200_000, 3_000_000, 20_000_000])),
         embedding_dim=draw(st.sampled_from([4, 8, 12, 36, 64, 128, 256])),
+        feature_names=draw(st.sampled_from([(), tuple(f"{name}_{feature}" for feature in range(5))])),
         pooling_factor=draw(st.sampled_from([0.01, 1.0, 3.5, 80.0])),
         data_type=draw(st.sampled_from(TRAINING_KERNELS["cuda"].weight_types)),
         zipf_exponent=draw(st.sampled_from([None, 0.0, 1.2])),
@@ -155,6 +164,9 @@ def search_requests(draw: st.DrawFn) -> PlanRequest:
         ),
         batch_size_per_device=draw(st.sampled_from([1, 512])),
         optimizer=draw(st.sampled_from(Optimizer)),
+        pipeline=draw(st.sampled_from(Pipeline)),
+        compute_peak=draw(st.sampled_from(ComputePeak)),
+        memory=MemorySettings(wire_data_type=draw(st.sampled_from([None, DataType.FP16]))),
         constraints=draw(search_constraints(names, num_nodes * per_node)) if constrained else Constraints(),
         search=SearchSettings(
             seed=draw(st.integers(0, 3)),

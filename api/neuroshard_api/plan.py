@@ -46,18 +46,21 @@ class DeviceCost(Value):
     backward_compute_ms: Annotated[float, Field(ge=0)]
     """Gradient and fused optimizer."""
     wait_ms: Annotated[float, Field(ge=0)]
-    """Start skew: from the end of this device's forward compute to the end of the slowest device's."""
+    """For slower devices: from the end of this device's forward compute to the end of the slowest device's. Where only
+    the sum of both passes counts (compute_peak), the slowest device's forward and backward less this one's."""
+    input_communication_ms: Annotated[float, Field(ge=0)] = 0.0
+    """What the exchange of indices adds to the step: all of it, or what a pipeline cannot hide behind compute."""
     forward_communication_ms: Annotated[float, Field(ge=0)]
     backward_communication_ms: Annotated[float, Field(ge=0)]
     embedding_dim_sum: Count
-    """Columns of all shards on the device; what its all-to-all sends."""
+    """Pooled columns of all shards on the device, for each feature of a table; what its all-to-all sends."""
 
 
 class PlanCost(Value):
     """Cost of a plan under one cost model."""
 
     total_ms: Annotated[float, Field(ge=0)]
-    """Largest sum of the five terms over the devices."""
+    """Largest sum of the terms over the devices."""
     source: Source
     devices: tuple[DeviceCost, ...]
 

@@ -29,6 +29,24 @@ class Algorithm(StrEnum):
     TORCHREC = "torchrec"
 
 
+class Pipeline(StrEnum):
+    """How a trainer overlaps its steps; names as TorchRec's train pipelines."""
+
+    NONE = "none"
+    """One step after the other (TrainPipelineBase): kernels wait for the host to launch them."""
+    SPARSE_DIST = "sparse-dist"
+    """TrainPipelineSparseDist: the host runs ahead of the device, and ids travel while another batch computes."""
+
+
+class ComputePeak(StrEnum):
+    """Which compute of the devices a step waits for."""
+
+    SEPARATE = "separate"
+    """The slowest forward and the slowest backward: all devices meet between backward and the next forward too."""
+    JOINT = "joint"
+    """The slowest sum of both: the last all-reduce of the dense part is launched before the tables' backward ends."""
+
+
 class TableConstraints(Value):
     """What holds for one table."""
 
@@ -72,7 +90,24 @@ class MemorySettings(Value):
     num_pipelined_batches: Annotated[int, Field(ge=1, le=8)] = 2
     """Input batches on the device at once; 2 is TorchRec's TrainPipelineSparseDist."""
     output_data_type: Annotated[DataType, AfterValidator(trained_output)] = DataType.FP32
-    """Type of pooled embeddings and of their gradients, in memory and in the all-to-all."""
+    """Type of pooled embeddings and of their gradients in the kernels and in memory."""
+    wire_data_type: Annotated[DataType, AfterValidator(trained_output)] | None = None
+    """Type in which they travel in the all-to-all, as with TorchRec's quantized communication. None: the output's."""
+
+    @model_validator(mode="after")
+    def _no_wider_wire(self) -> Self:
+        wire, output = self.wire_data_type, self.output_data_type
+        if wire is DataType.FP32 and output is not DataType.FP32:
+            raise ValueError(
+                f"wire_data_type: FP32 is wider than the pooled embeddings of type {output.value} that it carries; "
+                "leave it out, or set output_data_type to FP32"
+            )
+        return self
+
+    @property
+    def wire_type(self) -> DataType:
+        """The type in which pooled embeddings and their gradients travel."""
+        return self.wire_data_type or self.output_data_type
 
 
 class SearchSettings(Value):
@@ -99,6 +134,10 @@ class PlanRequest(Document):
     batch_size_per_device: Annotated[int, Field(ge=1, le=2**24)] = 8192
     """Samples per device and step; an embedding shard serves the batches of all devices."""
     optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
+    pipeline: Pipeline = Pipeline.SPARSE_DIST
+    """How the trainer overlaps its steps; decides whether the exchange of indices is exposed."""
+    compute_peak: ComputePeak = ComputePeak.SEPARATE
+    """Which compute of the devices a step waits for."""
     memory: MemorySettings = MemorySettings()
     dense: DenseProfile | None = None
     """The dense part, counted. None: memory.dense_bytes alone says what it needs."""

@@ -13,7 +13,9 @@ def predicted_cost(plan: Plan) -> PredictedCost:
     return PredictedCost(
         total_microseconds=_microseconds(plan.predicted.total_ms),
         compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
-        forward_communication_microseconds=_microseconds(slowest.wait_ms + slowest.forward_communication_ms),
+        forward_communication_microseconds=_microseconds(
+            slowest.wait_ms + slowest.input_communication_ms + slowest.forward_communication_ms
+        ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
         max_device_memory_mib=max(_memory_bytes(device) for device in plan.memory) // MIB if plan.memory else None,
         source=plan.predicted.source,
@@ -35,7 +37,9 @@ def measured_cost(report: StepReport) -> MeasuredCost:
     return MeasuredCost(
         total_microseconds=_microseconds(_rank_ms(slowest)),
         compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
-        forward_communication_microseconds=_microseconds(slowest.forward_communication_ms),
+        forward_communication_microseconds=_microseconds(
+            slowest.input_communication_ms + slowest.forward_communication_ms
+        ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
         step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
         steps=report.first_step + report.num_steps,
@@ -74,12 +78,14 @@ def _device_of(cost: StepCost) -> str:
 
 def _device_ms(cost: DeviceCost) -> float:
     compute_ms = cost.forward_compute_ms + cost.backward_compute_ms
-    return compute_ms + cost.wait_ms + cost.forward_communication_ms + cost.backward_communication_ms
+    communication_ms = cost.input_communication_ms + cost.forward_communication_ms + cost.backward_communication_ms
+    return compute_ms + cost.wait_ms + communication_ms
 
 
 def _rank_ms(times: RankTimes) -> float:
     compute_ms = times.forward_compute_ms + times.backward_compute_ms
-    return compute_ms + times.forward_communication_ms + times.backward_communication_ms
+    communication_ms = times.input_communication_ms + times.forward_communication_ms + times.backward_communication_ms
+    return compute_ms + communication_ms
 
 
 def _memory_bytes(memory: DeviceMemory) -> int:

@@ -14,7 +14,7 @@ class RankTimes(Value):
 
     rank: Count
     input_communication_ms: Annotated[float, Field(ge=0)] = 0.0
-    """Indices on their way to the shards; no part of a plan's predicted cost."""
+    """What the exchange of indices adds to the step; 0 where a pipeline hides it."""
     forward_compute_ms: Annotated[float, Field(ge=0)]
     """Lookup kernels."""
     backward_compute_ms: Annotated[float, Field(ge=0)]

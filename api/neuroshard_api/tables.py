@@ -23,6 +23,9 @@ __all__ = [
 REUSE_BINS = 17
 """Bins of a reuse histogram: hits of a row in one batch in (0,1], (1,2], (2,4], ... (16384,32768], above."""
 
+MAX_FEATURES = 4096
+"""Most features of one table: pooled vectors of 128 columns then take 2 MiB per sample."""
+
 DIM_MULTIPLE = 4
 """FBGEMM's table-batched kernels read rows in vectors of four elements; every width is a multiple of it."""
 
@@ -53,6 +56,17 @@ ReuseHistogram = Annotated[
     Field(min_length=REUSE_BINS, max_length=REUSE_BINS),
     AfterValidator(_shares),
 ]
+
+
+def _countable_features(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) > MAX_FEATURES:
+        raise ValueError(
+            f"must name at most {MAX_FEATURES:,} features, found {len(names):,}; "
+            "tables of so many features are several tables to the kernel: divide them"
+        )
+    return names
+
+
 TableName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$")]
 
 
@@ -69,7 +83,9 @@ class Table(Value):
     """Mean lookups per sample over all features of the table; may be fractional."""
     data_type: Annotated[DataType, AfterValidator(trained_weights)] = DataType.FP32
     """Type of the stored weights."""
-    feature_names: tuple[Annotated[str, Field(min_length=1, max_length=128)], ...] = ()
+    feature_names: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], AfterValidator(_countable_features)
+    ] = ()
     """Features that look this table up; empty means one feature of the table's own name."""
     reuse_histogram: ReuseHistogram | None = None
     """Share of the distinct rows touched in one batch by hits per row, 17 bins; measured at the set's
@@ -79,6 +95,18 @@ class Table(Value):
     None: the set's zipf_exponent."""
     colocation_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Tables of one group are placed whole on one device. None: free."""
+
+    @property
+    def num_features(self) -> int:
+        """Features that look the table up; each gives a pooled vector per sample."""
+        return max(1, len(self.feature_names))
+
+    @model_validator(mode="after")
+    def _distinct_features(self) -> Self:
+        repeated = sorted(name for name, count in Counter(self.feature_names).items() if count > 1)
+        if repeated:
+            raise ValueError(f"feature_names: must be distinct, found {repeated[0]!r} more than once; remove one")
+        return self
 
     @model_validator(mode="after")
     def _one_reuse_description(self) -> Self:

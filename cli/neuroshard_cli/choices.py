@@ -4,6 +4,8 @@ from typing import Literal
 
 OptimizerChoice = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 OutputTypeChoice = Literal["FP32", "FP16", "BF16"]
+PipelineChoice = Literal["none", "sparse-dist"]
+ComputePeakChoice = Literal["separate", "joint"]
 AlgorithmChoice = Literal[
     "neuroshard", "random", "dim_greedy", "size_greedy", "lookup_greedy", "size_lookup_greedy", "torchrec"
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from neuroshard_cli.choices import OptimizerChoice, OutputTypeChoice
+from neuroshard_cli.choices import ComputePeakChoice, OptimizerChoice, OutputTypeChoice, PipelineChoice
 from neuroshard_cli.failures import CommandError
 from neuroshard_cli.sizes import parse_bytes
 
@@ -52,6 +52,13 @@ class RequestOptions:
     output_data_type: Annotated[
         OutputTypeChoice, typer.Option(help="Type of pooled embeddings and their gradients.")
     ] = "FP32"
+    wire_data_type: Annotated[
+        OutputTypeChoice | None, typer.Option(help="Type in which they travel. Default: the output data type.")
+    ] = None
+    pipeline: Annotated[PipelineChoice, typer.Option(help="How the trainer overlaps its steps.")] = "sparse-dist"
+    compute_peak: Annotated[
+        ComputePeakChoice, typer.Option(help="Wait for the slowest of each pass, or of both joint.")
+    ] = "separate"
     constraints: Annotated[Path | None, typer.Option(help="A constraints file.")] = None
     max_memory: Annotated[
         str | None, typer.Option(help="Most memory of a device, such as 70GiB. Default: all it has.")
@@ -157,6 +164,8 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         "topology": topology.model_dump(mode="json"),
         "batch_size_per_device": batch_size,
         "optimizer": options.optimizer or tables.optimizer,
+        "pipeline": options.pipeline,
+        "compute_peak": options.compute_peak,
         "memory": {
             **(
                 {}
@@ -165,6 +174,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
             ),
             "reserve_fraction": options.reserve,
             "output_data_type": options.output_data_type,
+            "wire_data_type": options.wire_data_type,
         },
         "constraints": limits,
         "search": {"seed": options.seed, "work_budget": options.work_budget},

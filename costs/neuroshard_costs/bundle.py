@@ -77,6 +77,12 @@ class CostBundle:
             times = (factor * times**exponent).astype(np.float32)
         return times
 
+    @property
+    def is_convex(self) -> bool:
+        """Whether both compute times are convex in the sums: a calibration's exponent below 1 bends them."""
+        calibration = self.manifest.calibration
+        return calibration is None or calibration.compute_scale[0] >= 1
+
     def transfer_ms(
         self,
         max_dim_sums: FloatArray,

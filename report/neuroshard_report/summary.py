@@ -12,6 +12,7 @@ from neuroshard_report.quantities import format_ms, format_percent
 COST_TERMS = (
     ("forward_compute_ms", "forward compute"),
     ("wait_ms", "wait"),
+    ("input_communication_ms", "index all-to-all"),
     ("forward_communication_ms", "forward all-to-all"),
     ("backward_communication_ms", "backward all-to-all"),
     ("backward_compute_ms", "backward compute"),
@@ -52,7 +53,7 @@ class DeviceView:
 
     @property
     def total_ms(self) -> float:
-        """Sum of the five cost terms."""
+        """Sum of the cost terms."""
         return sum(cost_terms_ms(self.cost))
 
     @property
@@ -62,8 +63,10 @@ class DeviceView:
 
     @property
     def communication_ms(self) -> float:
-        """Forward and backward all-to-all."""
-        return self.cost.forward_communication_ms + self.cost.backward_communication_ms
+        """All exchanges that the step waits for."""
+        return (
+            self.cost.input_communication_ms + self.cost.forward_communication_ms + self.cost.backward_communication_ms
+        )
 
     @property
     def memory_bytes(self) -> int:

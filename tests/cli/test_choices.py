@@ -1,13 +1,15 @@
 from typing import get_args
 
 from neuroshard_api.kernels import TRAINING_KERNELS
-from neuroshard_api.request import Algorithm
+from neuroshard_api.request import Algorithm, ComputePeak, Pipeline
 from neuroshard_api.tables import Optimizer
-from neuroshard_cli.choices import AlgorithmChoice, OptimizerChoice, OutputTypeChoice
+from neuroshard_cli.choices import AlgorithmChoice, ComputePeakChoice, OptimizerChoice, OutputTypeChoice, PipelineChoice
 
 
 def test_choices_are_the_enumerations_of_the_documents() -> None:
     """They are spelt out twice for a quick start, and must not drift apart."""
     assert get_args(OptimizerChoice) == tuple(Optimizer)
     assert get_args(OutputTypeChoice) == TRAINING_KERNELS["cuda"].output_types
+    assert get_args(PipelineChoice) == tuple(Pipeline)
+    assert get_args(ComputePeakChoice) == tuple(ComputePeak)
     assert get_args(AlgorithmChoice) == tuple(Algorithm)

@@ -74,6 +74,7 @@ def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     per_device = [
         device.forward_compute_ms
         + device.wait_ms
+        + device.input_communication_ms
         + device.forward_communication_ms
         + device.backward_compute_ms
         + device.backward_communication_ms

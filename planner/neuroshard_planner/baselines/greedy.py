@@ -18,9 +18,10 @@ Baseline = Callable[[Problem], Placement]
 
 
 def dim_greedy(problem: Problem) -> Placement:
-    """Even out the dimension sums."""
+    """Even out the pooled columns."""
+    features = np.array([table.num_features for table in problem.request.tables.tables])
     _, columns, _ = _numbers(problem)
-    return _greedy(problem, columns, "dim_greedy")
+    return _greedy(problem, features * columns, "dim_greedy")
 
 
 def size_greedy(problem: Problem) -> Placement:

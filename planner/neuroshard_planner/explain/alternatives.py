@@ -41,8 +41,8 @@ class Vacancy:
         return missing
 
     def times_with(self, kind: int) -> FloatArray:
-        """Return [devices, 2] the compute of each device if it alone took a shard."""
-        return self._problem.compute_ms(self._sums + self._problem.kinds.representation[kind]).astype(np.float64)
+        """Return [devices, 2] the compute levels of each device if it alone took a shard."""
+        return self._problem.pass_levels(self._sums + self._problem.kinds.representation[kind])
 
     def totals_with(self, kind: int) -> FloatArray:
         """Return [devices] the plan's cost if that device took the shard and the unit had no other."""
@@ -56,7 +56,7 @@ class Vacancy:
         sums, levels = self._sums.copy(), self._levels.copy()
         np.add.at(sums, devices, self._problem.kinds.representation[kinds])
         np.add.at(levels[:, TRAFFIC], devices, self._problem.kinds.traffic[kinds])
-        levels[:, TIMES] = self._problem.compute_ms(sums)
+        levels[:, TIMES] = self._problem.pass_levels(sums)
         return float(self._problem.step_cost.total_ms(levels.max(axis=0)))
 
     def best_split(self, count: int) -> tuple[IndexArray, float] | None:

@@ -29,10 +29,10 @@ class Term:
     """One part of the step, and the device that decides it."""
 
     name: str
-    """Forward compute, backward compute, forward communication or backward communication."""
+    """Forward or backward compute; input, forward or backward communication."""
     ms: float
     share: float
-    """Of the step; the four shares sum to 1."""
+    """Of the step; the shares sum to 1."""
     device: int
     """The slowest device; in communication the one with most columns."""
 
@@ -125,6 +125,7 @@ def _terms(plan: Plan) -> tuple[Term, ...]:
     found = (
         ("forward compute", forward, int(np.argmax(forward))),
         ("backward compute", backward, int(np.argmax(backward))),
+        ("input communication", [device.input_communication_ms for device in devices], widest),
         ("forward communication", [device.forward_communication_ms for device in devices], widest),
         ("backward communication", [device.backward_communication_ms for device in devices], widest),
     )
@@ -161,17 +162,19 @@ def _dominant_tables(problem: Problem, placement: Placement, device: int) -> tup
 def _gap_parts(plan: Plan, problem: Problem, placement: Placement) -> tuple[GapPart, ...]:
     """Split the cost above the lower bound by what an even spread of the same shards would cost."""
     sums = problem.device_sums(placement.kinds, placement.devices)
-    times = problem.compute_ms(np.vstack([sums, sums.mean(axis=0)])).astype(np.float64)
+    times = problem.pass_levels(np.vstack([sums, sums.mean(axis=0)]))
     uneven_compute = float((times[:-1].max(axis=0) - times[-1]).sum())
     step_cost = problem.step_cost
     traffic = device_traffic(problem, placement).max(axis=0)
-    uneven_traffic = float(step_cost.communication_ms(traffic) - step_cost.communication_ms(step_cost.least_traffic))
+    peaks = np.concatenate((times[:-1].max(axis=0), traffic))
+    even = np.concatenate((times[:-1].max(axis=0), step_cost.least_traffic))
+    uneven_traffic = float(step_cost.total_ms(peaks) - step_cost.total_ms(even))
     # A bound by one large shard can lie above the even spread; then less of the unevenness is to blame.
     left = max(plan.predicted.total_ms - plan.lower_bound_ms, 0.0)
     parts = []
     for reason, ms in (
         ("some devices compute longer than an even share of the same shards", uneven_compute),
-        ("some devices send more columns than an even share", uneven_traffic),
+        ("some devices send or receive more than an even share", uneven_traffic),
     ):
         part = min(max(ms, 0.0), left)
         left -= part
@@ -187,16 +190,16 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
     elif plan.search.budget_exhausted:
         yield f"the work budget ended the search {plan.gap:.1%} above the lower bound; a larger work_budget may help"
     yield from _more_devices(request, bundle, total_ms)
-    output = request.memory.output_data_type
+    wire = request.memory.wire_type
     # BF16 and not FP16, in which gradients of a mean loss become 0.
-    if BYTES_PER_ELEMENT[output] > BYTES_PER_ELEMENT[DataType.BF16] and request.topology.num_devices > 1:
-        memory = request.memory.model_copy(update={"output_data_type": DataType.BF16})
+    if BYTES_PER_ELEMENT[wire] > BYTES_PER_ELEMENT[DataType.BF16] and request.topology.num_devices > 1:
+        memory = request.memory.model_copy(update={"wire_data_type": DataType.BF16})
         halved = Problem(request.model_copy(update={"memory": memory}), bundle)
         traffic = device_traffic(problem, placement).max(axis=0)
-        saved = float(problem.step_cost.communication_ms(traffic) - halved.step_cost.communication_ms(traffic))
+        saved = float(problem.step_cost.pooled_ms(traffic) - halved.step_cost.pooled_ms(traffic))
         if saved > WORTH_SAYING * total_ms:
             share = saved / total_ms
-            yield f"pooled embeddings in BF16 instead of {output.value} would save {saved:.3f} ms ({share:.1%})"
+            yield f"an exchange of pooled embeddings in BF16, not {wire.value}, would save {saved:.3f} ms ({share:.1%})"
     alone_ms = problem.compute_ms(problem.kinds.representation[problem.whole]).sum(axis=1)
     held = [
         request.tables.tables[unit.tables[0]].name

@@ -217,9 +217,10 @@ def _memory_problems(plan: Plan) -> Iterator[str]:
 
 def _device_cost_problems(plan: Plan) -> Iterator[str]:
     columns = np.zeros(plan.request.topology.num_devices, dtype=np.int64)
+    num_features = {table.name: table.num_features for table in plan.request.tables.tables}
     for table in plan.tables:
         for shard in table.shards:
-            columns[shard.device] += shard.num_columns
+            columns[shard.device] += num_features.get(table.name, 1) * shard.num_columns
     devices = plan.predicted.devices
     if len(devices) != len(columns):
         yield f"predicted.devices: has {len(devices)} entries, the topology has {len(columns)} devices"
@@ -228,12 +229,13 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
         if cost.embedding_dim_sum != right:
             yield (
                 f"predicted.devices[{device}].embedding_dim_sum: is {cost.embedding_dim_sum}, "
-                f"the shards there have {right} columns"
+                f"the shards there have {right} pooled columns"
             )
     slowest = max(
         cost.forward_compute_ms
         + cost.backward_compute_ms
         + cost.wait_ms
+        + cost.input_communication_ms
         + cost.forward_communication_ms
         + cost.backward_communication_ms
         for cost in devices

@@ -9,8 +9,8 @@ from neuroshard_api.tables import Optimizer
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.problem.step_cost import INDEX_BYTES
 
-INDEX_BYTES = 8  # KeyedJaggedTensor holds 64-bit indices and offsets
 STATE_BYTES = 4  # FBGEMM keeps optimizer state in FP32
 MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 
@@ -32,16 +32,20 @@ class MemoryLedger:
             [
                 request.memory.num_pipelined_batches
                 * INDEX_BYTES
-                * round(request.global_batch_size * (table.pooling_factor + max(1, len(table.feature_names))))
+                * round(request.global_batch_size * (table.pooling_factor + table.num_features))
                 for table in tables
             ]
         )
         output_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type]
-        total_columns = sum(table.embedding_dim for table in tables)
+        # Where the wire has a type of its own, what is sent and what is received is one more copy.
+        is_converted = request.memory.wire_type is not request.memory.output_data_type
+        copies_bytes = 2 * output_bytes + is_converted * BYTES_PER_ELEMENT[request.memory.wire_type]
+        self._num_features: IndexArray = np.array([table.num_features for table in tables])
+        total_columns = sum(table.embedding_dim * table.num_features for table in tables)
         # Every pooled value exists twice (with its gradient) before the all-to-all, on the device of the shard for
         # the global batch, and twice after it, on every device for its own batch.
-        self._activation_bytes_per_column = 2 * output_bytes * request.global_batch_size
-        self._received_bytes = 2 * output_bytes * request.batch_size_per_device * total_columns
+        self._activation_bytes_per_column = copies_bytes * request.global_batch_size
+        self._received_bytes = copies_bytes * request.batch_size_per_device * total_columns
         if request.topology.num_devices == 1:
             self._received_bytes = 0  # there is no all-to-all, hence no second copy
         device_bytes = request.topology.device.memory_bytes
@@ -65,9 +69,9 @@ class MemoryLedger:
         per_row = _STATE_PER_ROW.get(optimizer, 0) + _STATE_PER_ELEMENT.get(optimizer, 0) * num_columns
         return STATE_BYTES * num_rows * per_row
 
-    def activation_bytes(self, num_columns: IndexArray) -> IndexArray:
-        """Return the pooled embeddings and gradients of shards before the all-to-all, [n]."""
-        return num_columns * self._activation_bytes_per_column
+    def activation_bytes(self, tables: IndexArray, num_columns: IndexArray) -> IndexArray:
+        """Return the pooled embeddings and gradients of shards before the all-to-all, [n]; one vector per feature."""
+        return self._num_features[tables] * num_columns * self._activation_bytes_per_column
 
     def input_bytes(self, tables: IndexArray) -> IndexArray:
         """Return the indices and offsets of shards in all pipelined batches, [n]."""
@@ -78,7 +82,7 @@ class MemoryLedger:
         return (
             self.weights_bytes(tables, num_rows, num_columns)
             + self.optimizer_state_bytes(num_rows, num_columns)
-            + self.activation_bytes(num_columns)
+            + self.activation_bytes(tables, num_columns)
             + self.input_bytes(tables)
         )
 
@@ -110,7 +114,7 @@ class MemoryLedger:
         columns = zip(
             per_device(self.weights_bytes(tables, num_rows, num_columns)),
             per_device(self.optimizer_state_bytes(num_rows, num_columns)),
-            per_device(self.activation_bytes(num_columns)),
+            per_device(self.activation_bytes(tables, num_columns)),
             per_device(self.input_bytes(tables)),
             strict=True,
         )

@@ -1,20 +1,36 @@
 """What a placement costs, device by device, under a cost model or under the device simulator."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from neuroshard_api.plan import DeviceCost, PlanCost
+from neuroshard_api.topology import Topology
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 from neuroshard_costs.simulator.communication import Direction, Network
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import Collective
+from neuroshard_planner.problem.step_cost import FORWARD, Collective, StepCost
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchanges:
+    """Milliseconds that the exchanges of a step add to it, and what computed them."""
+
+    input_ms: float
+    forward_ms: float
+    backward_ms: float
+    source: str
 
 
 def predicted_cost(problem: Problem, placement: Placement, source: str) -> PlanCost:
     """Return the cost that the problem's cost model predicts."""
     traffic = device_traffic(problem, placement)
     times = problem.compute_ms(problem.device_sums(placement.kinds, placement.devices)).astype(np.float64)
-    return step_cost(times, traffic, problem.step_cost.directions_ms(traffic.max(axis=0)), source)
+    forward_ms, backward_ms = problem.step_cost.directions_ms(traffic.max(axis=0))
+    input_ms = _input_ms(problem.step_cost, times, traffic)
+    exchanges = Exchanges(input_ms=input_ms, forward_ms=forward_ms, backward_ms=backward_ms, source=source)
+    return device_costs(problem, times, traffic, exchanges)
 
 
 def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
@@ -27,22 +43,59 @@ def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
     shards, position = problem.shards_of(placement.kinds)
     times = simulator.compute_ms(shards, placement.devices[position], problem.num_devices)
     traffic = device_traffic(problem, placement)
-    columns = traffic[:, Collective.POOLED_EMBEDDINGS]
-    network = Network.of(request.topology)
+    simulated = SimulatedTransfers(simulator)
+    step_cost = StepCost(request, simulated)
+    columns = traffic[:, [Collective.POOLED_EMBEDDINGS]].max(axis=0)
+    ((forward_ms, backward_ms),) = simulated.transfer_ms(
+        columns,
+        mean_dim_sum=float(traffic[:, Collective.POOLED_EMBEDDINGS].mean()),
+        topology=request.topology,
+        batch_size_per_device=request.batch_size_per_device,
+        bytes_per_element=BYTES_PER_ELEMENT[request.memory.wire_type],
+    ).tolist()
+    exchanges = Exchanges(
+        input_ms=_input_ms(step_cost, times, traffic),
+        forward_ms=forward_ms,
+        backward_ms=backward_ms,
+        source=simulator.source,
+    )
+    return device_costs(problem, times, traffic, exchanges)
 
-    def transfer_ms(direction: Direction) -> float:
-        return float(
-            simulator.communication_ms(
-                network,
-                max_dim_sum=float(columns.max()),
-                mean_dim_sum=float(columns.mean()),
-                batch_size_per_device=request.batch_size_per_device,
-                bytes_per_element=BYTES_PER_ELEMENT[request.memory.output_data_type],
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTransfers:
+    """All-to-all times of the simulator, in the place of a cost model's."""
+
+    simulator: DeviceSimulator
+
+    def transfer_ms(
+        self,
+        max_dim_sums: FloatArray,
+        *,
+        mean_dim_sum: float,
+        topology: Topology,
+        batch_size_per_device: int,
+        bytes_per_element: int,
+    ) -> FloatArray:
+        """Return [n, 2] forward and backward all-to-all times, without waiting."""
+        directions: tuple[Direction, Direction] = ("forward", "backward")
+        times = [
+            self.simulator.communication_ms(
+                Network.of(topology),
+                max_dim_sum=max_dim_sums,
+                mean_dim_sum=mean_dim_sum,
+                batch_size_per_device=batch_size_per_device,
+                bytes_per_element=bytes_per_element,
                 direction=direction,
             )
-        )
+            for direction in directions
+        ]
+        return np.stack(np.broadcast_arrays(*times, max_dim_sums)[:2], axis=-1)
 
-    return step_cost(times, traffic, (transfer_ms("forward"), transfer_ms("backward")), simulator.source)
+
+def _input_ms(step_cost: StepCost, compute_ms: FloatArray, traffic: FloatArray) -> float:
+    peaks = np.concatenate((step_cost.passes(compute_ms), traffic), axis=1).max(axis=0)
+    return float(step_cost.input_ms(peaks))
 
 
 def device_traffic(problem: Problem, placement: Placement) -> FloatArray:
@@ -50,24 +103,25 @@ def device_traffic(problem: Problem, placement: Placement) -> FloatArray:
     return problem.traffic(placement.kinds, placement.devices, problem.num_devices)
 
 
-def step_cost(compute_ms: FloatArray, traffic: FloatArray, transfer_ms: tuple[float, float], source: str) -> PlanCost:
-    """Return the cost of a step from [devices, 2] compute times, traffic [devices, collectives] and all-to-all times.
+def device_costs(problem: Problem, compute_ms: FloatArray, traffic: FloatArray, exchanges: Exchanges) -> PlanCost:
+    """Return the cost of a step from [devices, 2] compute times, [devices, collectives] traffic and exchanges.
 
     The forward all-to-all ends when the last device has sent: a device that finishes its forward compute early
     waits (start skew). The backward all-to-all starts on all devices at once, behind the dense part.
     """
-    forward, backward = compute_ms[:, 0], compute_ms[:, 1]
-    wait = forward.max() - forward
+    passes = problem.step_cost.passes(compute_ms)
+    wait = (passes.max(axis=0) - passes)[:, FORWARD]
     devices = tuple(
         DeviceCost(
-            forward_compute_ms=float(forward[device]),
-            backward_compute_ms=float(backward[device]),
+            forward_compute_ms=float(forward),
+            backward_compute_ms=float(backward),
             wait_ms=float(wait[device]),
-            forward_communication_ms=transfer_ms[0],
-            backward_communication_ms=transfer_ms[1],
+            input_communication_ms=exchanges.input_ms,
+            forward_communication_ms=exchanges.forward_ms,
+            backward_communication_ms=exchanges.backward_ms,
             embedding_dim_sum=round(traffic[device, Collective.POOLED_EMBEDDINGS]),
         )
-        for device in range(len(traffic))
+        for device, (forward, backward) in enumerate(compute_ms.tolist())
     )
-    total = float(forward.max() + backward.max()) + sum(transfer_ms)
-    return PlanCost(total_ms=total, source=source, devices=devices)
+    total = float(passes.max(axis=0).sum()) + exchanges.input_ms + exchanges.forward_ms + exchanges.backward_ms
+    return PlanCost(total_ms=total, source=exchanges.source, devices=devices)

@@ -11,7 +11,15 @@ from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective, StepCost, TransferModel
+from neuroshard_planner.problem.step_cost import (
+    NUM_LEVELS,
+    TIMES,
+    TRAFFIC,
+    Collective,
+    StepCost,
+    TransferModel,
+    index_bytes,
+)
 from neuroshard_planner.problem.units import Unit, allowed_devices, resolve_units
 
 Float32Array = NDArray[np.float32]
@@ -33,6 +41,10 @@ class CostModel(TransferModel, Protocol):
         Monotone and convex in the sums up to a monotone rescaling: the lower bound depends on it.
         A device without shards (a zero sum) costs 0.
         """
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether both times are convex in the sums as they are, without a rescaling."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,6 +159,7 @@ class Problem:
         self._tables = shard_arrays(
             request.tables, global_batch_size=request.global_batch_size, optimizer=request.optimizer
         )
+        self._num_features: IndexArray = np.array([table.num_features for table in request.tables.tables])
         self._kind_of: dict[tuple[int, ShardSize], int] = {}
         first = self._tables.take(np.zeros(1, dtype=np.int64))
         self.kinds = ShardKinds(num_representation=costs.represent(first).shape[1])
@@ -180,7 +193,9 @@ class Problem:
         rows, columns = shards.num_rows.astype(np.int64), shards.num_columns.astype(np.int64)
         np.add.at(memory_bytes, kind, self.memory.shard_bytes(tables, rows, columns))
         traffic = np.zeros((len(keys), len(Collective)))
-        np.add.at(traffic[:, Collective.POOLED_EMBEDDINGS], kind, shards.num_columns)
+        bags = (self._num_features[tables] * self.request.global_batch_size).astype(np.float64)
+        np.add.at(traffic[:, Collective.POOLED_EMBEDDINGS], kind, self._num_features[tables] * shards.num_columns)
+        np.add.at(traffic[:, Collective.INDICES], kind, index_bytes(shards.lookups, bags))
         self.kinds.append(
             unit=np.array([unit for unit, _ in keys], dtype=np.int64),
             sizes=[size for _, size in keys],
@@ -224,6 +239,10 @@ class Problem:
         self.evaluations += sums.size // sums.shape[-1]
         return self.costs.compute_ms(sums)
 
+    def pass_levels(self, sums: Float32Array) -> FloatArray:
+        """Return [..., 2] the compute levels of devices with these [..., r] sums, counted as evaluations."""
+        return self.step_cost.passes(self.compute_ms(sums).astype(np.float64))
+
     def device_sums(self, kinds: IndexArray, devices: IndexArray) -> Float32Array:
         """Return [devices, r] sums of a placement of n shards."""
         return self._sums(kinds, devices, self.num_devices)
@@ -241,7 +260,7 @@ class Problem:
         slots = np.concatenate([each.devices + row * self.num_devices for row, each in enumerate(placements)])
         num_slots = len(placements) * self.num_devices
         levels = np.empty((num_slots, NUM_LEVELS))
-        levels[:, TIMES] = self.compute_ms(self._sums(kinds, slots, num_slots))
+        levels[:, TIMES] = self.pass_levels(self._sums(kinds, slots, num_slots))
         levels[:, TRAFFIC] = self.traffic(kinds, slots, num_slots)
         return levels.reshape(*shape, NUM_LEVELS)
 

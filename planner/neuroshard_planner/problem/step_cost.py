@@ -1,22 +1,31 @@
 """The objective: from the levels of devices to the milliseconds of a step. The only place that knows its formula.
 
-A device has levels: its forward and backward time, and its traffic in every collective. The largest level of each kind
-over the devices of a placement is its peak, and a step's cost follows from the peaks alone:
+A device has levels: its compute in each pass, and its traffic in every collective. The largest level of each kind over
+the devices of a placement is its peak, and a step's cost follows from the peaks alone:
 
-    cost = peak forward + peak backward + sum over collectives of (time of the collective at its peak traffic)
+    compute = peak forward + peak backward
+    inputs  = time of the exchange of indices at its peak
+    cost    = compute + exposed inputs + time of the exchange of pooled embeddings and of gradients at its peak
 
-It never falls when a peak rises. That, and that traffic adds up over shards, is all that search and bound assume.
+Inputs are exposed whole where the trainer runs one step after the other. A pipeline sends the indices of the next batch
+while this one computes: then only what exceeds the compute is exposed. The links are busy with one exchange at a time.
+
+The cost never falls when a peak rises. That, and that traffic adds up over shards, is all that search and bound assume.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.request import ComputePeak, Pipeline, PlanRequest
 from neuroshard_api.topology import Topology
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 
+INDEX_BYTES = 8  # a KeyedJaggedTensor holds 64-bit indices and lengths
+WIRE_BYTES = 4  # per element of the pooled embeddings that an exchange of indices is compared with
 NUM_KNOTS = 256  # relative interpolation error of a collective's time is below 1e-3
+NUM_INDEX_KNOTS = 32  # each asks the network for another mean; the time is nearly affine
 SMOOTHNESS_POWER = 12  # of the mean over devices; lower ones prefer plans of low mean and high maximum
 MARGINAL_SHARE = 0.05  # of a peak, over which its marginal price is taken
 
@@ -25,15 +34,22 @@ class Collective(IntEnum):
     """Exchanges of a step, as positions in a vector of traffic."""
 
     POOLED_EMBEDDINGS = 0
-    """Columns that a device sends forward, and whose gradients it receives backward."""
+    """Pooled columns that a device sends forward, and whose gradients it receives backward."""
+    INDICES = 1
+    """Bytes of indices and lengths that a device receives: all of the tables that it has a shard of."""
 
 
 FORWARD, BACKWARD = 0, 1
 TIMES = slice(0, 2)
-"""Levels that are times: forward and backward milliseconds."""
+"""Levels that are times: forward and backward milliseconds, or both together and 0 (see StepCost.passes)."""
 TRAFFIC = slice(2, 2 + len(Collective))
 """Levels that are traffic, in the order of Collective."""
 NUM_LEVELS = TRAFFIC.stop
+
+
+def index_bytes(lookups: FloatArray, bags: FloatArray) -> FloatArray:
+    """Return [n] the bytes that travel to shards with these [n] lookups and bags per step."""
+    return INDEX_BYTES * (lookups + bags)
 
 
 class TransferModel(Protocol):
@@ -51,90 +67,148 @@ class TransferModel(Protocol):
         """Return [n, 2] forward and backward all-to-all times, without waiting."""
 
 
-class TransferCost:
-    """Forward plus backward all-to-all time as a non-decreasing function of the largest dimension sum.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveCost:
+    """Times of an exchange as non-decreasing functions of its peak traffic, interpolated between knots.
 
-    The communication networks are read once at knots between the mean and the sum of all columns, made monotone
-    by their running maximum and interpolated; hence evaluating a placement costs nothing, and the value at the
-    mean bounds every placement from below.
+    The networks are read once, and made monotone by their running maximum; hence evaluating a placement costs nothing,
+    and the time at the least peak bounds every placement from below.
     """
 
-    def __init__(self, request: PlanRequest, costs: TransferModel) -> None:
-        total = sum(table.embedding_dim for table in request.tables.tables)
-        self.mean = total / request.topology.num_devices
-        """Columns of a device where all have the same."""
-        self._knots: FloatArray = np.geomspace(self.mean, max(total, self.mean + 1), NUM_KNOTS)
-        times = costs.transfer_ms(
-            self._knots,
-            mean_dim_sum=self.mean,
-            topology=request.topology,
-            batch_size_per_device=request.batch_size_per_device,
-            bytes_per_element=BYTES_PER_ELEMENT[request.memory.output_data_type],
-        )
-        self._forward, self._backward = np.maximum.accumulate(times, axis=0).T
-        self._total = self._forward + self._backward
+    knots: FloatArray
+    """[k] traffic of the device with most, from the least that any placement has."""
+    forward: FloatArray
+    """[k] milliseconds."""
+    backward: FloatArray
+    """[k] milliseconds."""
 
-    def total_ms(self, max_dim_sum: FloatArray | float) -> FloatArray:
-        """Return forward plus backward time."""
-        times: FloatArray = np.interp(max_dim_sum, self._knots, self._total)
-        return times
+    @classmethod
+    def of_times(cls, knots: FloatArray, times: FloatArray) -> Self:
+        """Make [k, 2] times monotone."""
+        forward, backward = np.maximum.accumulate(times, axis=0).T
+        return cls(knots=knots, forward=forward, backward=backward)
 
-    def directions_ms(self, max_dim_sum: float) -> tuple[float, float]:
-        """Return the forward and the backward time."""
-        return (
-            float(np.interp(max_dim_sum, self._knots, self._forward)),
-            float(np.interp(max_dim_sum, self._knots, self._backward)),
-        )
+    def directions_ms(self, peak: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return [...] forward and backward times at these peaks [...]."""
+        return np.interp(peak, self.knots, self.forward), np.interp(peak, self.knots, self.backward)
+
+    def total_ms(self, peak: FloatArray) -> FloatArray:
+        """Return [...] the time of both directions at these peaks [...]."""
+        total: FloatArray = np.interp(peak, self.knots, self.forward + self.backward)
+        return total
+
+
+def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
+    """Return the cost of the two all-to-alls of pooled embeddings and gradients, by columns."""
+    total = sum(table.embedding_dim * table.num_features for table in request.tables.tables)
+    mean = total / request.topology.num_devices
+    knots: FloatArray = np.geomspace(mean, max(total, mean + 1), NUM_KNOTS)
+    times = costs.transfer_ms(
+        knots,
+        mean_dim_sum=mean,
+        topology=request.topology,
+        batch_size_per_device=request.batch_size_per_device,
+        bytes_per_element=BYTES_PER_ELEMENT[request.memory.wire_type],
+    )
+    return CollectiveCost.of_times(knots, times)
+
+
+def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
+    """Return the cost of the all-to-all of indices, by bytes; it is not repeated backward.
+
+    Every device sends the same and receives what its shards need, so that the device that receives most decides: the
+    time is that of an exchange in which all devices have as much.
+    """
+    tables = request.tables.tables
+    lookups = request.global_batch_size * np.array([table.pooling_factor for table in tables])
+    bags = request.global_batch_size * np.array([float(table.num_features) for table in tables])
+    total = float(index_bytes(lookups, bags).sum())
+    knots: FloatArray = np.geomspace(total / request.topology.num_devices, total * (1 + 1e-9), NUM_INDEX_KNOTS)
+    # As columns of pooled embeddings in FP32, of which a device exchanges as many bytes.
+    columns = knots / (request.global_batch_size * WIRE_BYTES)
+    times = np.array(
+        [
+            costs.transfer_ms(
+                np.array([mean]),
+                mean_dim_sum=float(mean),
+                topology=request.topology,
+                batch_size_per_device=request.batch_size_per_device,
+                bytes_per_element=WIRE_BYTES,
+            )[0]
+            for mean in columns
+        ]
+    )
+    times[:, BACKWARD] = 0.0
+    return CollectiveCost.of_times(knots, times)
 
 
 class StepCost:
     """The objective of one request under one cost model."""
 
     def __init__(self, request: PlanRequest, costs: TransferModel) -> None:
-        self._transfer = TransferCost(request, costs)
-        self.least_traffic: FloatArray = np.array([self._transfer.mean])
-        """[collectives] the peak traffic of a placement without uneven devices; no placement has less."""
+        self._pooled = exchange_of_pooled(request, costs)
+        self._indices = exchange_of_indices(request, costs)
+        self._hides_inputs = request.pipeline is not Pipeline.NONE
+        self.joins_passes = request.compute_peak is ComputePeak.JOINT
+        """Whether the slowest sum of both passes counts, instead of the slowest of each."""
+        self.least_traffic: FloatArray = np.array([self._pooled.knots[0], self._indices.knots[0]])
+        """[collectives] the peak traffic of an even placement without splits; no placement has less."""
+
+    def passes(self, times: FloatArray) -> FloatArray:
+        """Return [..., 2] the compute levels of devices with these [..., 2] forward and backward times."""
+        if not self.joins_passes:
+            return times
+        both = np.zeros_like(times)
+        both[..., FORWARD] = times.sum(axis=-1)
+        return both
 
     def total_ms(self, peaks: FloatArray) -> FloatArray:
         """Return [...] the cost of placements with these peaks [..., levels]."""
-        total: FloatArray = peaks[..., FORWARD] + peaks[..., BACKWARD] + self.communication_ms(peaks[..., TRAFFIC])
+        compute = peaks[..., FORWARD] + peaks[..., BACKWARD]
+        total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(peaks[..., TRAFFIC])
         return total
 
-    def communication_ms(self, traffic: FloatArray) -> FloatArray:
-        """Return [...] the time of all collectives at this peak traffic [..., collectives]."""
-        return self._transfer.total_ms(traffic[..., Collective.POOLED_EMBEDDINGS])
+    def input_ms(self, peaks: FloatArray) -> FloatArray:
+        """Return [...] what the exchange of indices adds to a step with these peaks [..., levels]."""
+        inputs = self._indices.total_ms(peaks[..., TRAFFIC][..., Collective.INDICES])
+        if not self._hides_inputs:
+            return inputs
+        exposed: FloatArray = np.maximum(inputs - (peaks[..., FORWARD] + peaks[..., BACKWARD]), 0.0)
+        return exposed
+
+    def pooled_ms(self, traffic: FloatArray) -> FloatArray:
+        """Return [...] the time of both exchanges of pooled embeddings at this peak traffic [..., collectives]."""
+        return self._pooled.total_ms(traffic[..., Collective.POOLED_EMBEDDINGS])
+
+    def directions_ms(self, traffic: FloatArray) -> tuple[float, float]:
+        """Return the forward and backward time of the pooled embeddings at this peak traffic [collectives]."""
+        forward, backward = self._pooled.directions_ms(traffic[Collective.POOLED_EMBEDDINGS])
+        return float(forward), float(backward)
 
     def smooth_ms(self, levels: FloatArray) -> FloatArray:
-        """Return [p] the cost of placements [p, devices, levels] with a power mean of both times in place of peaks."""
+        """Return [p] the cost of placements [p, devices, levels] with a power mean of both passes in place of peaks."""
         both = levels[..., TIMES].sum(axis=2)
         most = both.max(axis=1, keepdims=True, initial=1e-30)
         mean = most[:, 0] * ((both / most) ** SMOOTHNESS_POWER).mean(axis=1) ** (1 / SMOOTHNESS_POWER)
         return self.with_compute_ms(mean, levels[..., TRAFFIC].max(axis=1))
 
     def with_compute_ms(self, compute_ms: FloatArray, traffic: FloatArray) -> FloatArray:
-        """Return [...] the cost of forward and backward together [...] and peak traffic [..., collectives]."""
+        """Return [...] the cost of both passes together [...] and peak traffic [..., collectives]."""
         peaks = np.zeros((*compute_ms.shape, NUM_LEVELS))
         peaks[..., FORWARD] = compute_ms
         peaks[..., TRAFFIC] = traffic
         return self.total_ms(peaks)
 
-    def directions_ms(self, traffic: FloatArray) -> tuple[float, float]:
-        """Return the time of the forward and of the backward all-to-all at this peak traffic [collectives]."""
-        return self._transfer.directions_ms(float(traffic[Collective.POOLED_EMBEDDINGS]))
-
-    def prices(self, peaks: FloatArray, *, least_steps: FloatArray) -> FloatArray:
+    def prices(self, peaks: FloatArray) -> FloatArray:
         """Return [levels] milliseconds of the step for one unit more of each peak [levels].
 
-        Args:
-            peaks: of a placement.
-            least_steps: [collectives] traffic over which a price is taken at least.
+        A unit of compute counts whole even where it hides indices: less of both is always better.
         """
         prices = np.ones(NUM_LEVELS)
-        traffic = peaks[TRAFFIC]
-        steps = np.maximum(least_steps, MARGINAL_SHARE * traffic)
-        for collective in Collective:
-            more = traffic.copy()
-            more[collective] += steps[collective]
-            added = float(self.communication_ms(more) - self.communication_ms(traffic))
-            prices[TRAFFIC][collective] = added / steps[collective]
+        least = self.least_traffic / 100
+        for level in range(TRAFFIC.start, TRAFFIC.stop):
+            step = max(MARGINAL_SHARE * peaks[level], least[level - TRAFFIC.start])
+            more = peaks.copy()
+            more[level] += step
+            prices[level] = float(self.total_ms(more) - self.total_ms(peaks)) / step
         return prices

@@ -100,11 +100,13 @@ class SplitSearch:
         mean_load = self._loads[self._problem.whole].sum() / self._problem.num_devices
         capacity = self._problem.memory.shard_capacity_bytes
         states = []
-        widths = (np.inf, *WIDTHS, *(share * self._mean_dim_sum for share in COLUMNS_SHARES))
-        for memory_share, width, load_share in product(MEMORY_SHARES, widths, LOAD_SHARES):
+        pooled = kinds.traffic[largest, Collective.POOLED_EMBEDDINGS]
+        is_narrow = [kinds.num_columns[largest] <= width for width in (np.inf, *WIDTHS)]
+        is_narrow += [pooled <= share * self._mean_dim_sum for share in COLUMNS_SHARES]
+        for memory_share, narrow, load_share in product(MEMORY_SHARES, is_narrow, LOAD_SHARES):
             small = (
                 (self._loads[largest] <= load_share * mean_load)
-                & (kinds.traffic[largest, Collective.POOLED_EMBEDDINGS] <= width)
+                & narrow
                 & (kinds.memory_bytes[largest] <= memory_share * capacity)
             )
             # The first small option of each unit, or its last option if none is small.

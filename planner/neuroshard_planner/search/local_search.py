@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from neuroshard_api.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
@@ -40,7 +39,7 @@ class State:
         self.sums = problem.device_sums(self.kinds, self.devices)
         self.levels: FloatArray = np.zeros((problem.num_devices, NUM_LEVELS + 1))
         """[devices, levels + 1] the levels of the objective, and memory."""
-        self.levels[:, TIMES] = problem.compute_ms(self.sums)
+        self.levels[:, TIMES] = problem.pass_levels(self.sums)
         self.levels[:, TRAFFIC] = problem.traffic(self.kinds, self.devices, problem.num_devices)
         np.add.at(self.levels[:, MEMORY], self.devices, problem.kinds.memory_bytes[self.kinds])
         self._derive()
@@ -66,7 +65,7 @@ class State:
             self.sums[device] = kinds.representation[here].sum(axis=0)
             self.levels[device, TRAFFIC] = kinds.traffic[here].sum(axis=0)
             self.levels[device, MEMORY] = kinds.memory_bytes[here].sum()
-        self.levels[pair, TIMES] = self._problem.compute_ms(self.sums[pair])
+        self.levels[pair, TIMES] = self._problem.pass_levels(self.sums[pair])
         self._derive()
 
 
@@ -133,7 +132,7 @@ class LocalSearch:
             return False
         steps, levels = steps.take(likely), levels[:, likely]
         sums = _after(self._problem.kinds.representation, state.kinds, state.sums, source, steps)
-        levels[:, :, TIMES] = self._problem.compute_ms(np.maximum(sums, 0.0))
+        levels[:, :, TIMES] = self._problem.pass_levels(np.maximum(sums, 0.0))
         total, unevenness = self._outcome(state, source, steps, levels, prices)
         # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
         staying = (state.levels[source] @ prices / state.total_ms) ** EVENNESS_POWER
@@ -161,7 +160,7 @@ class LocalSearch:
         known = len(self._known_traits)
         if known < len(kinds):
             new = np.empty((len(kinds) - known, NUM_LEVELS + 1))
-            new[:, TIMES] = kinds.representation[known:] @ self._slopes
+            new[:, TIMES] = self._problem.step_cost.passes(kinds.representation[known:] @ self._slopes)
             new[:, TRAFFIC] = kinds.traffic[known:]
             new[:, MEMORY] = kinds.memory_bytes[known:]
             self._known_traits = np.concatenate([self._known_traits, new])
@@ -169,8 +168,7 @@ class LocalSearch:
 
     def _prices(self, state: State) -> FloatArray:
         """Return [levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
-        least_steps = np.array([float(DIM_MULTIPLE)])
-        return np.append(self._problem.step_cost.prices(state.levels.max(axis=0), least_steps=least_steps), 0.0)
+        return np.append(self._problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
 
 
 def merged(problem: Problem, placement: Placement) -> Placement:

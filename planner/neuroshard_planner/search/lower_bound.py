@@ -29,12 +29,13 @@ def lower_bound_ms(problem: Problem) -> float:
     columns = np.array([definition.num_columns for definition in problem.units], dtype=np.float64)
     starts = np.searchsorted(unit, np.arange(len(problem.units)))
     devices = problem.num_devices if problem.allowed is None else int(problem.allowed.any(axis=0).sum())
-    alone = problem.compute_ms(representation).astype(np.float64)
+    step_cost = problem.step_cost
+    alone = problem.pass_levels(representation)
     density = representation / width[:, None].astype(np.float32)
     # Some shard of each unit has at least its columns divided by the most shards.
     wide = np.where((width < (columns / problem.max_shards)[unit])[:, None], np.inf, alone)
-    least_traffic = problem.step_cost.least_traffic
-    too_dear = problem.step_cost.with_compute_ms(alone.sum(axis=1), least_traffic)
+    least_traffic = step_cost.least_traffic
+    too_dear = step_cost.with_compute_ms(alone.sum(axis=1), least_traffic)
 
     def bound(limit_ms: float) -> float:
         """Return b(c)."""
@@ -43,9 +44,12 @@ def lower_bound_ms(problem: Problem) -> float:
         if np.isinf(least).any():
             return np.inf
         average = (least * columns[:, None]).sum(axis=0) / devices
-        spread = problem.compute_ms(average[None, :].astype(np.float32))[0]
+        spread = problem.compute_ms(average[None, :].astype(np.float32))[0].astype(np.float64)
+        if step_cost.joins_passes:
+            # A sum of functions that are convex up to a rescaling need not be: the larger of the two always bounds it.
+            spread = step_cost.passes(spread) if problem.costs.is_convex else np.array([spread.max(), 0.0])
         single = np.minimum.reduceat(np.where(too_slow[:, None], np.inf, wide), starts, axis=0).max(axis=0)
-        return float(problem.step_cost.total_ms(np.concatenate((np.maximum(spread, single), least_traffic))))
+        return float(step_cost.total_ms(np.concatenate((np.maximum(spread, single), least_traffic))))
 
     return _largest_below(bound) * (1 - ROUNDING)
 

@@ -18,7 +18,14 @@ MAX_DEVICES = 16  # more devices are shown as extremes and quantiles
 NUM_EXTREMES = 4
 MAX_SPLIT_TABLES = 12
 
-_TERM_MARKS = (("▓", "bright_blue"), ("░", "bright_black"), ("▒", "bright_yellow"), ("▒", "yellow"), ("█", "blue"))
+_TERM_MARKS = (
+    ("▓", "bright_blue"),
+    ("░", "bright_black"),
+    ("▚", "magenta"),
+    ("▒", "bright_yellow"),
+    ("▒", "yellow"),
+    ("█", "blue"),
+)
 """Cell and style of each of COST_TERMS; cells differ so that a terminal without colours tells them apart."""
 
 

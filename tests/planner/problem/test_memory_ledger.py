@@ -41,7 +41,7 @@ def test_pooled_values_and_gradients_exist_for_the_global_batch() -> None:
         request(batch_size_per_device=100, memory=MemorySettings(output_data_type=DataType.FP16), num_devices=4)
     )
 
-    assert ledger.activation_bytes(np.array([16])).tolist() == [16 * 2 * 2 * 400]
+    assert ledger.activation_bytes(np.array([0]), np.array([16])).tolist() == [16 * 2 * 2 * 400]
 
 
 def test_inputs_are_indices_and_offsets_of_every_pipelined_batch() -> None:

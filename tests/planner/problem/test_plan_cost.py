@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from builders import request, table, tables, topology
 from exact_costs import ExactCosts
+from neuroshard_api.request import ComputePeak
 from neuroshard_planner.baselines.greedy import dim_greedy
-from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost, step_cost
+from neuroshard_planner.problem.plan_cost import Exchanges, device_costs, device_traffic, predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 from searches import placed, problem_of
 
@@ -13,12 +14,14 @@ from searches import placed, problem_of
 def test_a_device_waits_for_the_slowest_forward_compute() -> None:
     """The step is the slowest forward, the slowest backward and both all-to-alls."""
     compute = np.array([[1.0, 5.0], [3.0, 2.0], [0.0, 0.0]])
+    traffic = np.array([[8.0, 0.0], [16.0, 0.0], [0.0, 0.0]])
+    exchanges = Exchanges(input_ms=0.125, forward_ms=0.5, backward_ms=0.25, source="simulated:test")
 
-    found = step_cost(compute, np.array([[8.0], [16.0], [0.0]]), (0.5, 0.25), "simulated:test")
+    found = device_costs(problem_of(request()), compute, traffic, exchanges)
 
     assert [device.wait_ms for device in found.devices] == [2.0, 0.0, 3.0]
     assert [device.embedding_dim_sum for device in found.devices] == [8, 16, 0]
-    assert found.total_ms == 3.0 + 5.0 + 0.75
+    assert found.total_ms == 3.0 + 5.0 + 0.875
     assert found.source == "simulated:test"
 
 
@@ -33,6 +36,7 @@ def test_the_predicted_cost_is_the_searchs_objective() -> None:
     largest = max(
         device.forward_compute_ms
         + device.wait_ms
+        + device.input_communication_ms
         + device.forward_communication_ms
         + device.backward_compute_ms
         + device.backward_communication_ms
@@ -84,3 +88,15 @@ def test_column_shards_are_simulated_as_they_are_cut() -> None:
     assert whole.devices[0].backward_compute_ms / 2 < split.devices[0].backward_compute_ms
     assert split.devices[0].backward_compute_ms < whole.devices[0].backward_compute_ms
     assert split.devices[2].forward_compute_ms == 0.0
+
+
+def test_where_the_passes_are_joint_a_device_waits_for_the_slowest_sum() -> None:
+    """All devices' terms sum to the step."""
+    problem = problem_of(request(compute_peak=ComputePeak.JOINT))
+    compute = np.array([[1.0, 5.0], [3.0, 2.0]])
+    exchanges = Exchanges(input_ms=0.0, forward_ms=0.5, backward_ms=0.25, source="simulated:test")
+
+    found = device_costs(problem, compute, np.zeros((2, 2)), exchanges)
+
+    assert [device.wait_ms for device in found.devices] == [0.0, 1.0]
+    assert found.total_ms == 6.0 + 0.75

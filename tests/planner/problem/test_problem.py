@@ -76,9 +76,7 @@ def test_the_objective_is_compute_of_the_slowest_plus_both_transfers() -> None:
     compute = DeviceSimulator(asked.topology.device).compute_ms(shards, placement.devices, 3)
 
     (total,) = problem.total_ms([placement])
-    assert total == pytest.approx(
-        compute.max(axis=0).sum() + problem.step_cost.communication_ms(np.array([128.0])), rel=1e-5
-    )
+    assert total == pytest.approx(compute.max(axis=0).sum() + problem.step_cost.pooled_ms(np.array([128.0])), rel=1e-5)
 
 
 def test_placements_are_judged_independently() -> None:

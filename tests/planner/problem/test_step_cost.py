@@ -1,17 +1,23 @@
 """The objective: levels of devices in, milliseconds of a step out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
-from builders import request, tables
+from builders import request, table, tables
 from exact_costs import ExactCosts
+from hypothesis import given
+from hypothesis import strategies as st
+from neuroshard_api.request import ComputePeak, MemorySettings, Pipeline, PlanRequest
+from neuroshard_api.tables import DataType
 from neuroshard_costs.shards import FloatArray
-from neuroshard_planner.problem.step_cost import StepCost
-from searches import problem_of
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, StepCost, index_bytes
+from searches import placed, problem_of
 
 
 def columns(*numbers: float) -> FloatArray:
-    """Return the traffic of placements whose widest device has these columns."""
-    return np.array(numbers)[:, None]
+    """Return the traffic of placements whose widest device has these columns, and no indices."""
+    return np.stack([np.array(numbers), np.zeros(len(numbers))], axis=1)
 
 
 def test_transfer_never_falls_with_the_largest_dimension_sum() -> None:
@@ -19,11 +25,11 @@ def test_transfer_never_falls_with_the_largest_dimension_sum() -> None:
     asked = request(*tables(5, embedding_dim=128))
     step_cost = StepCost(asked, ExactCosts(asked.topology.device))
 
-    times = step_cost.communication_ms(columns(*range(160, 640)))
+    times = step_cost.pooled_ms(columns(*range(160, 640)))
 
     assert (np.diff(times) >= 0).all()
-    assert step_cost.communication_ms(step_cost.least_traffic) == times[0]
-    assert sum(step_cost.directions_ms(np.array([300.0]))) == pytest.approx(float(times[140]))
+    assert step_cost.pooled_ms(step_cost.least_traffic) == times[0]
+    assert sum(step_cost.directions_ms(columns(300.0)[0])) == pytest.approx(float(times[140]))
 
 
 def test_interpolated_transfers_are_close_to_the_model() -> None:
@@ -40,25 +46,128 @@ def test_interpolated_transfers_are_close_to_the_model() -> None:
         bytes_per_element=4,
     ).sum(axis=1)
 
-    assert np.allclose(StepCost(asked, costs).communication_ms(columns(*sums)), exact, rtol=1e-3)
+    assert np.allclose(StepCost(asked, costs).pooled_ms(columns(*sums)), exact, rtol=1e-3)
 
 
 def test_one_device_transfers_nothing() -> None:
     """There is no all-to-all to wait for."""
     step_cost = problem_of(request(num_devices=1)).step_cost
 
-    assert step_cost.communication_ms(step_cost.least_traffic) == 0.0
-    assert step_cost.communication_ms(columns(256.0)).tolist() == [0.0]
+    assert step_cost.pooled_ms(step_cost.least_traffic) == 0.0
+    assert step_cost.pooled_ms(columns(256.0)).tolist() == [0.0]
+
+
+def step_cost_of(asked: PlanRequest) -> StepCost:
+    """Return the objective of a request under exact costs."""
+    return StepCost(asked, ExactCosts(asked.topology.device))
+
+
+def peaks(**levels: float) -> FloatArray:
+    """Return the peaks of a placement; those not given are one millisecond and even traffic of 26 tables of 128."""
+    defaults = {"forward": 1.0, "backward": 1.0, "columns": 416.0, "index_bytes": 26 * 8192 * 16.0}
+    return np.array(list({**defaults, **levels}.values()))
+
+
+def wide(**fields: Any) -> PlanRequest:
+    """Return a request for 26 tables of 128 columns on eight devices."""
+    return request(*tables(26, embedding_dim=128), num_devices=8, **fields)
 
 
 def test_the_price_of_traffic_is_its_share_of_the_step() -> None:
-    """Twice the price over a small interval: what the interval adds."""
-    asked = request(*tables(26, embedding_dim=128), num_devices=8)
-    step_cost = StepCost(asked, ExactCosts(asked.topology.device))
-    peaks = np.array([1.0, 2.0, 800.0])
+    """What a twentieth more of a peak adds, per unit; compute counts whole."""
+    step_cost = step_cost_of(wide())
+    before = peaks(columns=800.0)
 
-    prices = step_cost.prices(peaks, least_steps=np.array([4.0]))
+    prices = step_cost.prices(before)
 
-    added = step_cost.total_ms(np.array([1.0, 2.0, 840.0])) - step_cost.total_ms(peaks)
+    added = step_cost.total_ms(peaks(columns=840.0)) - step_cost.total_ms(before)
     assert prices[:2].tolist() == [1.0, 1.0]
     assert prices[2] * 40.0 == pytest.approx(float(added))
+
+
+def test_without_a_pipeline_the_step_waits_for_the_indices() -> None:
+    """Their exchange is added to compute and to the exchange of pooled embeddings."""
+    step_cost = step_cost_of(wide(pipeline=Pipeline.NONE))
+    few, many = peaks(), peaks(index_bytes=2e7)
+
+    assert 0 < step_cost.input_ms(few) < step_cost.input_ms(many)
+    total = 2.0 + step_cost.input_ms(many) + step_cost.pooled_ms(many[2:])
+    assert step_cost.total_ms(many) == pytest.approx(float(total))
+
+
+def test_a_pipeline_exposes_what_compute_cannot_hide_of_the_indices() -> None:
+    """Nothing while the exchange is shorter than the compute, the rest when it is longer."""
+    hidden, exposed = step_cost_of(wide()), step_cost_of(wide(pipeline=Pipeline.NONE))
+    many = peaks(forward=1e-3, backward=1e-3, index_bytes=2e7)
+
+    assert hidden.input_ms(peaks()) == 0.0
+    assert hidden.input_ms(many) > 0.0
+    assert hidden.input_ms(many) == pytest.approx(float(exposed.input_ms(many)) - 2e-3)
+
+
+def test_the_indices_of_even_devices_are_a_bound() -> None:
+    """No placement receives less on its fullest device than all indices over all devices."""
+    problem = problem_of(request(table("a", pooling_factor=10.0), table("b"), num_devices=2))
+
+    together = placed(problem, (0, 64, 0), (1, 64, 0))
+    apart = placed(problem, (0, 64, 0), (1, 64, 1))
+    split = placed(problem, (0, 32, 0), (0, 32, 1), (1, 64, 1))
+
+    least = problem.step_cost.least_traffic[1]
+    fullest = [problem.traffic(each.kinds, each.devices, 2)[:, 1].max() for each in (together, apart, split)]
+    samples = 2 * 8192.0
+    assert fullest == [8 * samples * count for count in (13.0, 11.0, 13.0)]
+    assert least == 8 * samples * 13.0 / 2
+
+
+def test_indices_and_lengths_have_eight_bytes() -> None:
+    """A KeyedJaggedTensor's values and lengths are 64-bit integers."""
+    assert index_bytes(np.array([10.0]), np.array([4.0])).tolist() == [112.0]
+
+
+@pytest.mark.parametrize("pipeline", list(Pipeline))
+@pytest.mark.parametrize("compute_peak", list(ComputePeak))
+@given(data=st.data())
+def test_the_cost_never_falls_when_a_peak_rises(
+    pipeline: Pipeline, compute_peak: ComputePeak, data: st.DataObject
+) -> None:
+    """All that search and bound assume of the objective, under every assumption on the trainer."""
+    step_cost = step_cost_of(request(*tables(3), pipeline=pipeline, compute_peak=compute_peak))
+    scales = [st.floats(0.0, 100.0), st.floats(0.0, 100.0), st.floats(0.0, 400.0), st.floats(0.0, 1e8)]
+    before = np.array([data.draw(scale) for scale in scales])
+    level, share = data.draw(st.integers(0, NUM_LEVELS - 1)), data.draw(st.floats(1.0, 3.0))
+    after = before.copy()
+    after[level] *= share
+
+    assert step_cost.total_ms(after) >= step_cost.total_ms(before) - 1e-12
+
+
+def test_joint_passes_count_the_slowest_sum() -> None:
+    """Where one device is slow forward and another backward, no device is slow in both."""
+    times = np.array([[3.0, 1.0], [1.0, 3.0]])
+    separate, joint = step_cost_of(wide()), step_cost_of(wide(compute_peak=ComputePeak.JOINT))
+
+    assert separate.passes(times).max(axis=0).sum() == 6.0
+    assert joint.passes(times).max(axis=0).sum() == 4.0
+
+
+def test_the_type_on_the_wire_decides_the_exchange() -> None:
+    """Half the bytes take less time, whatever type the kernels write."""
+    whole = step_cost_of(wide())
+    halved = step_cost_of(wide(memory=MemorySettings(wire_data_type=DataType.FP16)))
+    narrow = step_cost_of(wide(memory=MemorySettings(output_data_type=DataType.FP16)))
+
+    traffic = peaks()[2:]
+    assert halved.pooled_ms(traffic) < 0.7 * whole.pooled_ms(traffic)
+    assert halved.pooled_ms(traffic) == narrow.pooled_ms(traffic)
+
+
+def test_a_table_of_several_features_sends_a_vector_for_each() -> None:
+    """Ten features of a table are as many pooled columns as ten tables, and a bag for each sample and feature."""
+    names = tuple(f"f{index}" for index in range(10))
+    problem = problem_of(request(table("a", feature_names=names, pooling_factor=10.0), table("b")))
+
+    traffic = problem.kinds.traffic[problem.whole]
+
+    assert traffic[:, 0].tolist() == [640.0, 64.0]
+    assert traffic[:, 1].tolist() == [8 * 4 * 8192 * 20.0, 8 * 4 * 8192 * 2.0]

@@ -56,6 +56,11 @@ class LinearCosts:
         """Return the sums."""
         return sums
 
+    @property
+    def is_convex(self) -> bool:
+        """The times are the sums."""
+        return True
+
     def transfer_ms(
         self,
         max_dim_sums: FloatArray,
@@ -167,7 +172,7 @@ def _objective(
         for direction in range(2):
             model.add(slowest[direction] >= times[direction][device])
     mean_quads = sum(unit.num_columns for unit in problem.units) / problem.num_devices / DIM_MULTIPLE
-    least_ms = float(problem.step_cost.communication_ms(problem.step_cost.least_traffic))
+    least_ms = float(problem.step_cost.pooled_ms(problem.step_cost.least_traffic))
     return sum(slowest) + round(least_ms / mean_quads * PICOSECONDS_PER_MS) * widest
 
 
