@@ -23,7 +23,7 @@ def plan_request(
         topology=topology,
         batch_size_per_device=model.batch_size_per_device,
         optimizer=model.embedding_optimizer.optimizer,
-        pipeline=planner.pipeline.pipeline,
+        pipeline=planner.trainer_pipeline.pipeline,
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),
             reserve_fraction=planner.reserved_memory_percent / 100,

@@ -6,7 +6,7 @@ import builders
 import pytest
 from neuroshard_api.document import UNPACKED_LIMIT_BYTES, DocumentError
 from neuroshard_api.job_request import plan_request, tables_of_file
-from neuroshard_api.request import Algorithm
+from neuroshard_api.request import Algorithm, Pipeline
 from neuroshard_api.tables import Optimizer
 
 CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"
@@ -32,6 +32,7 @@ def test_a_request_says_what_the_job_says() -> None:
             "minShardWidth": 8,
             "seed": 7,
             "workBudget": 1000,
+            "trainerPipeline": "SparseDist",
         }
     )
     tables = job.spec.model.inline_tables("job")
@@ -47,6 +48,14 @@ def test_a_request_says_what_the_job_says() -> None:
     assert request.constraints.max_memory_bytes_per_device == 3 * 2**29
     assert (request.constraints.max_shards_per_table, request.constraints.min_shard_width) == (3, 8)
     assert (request.search.seed, request.search.work_budget) == (7, 1000)
+    assert request.pipeline is Pipeline.SPARSE_DIST
+
+
+def test_the_plan_of_the_own_trainer_waits_for_indices() -> None:
+    """It runs one step after the other."""
+    request = plan_request(builders.job(), tables=builders.table_set(), topology=builders.topology())
+
+    assert request.pipeline is Pipeline.NONE
 
 
 def test_the_fallback_is_asked_for_by_name() -> None:

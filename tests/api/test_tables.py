@@ -107,3 +107,21 @@ def test_a_rounded_histogram_is_accepted() -> None:
     rounded = [0.473, 0.152, 0.139, 0.112, 0.072, 0.032, 0.011, 0.005, 0.002, 0.001] + [0.0] * 7
 
     assert table(reuse_histogram=tuple(rounded)).reuse_histogram == tuple(rounded)
+
+
+def test_features_are_counted() -> None:
+    """Without names there is one, of the table's own name."""
+    assert table("a").num_features == table("a", feature_names=("clicks",)).num_features == 1
+    assert table("a", feature_names=("clicks", "views")).num_features == 2
+
+
+def test_more_features_than_a_table_can_serve_are_refused() -> None:
+    """A million features of one table are a mistake; the message gives the limit and a way out."""
+    with pytest.raises(ValueError, match="at most 4,096 features, found 1,000,000"):
+        table("a", feature_names=tuple(f"f{index}" for index in range(10**6)))
+
+
+def test_a_feature_twice_is_refused() -> None:
+    """A table gives one vector per feature, so that the second would be lost."""
+    with pytest.raises(ValueError, match="must be distinct, found 'clicks' more than once"):
+        table("a", feature_names=("clicks", "views", "clicks"))

@@ -57,7 +57,10 @@ def test_helps_come_with_numbers() -> None:
     assert any(
         sentence.startswith("twice the nodes (8 devices) with the same global batch") for sentence in found.helps
     )
-    assert any(sentence.startswith("pooled embeddings in BF16 instead of FP32 would save") for sentence in found.helps)
+    assert any(
+        sentence.startswith("an exchange of pooled embeddings in BF16, not FP32, would save")
+        for sentence in found.helps
+    )
 
 
 def test_a_nearly_full_device_is_said_to_limit() -> None:
