@@ -1,6 +1,7 @@
 """Builders for tests of the profiler: samples, and a backend whose times are made up."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from builders import device_type, table
@@ -22,6 +23,15 @@ def compute_sample(*members: Any, batch_size: int = 64, **fields: Any) -> Comput
     return ComputeSample(
         **{"tables": tables, "batch_size": batch_size, "optimizer": Optimizer.ROWWISE_ADAGRAD, **fields}
     )
+
+
+@dataclass(frozen=True)
+class SeenGpus:
+    """GPUs that torch sees on a node."""
+
+    names: tuple[str, ...] = ()
+    built_for: str | None = "13.0"
+    driver: str | None = "580.65.06"
 
 
 class MadeUpBackend:

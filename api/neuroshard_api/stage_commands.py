@@ -5,6 +5,7 @@ Every stage reads files and writes files; where they lie, the caller says.
 
 from collections.abc import Mapping
 
+from neuroshard_api.job_stages import ProfilerBackend
 from neuroshard_api.topology import DeviceType
 from neuroshard_api.training_job import DLRMTrainingJob
 
@@ -52,6 +53,8 @@ def profiler_command(
     command = [python, "-m", "neuroshard_profiler", "profile", job_file, "--tables", tables_file, "--out", out_dir]
     if profiler.backend.option is not None:
         command += ["--backend", profiler.backend.option]
+    if job.spec.trainer.num_gpus_per_node > 0 and profiler.backend is not ProfilerBackend.SIMULATED:
+        command += ["--device", "cuda"]  # where the GPUs cannot be used, a profile of the CPU would be of no use
     return [*command, "--budget", f"{profiler.budget_seconds}s"]
 
 

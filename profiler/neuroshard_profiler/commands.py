@@ -123,6 +123,10 @@ def collect_compute(
     max_records: _MaxRecords = None,
     batch_size: _BatchSize = None,
     optimizer: _Optimizer = None,
+    job_devices: Annotated[int, typer.Option(min=1, help="Devices of the job.")] = 1,
+    part: Annotated[str, typer.Option(help="Of several processes this one, on the GPU of that index: 0/8 to 7/8.")] = (
+        "0/1"
+    ),
     seed: _Seed = 0,
 ) -> None:
     """Measure fused embedding calls only."""
@@ -130,9 +134,11 @@ def collect_compute(
 
     from neuroshard_profiler.budget import budget_progress, parse_budget
     from neuroshard_profiler.profile import checked_backend, measure_compute
-    from neuroshard_profiler.settings import ProfileSettings
+    from neuroshard_profiler.settings import Part, ProfileSettings
 
     settings = ProfileSettings(
+        part=Part.parsed(part),
+        devices_per_node=job_devices,
         out=out.parent,
         tables_file=tables,
         backend=backend,

@@ -16,8 +16,10 @@ from neuroshard_profiler.errors import (
 )
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import SampleSpace, draw_compute_sample
+from neuroshard_profiler.settings import Part
 
 _COMPUTE_STREAM = 0
+_WHOLE = Part()
 MAX_FAILURES_IN_A_ROW = 20
 """Samples differ widely: when so many fail one after the other, the device or its software is at fault."""
 
@@ -28,6 +30,7 @@ def collect_compute(
     file: RecordsFile,
     *,
     budget: Budget,
+    part: Part = _WHOLE,
     seed: int = 0,
     repeats: Repeats | None = None,
     on_record: Callable[[int], None] = lambda _: None,
@@ -42,6 +45,7 @@ def collect_compute(
         space: what they are drawn from.
         file: is appended to; it may hold records already.
         budget: of time and records; the file's earlier records count.
+        part: measures every so many-th sample.
         seed: of the samples and of the rows they look up.
         repeats: of each call. None: the backend's.
         on_record: called after each record with how many there are.
@@ -51,9 +55,9 @@ def collect_compute(
         MeasureError: MAX_FAILURES_IN_A_ROW samples failed one after the other.
     """
     while not budget.is_spent(len(file.records)):
-        index = len(file.records)
-        sample = draw_compute_sample(space, np.random.default_rng([seed, _COMPUTE_STREAM, index]))
-        record, error = _measured(backend, sample, seed=index, repeats=repeats or backend.repeats)
+        number = part.index + part.count * len(file.records)
+        sample = draw_compute_sample(space, np.random.default_rng([seed, _COMPUTE_STREAM, number]))
+        record, error = _measured(backend, sample, seed=number, repeats=repeats or backend.repeats)
         file.append(record.model_copy(update={"elapsed_seconds": budget.elapsed_seconds}))
         on_record(len(file.records))
         _require_some_success(file)

@@ -1,13 +1,13 @@
 """The whole stage in one call: measure compute and all-to-alls, describe the hardware, fit a bundle."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from neuroshard_api.hardware import Hardware
+from neuroshard_api.kernels import DeviceKind
 from neuroshard_api.presets import load_presets
 from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
 from neuroshard_api.topology import DeviceType, Link
@@ -16,17 +16,19 @@ from neuroshard_costs.fitting.records import read_records
 from rich.progress import Progress
 
 from neuroshard_profiler.backends.base import Backend
-from neuroshard_profiler.backends.select import default_backend, make_backend
+from neuroshard_profiler.backends.select import BackendName, default_backend, make_backend
 from neuroshard_profiler.budget import Budget, BudgetBar
 from neuroshard_profiler.comm_sampling import CommunicationSpace
 from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.compute_bench import collect_compute
-from neuroshard_profiler.errors import MeasureError, SettingsError
+from neuroshard_profiler.devices.visible import Gpus, TorchGpus, usable_gpus
+from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.files import write_file
 from neuroshard_profiler.hardware import fingerprint
+from neuroshard_profiler.processes import Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE
-from neuroshard_profiler.settings import ProfileSettings
+from neuroshard_profiler.settings import Part, ProfileSettings
 
 COMPUTE_FILE = "compute.jsonl"
 COMMUNICATION_FILE = "communication.jsonl"
@@ -37,9 +39,6 @@ _OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, a
 _LEAST_MEASURED_SHARE = 0.4
 _COMPUTE_SHARE, _COMMUNICATION_SHARE = 0.8, 0.2  # of the rest
 _SIMULATED_RECORDS = 256
-_GRACE_SECONDS = 120.0  # for torchrun to start and to end
-_POLL_SECONDS = 0.2
-_LOG_TAIL_LINES = 15
 
 
 def profile(
@@ -58,7 +57,7 @@ def profile(
     Raises:
         SettingsError: this cannot be measured here.
         MissingPackageError: the backend is not installed.
-        MeasureError: the processes that measure the all-to-all failed.
+        MeasureError: the processes that measure failed.
         RecordsError: earlier records are broken, another machine's, or all records are too few.
         DocumentError: the tables cannot be read.
     """
@@ -66,7 +65,7 @@ def profile(
     backend = checked_backend(settings)
     if backend.kind == "simulated" and settings.max_records is None:
         settings = replace(settings, max_records=_SIMULATED_RECORDS)
-    num_processes = _num_processes(settings, backend)
+    num_processes = num_processes_of(settings, backend.kind, TorchGpus())
     settings = replace(
         settings, num_processes=num_processes, devices_per_node=settings.devices_per_node or num_processes
     )
@@ -77,7 +76,11 @@ def profile(
     device = named.device if named else backend.describe(num_processes=num_processes)
     _require_network(settings, device, records / COMMUNICATION_FILE)
     say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
-    measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
+    if backend.kind == "cuda":
+        name = settings.backend or default_backend()
+        _measure_on_all_gpus(settings, name, records, _COMPUTE_SHARE * seconds, bars)
+    else:
+        measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
     say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
     _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
@@ -105,6 +108,7 @@ def checked_backend(settings: ProfileSettings) -> Backend:
     backend = make_backend(
         settings.backend or default_backend(),
         kind=settings.device_kind,
+        index=settings.part.index,
         simulated=settings.preset.device if settings.preset else None,
     )
     if settings.optimizer is not None and settings.optimizer not in backend.optimizers:
@@ -127,19 +131,69 @@ def measure_compute(
         job_batch_size=settings.global_batch_size,
     )
     with RecordsFile(path, source=backend.source) as file:
+        part = settings.part
         budget = Budget(
             seconds=budget_seconds,
-            max_records=settings.max_records,
-            min_records=MIN_RECORDS,
+            max_records=None if settings.max_records is None else part.share_of(settings.max_records),
+            min_records=part.share_of(MIN_RECORDS),
             earlier_seconds=file.elapsed_seconds,
         )
         bar = BudgetBar(progress, "compute", budget)
-        collect_compute(backend, space, file, budget=budget, seed=settings.seed, on_record=bar.update)
+        collect_compute(backend, space, file, budget=budget, part=part, seed=settings.seed, on_record=bar.update)
 
 
-def _num_processes(settings: ProfileSettings, backend: Backend) -> int:
-    wanted = settings.num_processes or settings.devices_per_node or 1
-    return max(2, wanted) if backend.kind == "cpu" else wanted
+def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simulated"], gpus: Gpus) -> int:
+    """Return how many processes measure: one for each GPU of the node, unless the settings say less.
+
+    Raises SettingsError where there are not so many GPUs.
+    """
+    wanted = settings.num_processes or settings.devices_per_node
+    if kind == "cuda":
+        there = len(usable_gpus(gpus))
+        if wanted is not None and wanted > there:
+            raise SettingsError(
+                f"{wanted} processes are to measure with one GPU each, but torch can use {there} here\n"
+                "hint: lower --procs (spec.profiler.numProcs), or make more GPUs visible"
+            )
+        return wanted or there
+    return max(2, wanted or 1) if kind == "cpu" else wanted or 1
+
+
+def _measure_on_all_gpus(
+    settings: ProfileSettings, backend_name: BackendName, records: Path, budget_seconds: float, progress: Progress
+) -> None:
+    """Let every GPU of the node measure a part of the samples at once: loaded together they clock as in training."""
+    count = settings.num_processes or 1
+    budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
+    bar = BudgetBar(progress, "compute", budget)
+    measurers = [
+        Measurer(
+            command=compute_command(settings, backend_name, Part(index=index, count=count), records, budget_seconds),
+            records=_part_file(records, Part(index=index, count=count)),
+            log=records / f"compute-{index}.log",
+            resumes=True,
+        )
+        for index in range(count)
+    ]
+    run_measurers(measurers, budget, on_poll=bar.update)
+
+
+def _part_file(records: Path, part: Part) -> Path:
+    return records / (COMPUTE_FILE if part.count == 1 else f"compute-{part.index}-of-{part.count}.jsonl")
+
+
+def compute_command(
+    settings: ProfileSettings, backend_name: BackendName, part: Part, records: Path, budget_seconds: float
+) -> list[str]:
+    """Return the command that measures one GPU's part of the samples."""
+    command = [sys.executable, "-m", "neuroshard_profiler", "collect-compute", "--out", str(_part_file(records, part))]
+    command += ["--backend", backend_name, "--device", "cuda", "--part", str(part)]
+    command += ["--budget", f"{budget_seconds:.3f}s", "--seed", str(settings.seed)]
+    command += ["--batch-size", str(settings.batch_size_per_device), "--job-devices", str(settings.num_job_devices)]
+    command += ["--tables", str(settings.tables_file)] if settings.tables_file else []
+    command += ["--optimizer", settings.optimizer.value] if settings.optimizer else []
+    command += ["--max-records", str(settings.max_records)] if settings.max_records else []
+    return command
 
 
 def _measure_communication(
@@ -164,7 +218,9 @@ def _measure_communication(
     elif num_processes > 1:
         budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
         bar = BudgetBar(progress, "all-to-all", budget)
-        run_ranks(_ranks_command(settings, backend, path, budget), path, budget, bar)
+        command = _ranks_command(settings, backend, path, budget)
+        measurer = Measurer(command=command, records=path, log=path.with_name(COMMUNICATION_LOG))
+        run_measurers([measurer], budget, on_poll=bar.update)
 
 
 def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budget: Budget) -> list[str]:
@@ -175,41 +231,6 @@ def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budg
     command += ["--tables", str(settings.tables_file)] if settings.tables_file else []
     command += ["--max-records", str(settings.max_records)] if settings.max_records else []
     return command
-
-
-def run_ranks(command: list[str], path: Path, budget: Budget, bar: BudgetBar) -> None:
-    """Run torchrun and wait for its end. Raises MeasureError with the end of the log."""
-    log = path.with_name(COMMUNICATION_LOG)
-    with log.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            command, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-        try:
-            code = _waited(process, budget, lambda: bar.update(_num_lines(path)))
-        finally:
-            process.terminate()
-            process.wait()
-    if code != 0:
-        ended = f"ended with {code}" if code is not None else "did not end in time"
-        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-        raise MeasureError(
-            f"the processes that measure the all-to-all {ended}; try again, or mend what {log} ends with:\n"
-            + "\n".join(tail)
-        )
-
-
-def _waited(process: subprocess.Popen[bytes], budget: Budget, look: Callable[[], None]) -> int | None:
-    """Return the exit code; None: the process took far longer than its budget."""
-    while budget.elapsed_seconds < budget.seconds + _GRACE_SECONDS:
-        try:
-            return process.wait(timeout=_POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            look()
-    return None
-
-
-def _num_lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def _hardware(

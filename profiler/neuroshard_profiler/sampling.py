@@ -14,8 +14,9 @@ pooling factor        60 % exactly 1, else log-uniform 0.2..50            the ta
 reuse                 Zipf exponent uniform 0..1.5                        the table's
 ====================  ==================================================  ============================================
 
-Tables that would take a set over max_bytes get fewer rows, and sets over max_lookups a smaller pooling factor or, where
-that would be below the least, a smaller batch; a set of the job's tables keeps its batch and loses tables instead.
+Tables that would take a set over max_bytes get fewer rows. Wide sets below min_lookups get a larger batch; those over
+max_lookups get a smaller pooling factor or, where that would be below the least, a smaller batch. A set of the job's
+tables keeps its batch and loses tables instead.
 """
 
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ class SampleSpace:
     """Most weights of a set."""
     max_lookups: int
     """Most lookups of a call: bounds the time that a sample takes."""
+    min_lookups: int = 0
+    """Fewest lookups of a wide set's call, as far as the largest batch allows."""
     optimizers: tuple[Optimizer, ...] = (Optimizer.ROWWISE_ADAGRAD,)
     data_types: tuple[DataType, ...] = (DataType.FP32,)
     """The usual one first."""
@@ -62,8 +65,15 @@ class SampleSpace:
 CPU_SPACE = SampleSpace(batch_sizes=(256, 32_768), max_tables=24, max_rows=4e6, max_bytes=2**26, max_lookups=2**17)
 """Sets that a core works through in milliseconds, so that seconds give a hundred records."""
 
-GPU_SPACE = SampleSpace(batch_sizes=(2048, 262_144), max_tables=48, max_rows=1e8, max_bytes=2**33, max_lookups=2**24)
-"""Sets that keep a GPU busy for longer than a launch takes, within 8 GiB."""
+GPU_SPACE = SampleSpace(
+    batch_sizes=(32_768, 262_144),
+    max_tables=48,
+    max_rows=1e8,
+    max_bytes=2**33,
+    max_lookups=2**24,
+    min_lookups=2**20,
+)
+"""Sets that keep a GPU busy for some 0.1 ms or longer, within 8 GiB."""
 
 
 def draw_compute_sample(space: SampleSpace, random: np.random.Generator) -> ComputeSample:
@@ -84,6 +94,7 @@ def _wide_sample(space: SampleSpace, random: np.random.Generator) -> ComputeSamp
         1.0 if random.random() < _ONE_HOT_SHARE else _log_uniform(random, MIN_POOLING, MAX_POOLING)
         for _ in range(count)
     ]
+    batch_size = max(batch_size, min(space.batch_sizes[1], int(space.min_lookups / sum(pooling))))
     surplus = batch_size * sum(pooling) / space.max_lookups
     if surplus > 1:
         pooling = [1.0 if factor == 1 else max(factor / surplus, MIN_POOLING) for factor in pooling]

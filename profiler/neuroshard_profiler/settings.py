@@ -1,5 +1,6 @@
 """What a profile is asked for, and what a job asks. Measures nothing."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,29 @@ from neuroshard_profiler.backends.select import BackendName
 from neuroshard_profiler.errors import SettingsError
 
 DEFAULT_BUDGET_SECONDS = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Which of several processes measures, each on a GPU of its own and with every so many-th sample."""
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def parsed(cls, text: str) -> "Part":
+        """Return the part that a text such as ``3/8`` names: the fourth of eight. Raises SettingsError."""
+        found = re.fullmatch(r"(\d+)/(\d+)", text)
+        if found is None or int(found[1]) >= int(found[2]):
+            raise SettingsError(f"part: {text!r} is not a part; write its index and their number, such as 0/8 to 7/8")
+        return cls(index=int(found[1]), count=int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def share_of(self, number: int) -> int:
+        """Return how many of so many records each part measures, rounded up."""
+        return -(-number // self.count)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +66,9 @@ class ProfileSettings:
     devices_per_node: int | None = None
     """The job's. None: as many as processes measure."""
     num_processes: int | None = None
-    """Processes that measure the all-to-all here. None: the job's devices per node. On a CPU at least two."""
+    """Processes that measure here. None: the job's devices per node; without a job all GPUs. On a CPU at least two."""
+    part: Part = Part()
+    """Of the table sets, where several processes measure them."""
     optimizer: Optimizer | None = None
     """The job's, the only one that is measured. None: all that the backend has."""
     base: Path | None = None
@@ -52,7 +78,12 @@ class ProfileSettings:
     @property
     def global_batch_size(self) -> int:
         """Samples of one step over all devices of the job."""
-        return self.batch_size_per_device * self.num_nodes * (self.devices_per_node or self.num_processes or 1)
+        return self.batch_size_per_device * self.num_job_devices
+
+    @property
+    def num_job_devices(self) -> int:
+        """Devices of the job."""
+        return self.num_nodes * (self.devices_per_node or self.num_processes or 1)
 
     @property
     def preset(self) -> DevicePreset | None:

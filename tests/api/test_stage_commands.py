@@ -36,6 +36,22 @@ def test_the_profiler_is_told_backend_and_budget(profiler: dict[str, Any], optio
     assert command == ["python", "-m", "neuroshard_profiler", "profile", *files, *options]
 
 
+@pytest.mark.parametrize(
+    ("backend", "gpus", "expected"),
+    [("Auto", 8, ["--device", "cuda"]), ("FBGEMM", 8, ["--device", "cuda"]), ("Simulated", 8, []), ("Auto", 0, [])],
+    ids=["GPUs", "FBGEMM", "simulated", "CPU"],
+)
+def test_a_job_with_gpus_is_never_profiled_on_a_cpu(backend: str, gpus: int, expected: list[str]) -> None:
+    """A driver that is too old must end the profile, not turn it into one of a CPU core."""
+    trainer = {"resourcesPerNode": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}
+    profiler = {"backend": backend, "deviceType": "h100-80gb"}
+    command = profiler_command(
+        builders.job(profiler=profiler, trainer=trainer), job_file="j.json", tables_file="t.json", out_dir="profile"
+    )
+
+    assert command[command.index("--device") :][:2] == expected if expected else "--device" not in command
+
+
 def test_the_planner_is_told_its_files() -> None:
     """All else is in the request."""
     command = planner_command(request_file="r.json", bundle_dir="b", plan_file="p.json", python="python3")

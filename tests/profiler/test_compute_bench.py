@@ -12,6 +12,7 @@ from neuroshard_profiler.compute_bench import MAX_FAILURES_IN_A_ROW, collect_com
 from neuroshard_profiler.errors import DeviceFailedError, DeviceLostError, KernelError, MeasureError
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE
+from neuroshard_profiler.settings import Part
 from profiler_builders import MadeUpBackend
 
 SPACE = replace(CPU_SPACE, optimizers=(Optimizer.SGD,), data_types=(DataType.FP32,), job=table_set())
@@ -93,3 +94,16 @@ def test_time_ends_a_run(tmp_path: Path) -> None:
         collect_compute(backend, SPACE, file, budget=Budget(seconds=0.0))
 
     assert file.records == ()
+
+
+def test_parts_measure_together_what_one_process_would(tmp_path: Path) -> None:
+    """Each of two processes takes every second sample."""
+    whole = collected(tmp_path / "whole", MadeUpBackend(), max_records=6).records
+    parts = []
+    for index in range(2):
+        with RecordsFile(tmp_path / f"{index}", source=MadeUpBackend().source) as file:
+            budget = Budget(seconds=1e9, max_records=3, clock=lambda: 7.0)
+            collect_compute(MadeUpBackend(), SPACE, file, budget=budget, part=Part(index=index, count=2))
+        parts.append(file.records)
+
+    assert [parts[0][0], parts[1][0], parts[0][1], parts[1][1], parts[0][2], parts[1][2]] == list(whole)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
-from neuroshard_profiler.sampling import CPU_SPACE, SampleSpace, draw_compute_sample
+from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE, SampleSpace, draw_compute_sample
 
 JOB = table_set(
     table("huge", num_embeddings=10**9, embedding_dim=128),
@@ -76,3 +76,15 @@ def test_only_the_optimizers_of_the_space_are_drawn(optimizer: Optimizer) -> Non
     space = space_of_job(optimizers=(optimizer,))
 
     assert {draw_compute_sample(space, np.random.default_rng(seed)).optimizer for seed in range(20)} == {optimizer}
+
+
+def test_sets_for_a_gpu_have_enough_lookups_as_far_as_the_batch_allows() -> None:
+    """Smaller calls would take less time than the device needs to start them."""
+    samples = [draw_compute_sample(GPU_SPACE, np.random.default_rng(seed)) for seed in range(100)]
+    lookups = [sample.batch_size * sum(each.pooling_factor for each in sample.tables) for sample in samples]
+
+    assert all(
+        count >= 0.99 * GPU_SPACE.min_lookups or sample.batch_size == GPU_SPACE.batch_sizes[1]
+        for count, sample in zip(lookups, samples, strict=True)
+    )
+    assert sum(count >= 0.99 * GPU_SPACE.min_lookups for count in lookups) > 70

@@ -1,0 +1,99 @@
+"""Processes that measure: starts them at once, waits for their end, and starts one again that lost its device."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from neuroshard_profiler.budget import Budget
+from neuroshard_profiler.errors import MeasureError
+
+GRACE_SECONDS = 120.0  # to start and to end
+_POLL_SECONDS = 0.2
+_LOG_TAIL_LINES = 15
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurer:
+    """A process that appends records to a file."""
+
+    command: Sequence[str]
+    records: Path
+    log: Path
+    """What it prints."""
+    resumes: bool = False
+    """Whether it is started again when it fails after it recorded something; the records then hold the failure."""
+
+    @property
+    def num_records(self) -> int:
+        """Lines of its file."""
+        return self.records.read_bytes().count(b"\n") if self.records.exists() else 0
+
+
+@dataclass(kw_only=True, slots=True)
+class _Running:
+    measurer: Measurer
+    process: subprocess.Popen[bytes]
+    num_records: int = field(init=False)
+    """When the process was started."""
+
+    def __post_init__(self) -> None:
+        self.num_records = self.measurer.num_records
+
+
+def run_measurers(measurers: Sequence[Measurer], budget: Budget, *, on_poll: Callable[[int], None]) -> None:
+    """Run all at once and wait for their end.
+
+    Args:
+        measurers: run side by side.
+        budget: they end with it by themselves; a process that runs far longer is terminated.
+        on_poll: called every 0.2 s with the number of records.
+
+    Raises:
+        MeasureError: one failed or did not end; with the end of its log. The others are terminated.
+    """
+    running = [_start(each) for each in measurers]
+    try:
+        while running:
+            if budget.elapsed_seconds >= budget.seconds + GRACE_SECONDS:
+                raise _failure(running[0].measurer, "did not end in time")
+            running = [left for each in running if (left := _left(each)) is not None]
+            on_poll(sum(each.num_records for each in measurers))
+            time.sleep(_POLL_SECONDS if running else 0.0)
+    finally:
+        for each in running:
+            each.process.terminate()
+        for each in running:
+            each.process.wait()
+
+
+def _left(running: _Running) -> _Running | None:
+    """Return the process that goes on. None: it has ended with success. Raises MeasureError."""
+    code, measurer = running.process.poll(), running.measurer
+    if code is None:
+        return running
+    if code == 0:
+        return None
+    if measurer.resumes and measurer.num_records > running.num_records:
+        return _start(measurer)
+    raise _failure(measurer, f"ended with {code}")
+
+
+def _start(measurer: Measurer) -> _Running:
+    measurer.log.parent.mkdir(parents=True, exist_ok=True)
+    with measurer.log.open("ab") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            measurer.command, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+    return _Running(measurer=measurer, process=process)
+
+
+def _failure(measurer: Measurer, ended: str) -> MeasureError:
+    tail = measurer.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+    return MeasureError(
+        f"a process that measures {ended}; {measurer.log} ends with:\n"
+        + "\n".join(tail)
+        + "\nhint: remove the cause that the log names; the same command then resumes"
+    )

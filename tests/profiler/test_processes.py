@@ -1,0 +1,92 @@
+"""Specification of processes that measure, with real processes."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from neuroshard_profiler.budget import Budget
+from neuroshard_profiler.errors import MeasureError
+from neuroshard_profiler.processes import Measurer, run_measurers
+
+FAILS_TWICE = """
+import pathlib, sys
+path = pathlib.Path(sys.argv[1])
+lines = path.read_text().splitlines() if path.exists() else []
+path.write_text("".join(line + "\\n" for line in [*lines, "record"]))
+sys.exit(3 if len(lines) < 2 else 0)
+"""
+
+
+class SpentBudget(Budget):
+    """A budget whose grace is over, too."""
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Far more than any."""
+        return 1e9
+
+
+def measurer(folder: Path, code: str, *, name: str = "a", resumes: bool = False) -> Measurer:
+    """Return a process that runs this code, with its records file as the argument."""
+    records = folder / f"{name}.jsonl"
+    return Measurer(
+        command=[sys.executable, "-c", code, str(records)],
+        records=records,
+        log=folder / f"{name}.log",
+        resumes=resumes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(Budget, "ended with 3;.*rank 1 lost its memory"), (SpentBudget, "did not end in time")],
+    ids=["failed", "too slow"],
+)
+def test_a_process_that_fails_is_reported_with_the_end_of_its_log(
+    tmp_path: Path, kind: type[Budget], message: str
+) -> None:
+    """The log stays where the message says."""
+    failing = measurer(tmp_path, "import sys; print('rank 1 lost its memory', flush=True); sys.exit(3)")
+
+    with pytest.raises(MeasureError, match=f"(?s){message}"):
+        run_measurers([failing], kind(seconds=60), on_poll=lambda _: None)
+    assert failing.log.exists()
+
+
+def test_a_process_that_recorded_its_failure_is_started_again(tmp_path: Path) -> None:
+    """A lost device costs one sample and a start; the other processes go on."""
+    seen: list[int] = []
+    both = [
+        measurer(tmp_path, FAILS_TWICE, resumes=True),
+        measurer(tmp_path, "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('record\\n')", name="b"),
+    ]
+
+    run_measurers(both, Budget(seconds=60), on_poll=seen.append)
+
+    assert [each.num_records for each in both] == [3, 1]
+    assert seen[-1] == 4
+
+
+def test_a_process_that_fails_before_it_records_is_not_started_again(tmp_path: Path) -> None:
+    """It would fail in the same way for ever."""
+    with pytest.raises(MeasureError, match="ended with 3"):
+        run_measurers(
+            [measurer(tmp_path, "import sys; sys.exit(3)", resumes=True)], Budget(seconds=60), on_poll=lambda _: None
+        )
+
+
+def test_the_others_end_when_one_fails(tmp_path: Path) -> None:
+    """Nothing is left running on the node."""
+    pid_file = tmp_path / "pid"
+    endless = f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    waits = f"import os, sys, time\nwhile not os.path.exists({str(pid_file)!r}): time.sleep(0.01)\nsys.exit(3)"
+
+    with pytest.raises(MeasureError):
+        run_measurers(
+            [measurer(tmp_path, waits), measurer(tmp_path, endless, name="b")],
+            Budget(seconds=60),
+            on_poll=lambda _: None,
+        )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
