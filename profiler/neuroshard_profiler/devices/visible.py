@@ -1,15 +1,15 @@
 """Which device this process may time on: the one that was asked for, or a sentence that says why there is none."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from neuroshard_api.gpu_driver import driver_version, why_no_gpu
 from neuroshard_api.kernels import DeviceKind
 
-from neuroshard_profiler.devices.base import TimedDevice
-from neuroshard_profiler.devices.cpu import CpuDevice
-from neuroshard_profiler.devices.cuda import CudaDevice
 from neuroshard_profiler.errors import SettingsError
+
+if TYPE_CHECKING:
+    from neuroshard_profiler.devices.base import TimedDevice
 
 
 class Gpus(Protocol):
@@ -55,7 +55,7 @@ class TorchGpus:
         return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
-def device_of(kind: DeviceKind | None, *, index: int = 0, gpus: Gpus | None = None) -> TimedDevice:
+def device_of(kind: DeviceKind | None, *, index: int = 0, gpus: Gpus | None = None) -> "TimedDevice":
     """Return the device to time on.
 
     Args:
@@ -66,6 +66,9 @@ def device_of(kind: DeviceKind | None, *, index: int = 0, gpus: Gpus | None = No
     Raises:
         SettingsError: there is no such device.
     """
+    from neuroshard_profiler.devices.cpu import CpuDevice  # noqa: PLC0415 - torch
+    from neuroshard_profiler.devices.cuda import CudaDevice  # noqa: PLC0415 - torch
+
     seen = gpus or TorchGpus()
     if kind == "cpu" or (kind is None and not seen.names and seen.driver is None):
         return CpuDevice.of_this_machine()
