@@ -62,6 +62,11 @@ class FakeCuda:
             clock_rate=1_980_000,
         )
 
+    @property
+    def free_bytes(self) -> int:
+        """Memory that nobody has taken."""
+        return 72 * 2**30
+
     def queued(self, device_ms: float, *, host_ms: float) -> float:
         """Queue work; return when the device will have done it."""
         self.host_ms += host_ms

@@ -1,13 +1,14 @@
 """Measures all-to-alls between the ranks that torchrun started, uneven and with skewed starts. Writes no files.
 
-What is timed is what TorchRec does: forward, each rank sends the columns it holds for every sample to the sample's rank
-and lays the received ones side by side; backward, the gradients go the other way and are divided by the ranks.
+What is timed is what TorchRec does for a column-wise plan (comm_ops.py of torchrec 1.9). Forward, each rank copies the
+columns that it holds for every sample into a registered buffer, sends them to the sample's rank, lays the received ones
+side by side, and permutes them into the tables' order. Backward, the gradients are permuted, go the other way, and are
+divided by the number of ranks.
 """
 
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,9 @@ from torch import Tensor
 
 from neuroshard_profiler.devices.base import TimedDevice
 from neuroshard_profiler.devices.timing import relative_spread
+from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
 
 _ELEMENT_TYPES = {4: torch.float32, 2: torch.float16, 1: torch.int8}
-_WARM_UP, _TIMED = 2, 9
-_LINK_WARM_UP, _LINK_TIMED = 5, 15
-_LINK_BYTES = 2**23
-"""Sent to each peer where bandwidth is measured: long against the latency, small against any memory."""
 _LEAST_TRANSFER_SHARE = 0.1
 """Of a long exchange; a disturbed short one must not make the link infinitely fast."""
 _MS_PER_SECOND = 1000.0
@@ -50,13 +48,27 @@ class DeviceTimes:
 class Ranks:
     """The processes that torchrun started, and this one among them."""
 
-    def __init__(self, device: TimedDevice) -> None:
-        """Meet the other ranks: over gloo on CPUs, over NCCL on GPUs."""
+    def __init__(self, device: TimedDevice, *, timer: ExchangeTimer, repeats: ExchangeRepeats) -> None:
+        """Meet the other ranks: over gloo on CPUs, over NCCL on GPUs.
+
+        Args:
+            device: that this rank drives.
+            timer: of its exchanges.
+            repeats: how often and how large; the smallest max_bytes of all ranks holds for all.
+        """
         self.device = device
         self.devices_per_node = int(os.environ["LOCAL_WORLD_SIZE"])
-        dist.init_process_group("nccl" if device.kind == "cuda" else "gloo")
+        if device.kind == "cuda":
+            dist.init_process_group("nccl", device_id=device.torch)
+        else:
+            dist.init_process_group("gloo")
         self.rank = dist.get_rank()
         self.num_devices = dist.get_world_size()
+        self._timer = timer
+        smallest = torch.tensor([repeats.max_bytes], device=device.torch)
+        dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+        self.repeats = replace(repeats, max_bytes=int(smallest.item()))
+        self._few_bytes = torch.zeros(1, device=device.torch)
 
     @property
     def num_nodes(self) -> int:
@@ -73,16 +85,42 @@ class Ranks:
         """Time one all-to-all of all ranks; every rank calls this with the same sample and gets the same answer."""
         collective = _Collective(sample, self)
         offset_ms = sample.start_offsets_ms[self.rank] if sample.start_offsets_ms else 0.0
-        mine = [self._timed(collective, offset_ms) for _ in range(_WARM_UP + _TIMED)][_WARM_UP:]
-        everyone = [torch.zeros(_TIMED, dtype=torch.float64, device=self.device.torch) for _ in range(self.num_devices)]
-        dist.all_gather(everyone, torch.tensor(mine, dtype=torch.float64, device=self.device.torch))
-        times = torch.stack(everyone).cpu().numpy()
+        times = self._times(None, self.num_devices, collective.run, offset_ms)
         last = int(np.argmax(sample.start_offsets_ms)) if sample.start_offsets_ms else int(times.mean(axis=1).argmax())
         return DeviceTimes(
             device_ms=tuple(float(median) for median in np.median(times, axis=1)),
             spread=relative_spread(times[last]),
-            num_repeats=_TIMED,
+            num_repeats=times.shape[1],
         )
+
+    def _times(
+        self, group: Group, size: int, call: Callable[[], object], offset_ms: float = 0.0
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """Return the milliseconds [ranks of the group, repeats] of a collective of the group.
+
+        All ranks decide together whether a host fell behind and the repeats begin again with a longer spin.
+        """
+        count = self.repeats.warm_up + self.repeats.timed
+        while True:
+            mine = [self._timer.time_ms(lambda: self._barrier(group), call, offset_ms=offset_ms) for _ in range(count)]
+            told = torch.tensor(
+                [*mine[self.repeats.warm_up :], float(self._timer.fell_behind)],
+                dtype=torch.float64,
+                device=self.device.torch,
+            )
+            everyone = [torch.zeros_like(told) for _ in range(size)]
+            dist.all_gather(everyone, told, group=group)
+            found = torch.stack(everyone).cpu().numpy()
+            if not found[:, -1].any() or not self._timer.spin_longer():
+                times: np.ndarray[tuple[int, int], np.dtype[np.float64]] = found[:, :-1]
+                return times
+
+    def _barrier(self, group: Group) -> None:
+        """Let the ranks of a group begin together: on GPUs queued, on CPUs waited for."""
+        if self.device.kind == "cuda":
+            dist.all_reduce(self._few_bytes, group=group)
+        else:
+            dist.barrier(group)
 
     def links(self) -> tuple[Link | None, Link | None]:
         """Measure the link inside a node and the one between nodes; None for a level without two devices."""
@@ -102,39 +140,23 @@ class Ranks:
 
     def _link(self, group: Group, size: int) -> Link:
         """Measure a group's link; the answer is that of the group that rank 0 is in."""
-        short_ms, long_ms = (self._all_to_all_ms(group, size, num_bytes) for num_bytes in (4, _LINK_BYTES))
+        link_bytes = self.repeats.link_bytes
+        short_ms, long_ms = (self._all_to_all_ms(group, size, num_bytes) for num_bytes in (4, link_bytes))
         seconds = torch.tensor([short_ms, long_ms], dtype=torch.float64, device=self.device.torch) / _MS_PER_SECOND
         dist.broadcast(seconds, src=0)
         short, long = seconds.tolist()
         peers = size - 1
         return Link(
-            bandwidth_bytes_per_second=peers * _LINK_BYTES / max(long - short, _LEAST_TRANSFER_SHARE * long),
+            bandwidth_bytes_per_second=peers * link_bytes / max(long - short, _LEAST_TRANSFER_SHARE * long),
             latency_seconds=short / (1 + peers / _PEERS_AT_ONCE),
         )
 
     def _all_to_all_ms(self, group: Group, size: int, num_bytes: int) -> float:
         sent = torch.ones(size * num_bytes // 4, device=self.device.torch)
         received = torch.empty_like(sent)
-        times = []
-        for _ in range(_LINK_WARM_UP + _LINK_TIMED):
-            dist.barrier(group)
-            times.append(self._elapsed_ms(lambda: dist.all_to_all_single(received, sent, group=group)))
-        return float(np.median(times[_LINK_WARM_UP:]))
-
-    def _timed(self, collective: "_Collective", offset_ms: float) -> float:
-        dist.barrier()
-        until = time.perf_counter() + offset_ms / _MS_PER_SECOND
-        while time.perf_counter() < until:
-            pass
-        return self._elapsed_ms(collective.run)
-
-    def _elapsed_ms(self, call: Callable[[], object]) -> float:
-        """Time a call on the clock, since others take part in it; on a GPU until the GPU is done."""
-        start = time.perf_counter()
-        call()
-        if self.device.kind == "cuda":
-            torch.cuda.synchronize()
-        return _MS_PER_SECOND * (time.perf_counter() - start)
+        times = self._times(group, size, lambda: dist.all_to_all_single(received, sent, group=group))
+        mine: float = np.median(times, axis=1)[dist.get_rank(group)]
+        return float(mine)
 
     def leave(self) -> None:
         """Part from the other ranks."""
@@ -162,10 +184,11 @@ class _Collective:
     def run(self) -> Tensor:
         """Exchange once."""
         if self._is_forward:
-            received = self._exchange(self._input.flatten())
-            parts = torch.split(received, self._receives)
-            return torch.cat([part.view(self._batch_size, -1) for part in parts], dim=1)
-        parts = torch.split(self._input, list(self._columns), dim=1)
+            registered = torch.empty_like(self._input).copy_(self._input)
+            parts = torch.split(self._exchange(registered.flatten()), self._receives)
+            joined = torch.cat([part.view(self._batch_size, -1) for part in parts], dim=1)
+            return _permuted(joined, self._columns)
+        parts = torch.split(_permuted(self._input, self._columns), list(self._columns), dim=1)
         received = self._exchange(torch.cat([part.flatten() for part in parts]))
         return received.div_(self._num_devices)
 
@@ -173,3 +196,8 @@ class _Collective:
         received = torch.empty(sum(self._receives), dtype=sent.dtype, device=sent.device)
         dist.all_to_all_single(received, sent, self._receives, self._sends)
         return received
+
+
+def _permuted(joined: Tensor, columns: Sequence[int]) -> Tensor:
+    """Return the ranks' columns in the opposite order: one copy, as TorchRec's permutation of column shards is."""
+    return torch.cat(torch.split(joined, list(columns), dim=1)[::-1], dim=1)

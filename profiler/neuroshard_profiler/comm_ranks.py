@@ -14,6 +14,7 @@ from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.comm_bench import Ranks
 from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample
 from neuroshard_profiler.devices.base import TimedDevice
+from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
 from neuroshard_profiler.records import RecordsFile
 
 
@@ -22,6 +23,8 @@ def collect_communication(
     job: TableSet | None,
     device: TimedDevice,
     *,
+    timer: ExchangeTimer,
+    repeats: ExchangeRepeats,
     job_batch_size_per_device: int,
     budget_seconds: float,
     max_records: int | None = None,
@@ -34,6 +37,8 @@ def collect_communication(
         path: the records file; it may hold records already, whose links then stay.
         job: the job's tables, whose columns half of the samples have. None: samples that are spread widely, only.
         device: what each rank drives.
+        timer: of exchanges.
+        repeats: how often an exchange is timed, and how large it is at most.
         job_batch_size_per_device: of these samples.
         budget_seconds: from when all ranks have met; what earlier runs spent on the file's records counts.
         max_records: of the file. None: time ends it, once there are enough for a fit of both directions.
@@ -43,7 +48,7 @@ def collect_communication(
     Raises:
         RecordsError: on rank 0: the file is broken or holds another machine's records.
     """
-    ranks = Ranks(device)
+    ranks = Ranks(device, timer=timer, repeats=repeats)
     with ExitStack() as stack:
         stack.callback(ranks.leave)
         file = stack.enter_context(RecordsFile(path, source=device.source)) if ranks.rank == 0 else None
@@ -63,6 +68,7 @@ def collect_communication(
             devices_per_node=ranks.devices_per_node,
             intra_node=intra,
             inter_node=inter,
+            max_bytes=ranks.repeats.max_bytes,
             job=job,
             job_batch_size_per_device=job_batch_size_per_device,
         )

@@ -183,10 +183,14 @@ def collect_comm(
     from neuroshard_profiler.comm_ranks import collect_communication
     from neuroshard_profiler.devices.visible import device_of
 
+    measured = device_of(device, index=int(os.environ["LOCAL_RANK"]))
+    timer, repeats = measured.exchanges()
     collect_communication(
         out,
         read_table_set(tables) if tables else None,
-        device_of(device, index=int(os.environ["LOCAL_RANK"])),
+        measured,
+        timer=timer,
+        repeats=repeats,
         job_batch_size_per_device=batch_size or DEFAULT_BATCH_SIZE,
         budget_seconds=parse_budget(budget),
         max_records=max_records,

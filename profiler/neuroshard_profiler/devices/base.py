@@ -13,6 +13,7 @@ from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
+from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
 
 _STATE_ELEMENTS = {Optimizer.SGD: 0, Optimizer.ROWWISE_ADAGRAD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
 _FP32_BYTES = 4
@@ -66,6 +67,10 @@ class TimedDevice(Protocol):
 
     def environment(self, packages: tuple[str, ...]) -> dict[str, str]:
         """Return driver, libraries, and settings."""
+        ...
+
+    def exchanges(self) -> tuple[ExchangeTimer, ExchangeRepeats]:
+        """Return what times this device's part of collectives, how often, and how large they are."""
         ...
 
     def measure(self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats) -> Times:

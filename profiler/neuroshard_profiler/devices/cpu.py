@@ -17,6 +17,7 @@ from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.base import EmbeddingCall, needed_bytes, sample_errors
 from neuroshard_profiler.devices.timing import ThreadTimer, median_times, pinned_core
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
+from neuroshard_profiler.exchange_timers import CPU_EXCHANGES, ExchangeRepeats, HostExchangeTimer
 from neuroshard_profiler.hardware import (
     available_memory_bytes,
     cpu_device,
@@ -75,6 +76,10 @@ class CpuDevice:
             "freed_memory": "kept" if self.keeps_freed_memory else "returned",
             "flushed_bytes": str(self.flushed_bytes),
         }
+
+    def exchanges(self) -> tuple[HostExchangeTimer, ExchangeRepeats]:
+        """Return the host's clock, and few exchanges of at most 32 MiB: gloo copies them through memory."""
+        return HostExchangeTimer(), CPU_EXCHANGES
 
     def measure(self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats) -> Times:
         """Time the calls that ``build`` makes ready. Raises OutOfDeviceMemoryError or KernelError."""

@@ -15,6 +15,7 @@ from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.base import EmbeddingCall, sample_errors
 from neuroshard_profiler.devices.cuda_runtime import CudaRuntime, TorchCuda
 from neuroshard_profiler.devices.timing import CudaTimer, median_times
+from neuroshard_profiler.exchange_timers import CudaExchangeTimer, ExchangeRepeats, gpu_exchanges
 
 CUDA_REPEATS = Repeats(warm_up=3, warm_up_ms=100.0, least=5, most=101, enough_ms=100.0)
 """Drawing a sample takes the host seconds, in which an idle GPU lowers its clocks: 100 ms of calls raise them."""
@@ -70,6 +71,10 @@ class CudaDevice:
             **self.cuda.versions,
             "max_clock_mhz": str(self.cuda.properties.clock_rate // 1000),
         }
+
+    def exchanges(self) -> tuple[CudaExchangeTimer, ExchangeRepeats]:
+        """Return events of the device, and exchanges of at most 2 GiB, as the free memory allows."""
+        return CudaExchangeTimer(self.cuda), gpu_exchanges(self.cuda.free_bytes)
 
     def measure(self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats) -> Times:  # noqa: ARG002 - the GPU itself refuses what it has no memory for
         """Time the calls that ``build`` makes ready. Raises OutOfDeviceMemoryError, DeviceLostError, or KernelError."""

@@ -78,6 +78,11 @@ class CudaRuntime(Protocol):
         """Driver and CUDA."""
         ...
 
+    @property
+    def free_bytes(self) -> int:
+        """Memory that nobody has taken."""
+        ...
+
     def event(self) -> Event:
         """Return an event with a time."""
         ...
@@ -113,6 +118,12 @@ class TorchCuda:
     def versions(self) -> Mapping[str, str]:
         """Driver and CUDA."""
         return {"driver": driver_version() or "unknown", "cuda": torch.version.cuda or "unknown"}
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that nobody has taken."""
+        free, _ = torch.cuda.mem_get_info(self.index)
+        return int(free)
 
     def event(self) -> Event:
         """Return an event with a time."""

@@ -1,0 +1,67 @@
+"""Specification of the timers of collectives; the GPU's on a stream that follows CUDA's rules (simulated)."""
+
+import time
+
+import pytest
+from fake_cuda import FakeCuda
+from neuroshard_profiler.exchange_timers import CudaExchangeTimer, HostExchangeTimer, gpu_exchanges
+
+
+def exchange_ms(cuda: FakeCuda, timer: CudaExchangeTimer, *, offset_ms: float = 0.0, host_ms: float = 0.1) -> float:
+    """Time an exchange of 0.09 ms after a barrier of 0.02 ms, each of which the host needs longer to queue."""
+    return timer.time_ms(
+        lambda: cuda.queued(0.02, host_ms=0.06), lambda: cuda.queued(0.09, host_ms=host_ms), offset_ms=offset_ms
+    )
+
+
+def test_an_exchange_takes_the_devices_time() -> None:
+    """Python, torch, and the barrier are not part of it."""
+    cuda = FakeCuda()
+    timer = CudaExchangeTimer(cuda)
+
+    assert exchange_ms(cuda, timer) == pytest.approx(0.09)
+    assert not timer.fell_behind
+
+
+def test_a_late_start_is_a_spin_on_the_device() -> None:
+    """The offset lies before the first event, so that each rank's time begins with its own start."""
+    cuda = FakeCuda()
+
+    assert exchange_ms(cuda, CudaExchangeTimer(cuda), offset_ms=3.0) == pytest.approx(0.09)
+    assert cuda.log == ["spin 4194304", "spin 5940000"]
+
+
+def test_a_host_that_fell_behind_is_reported_until_it_spins_longer() -> None:
+    """All ranks begin again together, so the timer itself repeats nothing."""
+    cuda = FakeCuda()
+    timer = CudaExchangeTimer(cuda)
+
+    exchange_ms(cuda, timer, host_ms=4.0)
+    assert timer.fell_behind
+    assert timer.spin_longer()
+    assert not timer.fell_behind
+    assert exchange_ms(cuda, timer, host_ms=4.0) == pytest.approx(0.09)
+    assert not timer.fell_behind
+
+
+def test_a_spin_has_an_end() -> None:
+    """A call that waits for the device inside is never ahead."""
+    timer = CudaExchangeTimer(FakeCuda())
+
+    assert [timer.spin_longer() for _ in range(5)] == [True, True, True, True, False]
+
+
+def test_on_a_cpu_the_hosts_clock_counts_from_the_ranks_own_start() -> None:
+    """Waiting for the barrier and for the offset is not part of it."""
+    elapsed_ms = HostExchangeTimer().time_ms(lambda: None, lambda: None, offset_ms=5.0)
+    start = time.perf_counter()
+    HostExchangeTimer().time_ms(lambda: None, lambda: None, offset_ms=5.0)
+
+    assert elapsed_ms < 4.0
+    assert time.perf_counter() - start >= 0.005
+
+
+@pytest.mark.parametrize(("free_gib", "expected"), [(72, 2**31), (8, 2**30)])
+def test_exchanges_are_as_large_as_a_jobs_if_they_fit(free_gib: int, expected: int) -> None:
+    """DCNv2 on eight devices sends 109 MB each, larger models more than 1 GB; every buffer must fit."""
+    assert gpu_exchanges(free_gib * 2**30).max_bytes == expected
