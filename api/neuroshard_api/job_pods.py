@@ -51,9 +51,14 @@ class Resources(Part):
     """What the scheduler sets aside, by resource name. Not given: the limits."""
 
     @property
+    def gpu_resource(self) -> str:
+        """Extended resource that the container's GPUs are; empty where it has none."""
+        return next((name for name in GPU_RESOURCES if name in self.limits), "")
+
+    @property
     def num_gpus(self) -> int:
         """GPUs of the container; 0 where there are none."""
-        return next((int(self.limits[name]) for name in GPU_RESOURCES if name in self.limits), 0)
+        return int(self.limits[self.gpu_resource]) if self.gpu_resource else 0
 
 
 class PullPolicy(StrEnum):

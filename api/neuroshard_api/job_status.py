@@ -107,6 +107,8 @@ class Hardware(Part):
 
     gpu_product: Text | None = None
     """Product name of the GPU as its node's label says it; without GPUs the node's instance type or architecture."""
+    gpu_product_label: Text | None = None
+    """Label of nodes that has the product's name; the job's pods are kept to nodes with it."""
     gpus_per_node: Small | None = None
     """GPUs that the job uses of a node; 0 where it trains on the CPU."""
     gpu_memory_mib: Annotated[Count | None, Field(alias="gpuMemoryMiB")] = None

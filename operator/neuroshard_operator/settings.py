@@ -41,6 +41,14 @@ class Settings(Value):
     read_nodes: bool = True
     """Read labels of nodes, to know the GPU's product and driver before a pod runs on it. False where the operator has
     no ClusterRole: then the job's own node selector says which hardware it gets."""
+    gpu_product_labels: Annotated[tuple[str, ...], BeforeValidator(_words)] = (
+        "nvidia.com/gpu.product",
+        "amd.com/gpu.product-name",
+        "cloud.google.com/gke-accelerator",
+        "k8s.amazonaws.com/accelerator",
+        "node.kubernetes.io/instance-type",
+    )
+    """Node labels that name the kind of GPU, separated by commas; the first that a node has counts."""
     workers: Annotated[int, Field(ge=1, le=256)] = 32
     """Number of jobs reconciled concurrently."""
     resync_seconds: Seconds = 300.0

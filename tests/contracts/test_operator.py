@@ -8,6 +8,7 @@ import pytest
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.settings import PREFIX, Settings
+from pydantic_core import PydanticUndefined
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference" / "operator.md").read_text(encoding="utf-8")
@@ -44,8 +45,11 @@ def test_every_condition_is_named(kind: ConditionType) -> None:
 
 @pytest.mark.parametrize("name", list(Settings.model_fields))
 def test_every_setting_is_described(name: str) -> None:
-    """By the variable that sets it."""
-    assert f"| `{PREFIX}{name.upper()}` |" in REFERENCE
+    """By the variable that sets it, and with its default."""
+    default = Settings.model_fields[name].default
+    written = ", ".join(default) if isinstance(default, tuple) else str(default).lower() if default is True else default
+    named = "all" if name == "namespaces" else "required" if default is PydanticUndefined else written or "none"
+    assert f"| `{PREFIX}{name.upper()}` | {named} |" in REFERENCE
 
 
 def test_every_metric_is_described() -> None:

@@ -1,12 +1,14 @@
 """Which hardware a job gets, and when a profile of it still holds."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import builders
+import pytest
 from neuroshard_api.training_job import DLRMTrainingJob
 from neuroshard_operator.hardware import hardware_for, product_selector
-from neuroshard_operator.observed.objects import Node
+from neuroshard_operator.observed.objects import Node, Taint
 
 GPU_JOB: dict[str, Any] = {"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}}
 
@@ -72,3 +74,90 @@ def test_a_job_without_gpus_is_not_kept_to_a_gpu() -> None:
     hardware = hardware_for(builders.job().spec, [node("a")], profiler_image="p")
 
     assert product_selector(hardware) == {}
+
+
+def required(*terms: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a pod template that requires one of several terms of nodes."""
+    node_terms = [{"matchExpressions": list(term)} for term in terms]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": node_terms}}}
+    return {"spec": {"affinity": affinity}}
+
+
+IS_H100 = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["H100"]}
+RESERVED = Taint(key="team", value="ads", effect="NoSchedule")
+
+
+def product(template: dict[str, Any], *nodes: Node) -> str | None:
+    """Return the kind of GPU that a job with a pod template gets."""
+    return hardware_for(builders.job(**GPU_JOB, podTemplate=template).spec, nodes, profiler_image="p").gpu_product
+
+
+@pytest.mark.parametrize(
+    ("template", "majority"),
+    [
+        pytest.param(required([IS_H100]), {}, id="affinity"),
+        pytest.param({}, {"taints": (RESERVED,)}, id="taint"),
+        pytest.param({}, {"unschedulable": True}, id="cordon"),
+        pytest.param({}, {"resources": {"nvidia.com/gpu": 4}}, id="too few GPUs"),
+    ],
+)
+def test_a_kind_that_the_scheduler_would_not_give_is_not_taken(
+    template: dict[str, Any], majority: dict[str, Any]
+) -> None:
+    """Pods that are kept to it would wait for ever, however many nodes there are of it."""
+    a100 = [replace(node(name, "A100"), **majority) for name in "abc"]
+
+    assert product(template, *a100, node("d", "H100"), node("e", "H100")) == "H100"
+
+
+def test_a_tolerated_taint_keeps_nobody_off() -> None:
+    """Neither does the taint of the GPUs themselves: admission plugins tolerate it for pods that ask for GPUs."""
+    tolerates = {"spec": {"tolerations": [{"key": "team", "operator": "Exists"}]}}
+    gpus_only = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
+    a100 = [replace(node(name, "A100"), taints=(RESERVED, gpus_only)) for name in "abc"]
+
+    assert product(tolerates, *a100, node("d", "H100")) == "A100"
+
+
+def test_nodes_that_are_all_cordoned_say_what_will_come_back() -> None:
+    """A drain of all nodes for an upgrade is over sooner than a profile is measured."""
+    away = Taint(key="node.kubernetes.io/not-ready", effect="NoExecute")
+    cordoned = [replace(node("a", "H100"), unschedulable=True), replace(node("b", "H100"), taints=(away,))]
+
+    assert product({}, *cordoned) == "H100"
+
+
+LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
+
+
+def kind_of(resource: str, **labels: str) -> tuple[str | None, str | None, dict[str, str]]:
+    """Return product, fingerprint and selector of a job on nodes without the labels of GPU feature discovery."""
+    job = builders.job(trainer={"resourcesPerNode": {"limits": {resource: 8}}})
+    named = {key.replace("__", "/"): value for key, value in labels.items()}
+    nodes = [Node(name="n", labels=named, resources={resource: 8})]
+    found = hardware_for(job.spec, nodes, profiler_image="p", product_labels=LABELS)
+    return found.gpu_product, found.fingerprint, product_selector(found)
+
+
+def test_any_label_that_is_set_up_names_the_kind_of_gpu() -> None:
+    """AMD's node labeller and clouds have labels of their own; pods are kept to the label that the nodes have."""
+    gke = kind_of("nvidia.com/gpu", **{"cloud.google.com__gke-accelerator": "nvidia-h100-80gb"})
+    amd = kind_of("amd.com/gpu", **{"amd.com__gpu.product-name": "MI300X"})
+
+    assert gke[0] == "nvidia-h100-80gb"
+    assert gke[2] == {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
+    assert (amd[0], amd[2]) == ("MI300X", {"amd.com/gpu.product-name": "MI300X"})
+    assert len({gke[1], amd[1], kind_of("nvidia.com/gpu")[1], kind_of("amd.com/gpu")[1]}) == 4
+
+
+def test_unknown_gpus_share_a_profile_only_where_their_nodes_are_chosen_alike() -> None:
+    """Without a label of the product, another selector or affinity may lead to another kind of GPU."""
+    templates = [
+        {},
+        {"spec": {"nodeSelector": {"pool": "h100"}}},
+        {"spec": {"nodeSelector": {"pool": "t4"}}},
+        required([{"key": "pool", "operator": "In", "values": ["h100"]}]),
+    ]
+    found = [fingerprint(builders.job(**GPU_JOB, podTemplate=template)) for template in templates]
+
+    assert len(set(found)) == len(templates)

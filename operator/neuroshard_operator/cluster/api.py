@@ -72,6 +72,9 @@ class Api(Protocol):
     async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
         """Return the metadata of all objects under a path that have the labels of a selector. Raises ApiError."""
 
+    async def list_objects(self, path: str) -> list[Json]:
+        """Return all objects under a path. Raises ApiError."""
+
 
 class KubernetesApi:
     """The API server of one kubeconfig or service account."""
@@ -137,11 +140,18 @@ class KubernetesApi:
 
     async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
         """See Api."""
+        return await self._list(path, selector=selector, accept=ONLY_METADATA)
+
+    async def list_objects(self, path: str) -> list[Json]:
+        """See Api."""
+        return await self._list(path, selector="", accept="application/json")
+
+    async def _list(self, path: str, *, selector: str, accept: str) -> list[Json]:
         found: list[Json] = []
         first = [("limit", "500"), *([("labelSelector", selector)] if selector else [])]
         query = first
         while True:
-            page = await self._call("GET", path, query=query, accept=ONLY_METADATA)
+            page = await self._call("GET", path, query=query, accept=accept)
             found += page["items"] or []  # metadata alone: an empty list comes as null
             following = page["metadata"].get("continue")
             if not following:

@@ -145,7 +145,7 @@ class Cluster:
         if not self._settings.read_nodes:
             return ()
         if self._nodes_at_s is None or self._clock() - self._nodes_at_s > NODES_KEPT_S:
-            self._nodes = tuple(parsing.node(body) for body in await self._api.list_metadata("/api/v1/nodes"))
+            self._nodes = tuple(parsing.node(body) for body in await self._api.list_objects("/api/v1/nodes"))
             self._nodes_at_s = self._clock()
         return self._nodes
 

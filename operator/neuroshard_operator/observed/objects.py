@@ -135,11 +135,25 @@ class ChildObject:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Taint:
+    """What keeps pods without a matching toleration off a node."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A node's labels, which say what hardware it has."""
+    """A node: what hardware it has, and which pods it takes."""
 
     name: str
     labels: Mapping[str, str]
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    """Whether it is cordoned."""
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """Extended resources that it offers to pods, by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

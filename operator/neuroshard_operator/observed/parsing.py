@@ -20,6 +20,7 @@ from neuroshard_operator.observed.objects import (
     Meta,
     Node,
     Outcome,
+    Taint,
     Termination,
     TrainingJobObject,
 )
@@ -108,8 +109,21 @@ def other(kind: str, body: Raw) -> ChildObject:
 
 
 def node(body: Raw) -> Node:
-    """Return a node's labels, any of which a node selector may name."""
-    return Node(name=body["metadata"]["name"], labels=_map(body["metadata"], "labels"))
+    """Return what of a node decides which pods it takes, and what hardware they meet."""
+    spec = body.get("spec") or {}
+    taints = tuple(
+        Taint(key=each["key"], value=each.get("value") or "", effect=each["effect"])
+        for each in spec.get("taints") or ()
+    )
+    offered = (body.get("status") or {}).get("allocatable") or {}
+    return Node(
+        name=body["metadata"]["name"],
+        labels=_map(body["metadata"], "labels"),
+        taints=taints,
+        unschedulable=bool(spec.get("unschedulable")),
+        # Extended resources have a prefix and are whole numbers.
+        resources={name: int(amount) for name, amount in offered.items() if "/" in name and str(amount).isdecimal()},
+    )
 
 
 def hash_of(kind: str, body: Raw) -> str:

@@ -31,7 +31,13 @@ def hardware_of(context: Context) -> Hardware:
     recorded = context.status.hardware
     if recorded is not None and recorded.fingerprint:
         return recorded
-    return hardware_for(context.spec, context.observed.nodes or (), profiler_image=context.settings.profiler_image)
+    settings = context.settings
+    return hardware_for(
+        context.spec,
+        context.observed.nodes or (),
+        profiler_image=settings.profiler_image,
+        product_labels=settings.gpu_product_labels,
+    )
 
 
 def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
