@@ -323,6 +323,7 @@ def status(**fields: Any) -> Status:
         "workers": {"desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "selector": "job=a"},
         "hardware": {
             "gpuProduct": "NVIDIA-H100-80GB-HBM3",
+            "gpuProductLabel": "nvidia.com/gpu.product",
             "gpusPerNode": 8,
             "gpuMemoryMiB": 81559,
             "driverVersion": "580.65.06",

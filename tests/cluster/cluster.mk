@@ -12,6 +12,10 @@ CLUSTER_COMMAND = $(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster --name $(CL
 cluster-up: $(DEV) ## A Kubernetes of NODES=3 nodes with mocked GPUs on this machine
 	$(CLUSTER_COMMAND) up --nodes $(NODES) --images $(IMAGES)
 
+.PHONY: cluster-packages
+cluster-packages: ## Install Debian's packages for CLUSTER=local, where they are missing (root)
+	tests/cluster/install-packages
+
 .PHONY: cluster-down
 cluster-down: $(DEV) ## Remove every trace of it
 	$(CLUSTER_COMMAND) down

@@ -14,9 +14,8 @@ from neuroshard_cluster.commands import contained, run
 from neuroshard_cluster.components import HASH_CHARACTERS
 from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import Home
-from neuroshard_cluster.preflight import require_tools
+from neuroshard_cluster.preflight import IMAGE_TOOLS, require_tools
 
-TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap", "setpriv": "util-linux", "apt-get": "apt"}
 SUITE = "bookworm"
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
 STAGE = re.compile(r"^FROM .* AS (\w+)$", re.MULTILINE)
@@ -27,7 +26,7 @@ class ImageBuilder:
     """buildah with a storage of its own. `say` gets a line for each slow step."""
 
     def __init__(self, home: Home, *, say: Callable[[str], None]) -> None:
-        require_tools(TOOLS)
+        require_tools(IMAGE_TOOLS)
         self._home = home
         self._folder = home.images
         self._say = say

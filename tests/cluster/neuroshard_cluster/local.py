@@ -77,7 +77,7 @@ class LocalCluster:
             HostError: The machine cannot run it.
             TimedOutError: It did not come up; its folder is left for a look.
         """
-        check_host(self._home)
+        check_host(self._home, images=[image.name for image in images])
         with self._home.locked(self.name):
             for component in components.CORE:
                 components.built(component, self._home, say=say)

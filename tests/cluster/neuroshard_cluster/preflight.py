@@ -1,11 +1,12 @@
-"""Looks, before anything is started, for what the machine must offer; says what is missing and how to get it."""
+"""Checks, before anything is built or started, what the machine must offer; names all that is missing, and the remedy."""
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from neuroshard_cluster.cgroups import hierarchies
+from neuroshard_cluster.components import CORE
 from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import Home
 
@@ -21,6 +22,14 @@ TOOLS = {
     "gcc": "gcc",
     "conntrack": "conntrack",
 }
+IMAGE_TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap", "setpriv": "util-linux", "apt-get": "apt"}
+GIB = 2**30
+# What a first build writes, as docs/guides/testing.md measured it: programs and Go's caches; the base with one image; all
+# layers and archives of the images with PyTorch, which share them.
+PROGRAMS_BYTES = 11 * GIB
+IMAGES_BYTES = 2 * GIB
+PYTORCH_BYTES = 15 * GIB
+WITH_PYTORCH = {"profiler", "trainer"}
 NAMESPACES = ("mnt", "net", "pid", "uts", "ipc")
 # A node has a /var and a /run of its own, in which the home folder would be hidden.
 HIDDEN_ON_NODES = (Path("/var"), Path("/run"))
@@ -36,21 +45,67 @@ def require_tools(tools: dict[str, str], found: Iterable[str] | None = None) -> 
     missing = sorted(set(tools) - present)
     if missing:
         packages = " ".join(sorted({tools[tool] for tool in missing}))
-        raise HostError(f"not on PATH: {', '.join(missing)}; on Debian: apt-get install {packages}")
+        raise HostError(
+            f"not on PATH: {', '.join(missing)}; on Debian: apt-get install {packages}, or `make cluster-packages` for all"
+        )
 
 
-def check_host(home: Home) -> None:
-    """Check rights, tools and kernel features for a local cluster.
+def check_host(home: Home, *, images: Sequence[str]) -> None:
+    """Check rights, tools, kernel features, and disk for a local cluster with these images.
 
     Raises:
-        HostError: Something is missing.
+        HostError: Something is missing; the message names all of it.
     """
+    to_build = [name for name in images if not any(home.images.glob(f"{name}-*.tar"))]
+    builds_programs = not all(component.target(home).exists() for component in CORE)
+    checks: list[Callable[[], None]] = [
+        _require_root,
+        lambda: require_tools(
+            {**TOOLS, **(IMAGE_TOOLS if images else {}), **({"go": "golang"} if builds_programs else {})}
+        ),
+        _require_kernel,
+        lambda: _require_visible(home),
+        lambda: require_disk(home.root, needed_bytes(to_build, builds_programs=builds_programs)),
+    ]
+    problems = [problem for check in checks if (problem := _problem(check))]
+    if problems:
+        raise HostError("\n".join(problems))
+
+
+def needed_bytes(images: Sequence[str], *, builds_programs: bool) -> int:
+    """Return the disk space that building these images, and the programs, takes."""
+    pytorch = PYTORCH_BYTES if WITH_PYTORCH & set(images) else 0
+    return (PROGRAMS_BYTES if builds_programs else 0) + (IMAGES_BYTES if images else 0) + pytorch
+
+
+def require_disk(folder: Path, needed: int) -> None:
+    """Check the free space of a folder's file system. Raises HostError."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise HostError(
+            f"{folder}: a first build needs {needed / GIB:.0f} GiB, {free / GIB:.1f} GiB are free;"
+            " set NEUROSHARD_CLUSTER_HOME to a folder on a larger disk"
+        )
+
+
+def _problem(check: Callable[[], object]) -> str:
+    try:
+        check()
+    except HostError as error:
+        return str(error)
+    return ""
+
+
+def _require_root() -> None:
     if os.geteuid() != 0:
         raise HostError(
             f"a local cluster needs root, and this is user {os.geteuid()}; run it as root, or install Docker and use"
             " CLUSTER=kind"
         )
-    require_tools(TOOLS)
+
+
+def _require_kernel() -> None:
     lacking = [name for name in NAMESPACES if not Path(f"/proc/self/ns/{name}").exists()]
     if lacking:
         raise HostError(f"this kernel has no {', '.join(lacking)} namespaces; use CLUSTER=kind on another machine")
@@ -59,6 +114,9 @@ def check_host(home: Home) -> None:
             "this kernel does not know the overlay file system, which images are made of; `modprobe overlay`"
         )
     hierarchies()
+
+
+def _require_visible(home: Home) -> None:
     hiding = [folder for folder in HIDDEN_ON_NODES if home.root.resolve().is_relative_to(folder)]
     if hiding:
         raise HostError(
