@@ -1,4 +1,4 @@
-"""Checks, before anything is built or started, what the machine must offer; names all that is missing, and the remedy."""
+"""Checks, before anything is built, what the machine must offer; names all that is missing, and the remedy."""
 
 import os
 import shutil
@@ -24,8 +24,8 @@ TOOLS = {
 }
 IMAGE_TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap", "setpriv": "util-linux", "apt-get": "apt"}
 GIB = 2**30
-# What a first build writes, as docs/guides/testing.md measured it: programs and Go's caches; the base with one image; all
-# layers and archives of the images with PyTorch, which share them.
+# What a first build writes, as measured in docs/guides/testing.md: programs and Go's caches; the base with one image;
+# all layers and archives of the images with PyTorch, which share them.
 PROGRAMS_BYTES = 11 * GIB
 IMAGES_BYTES = 2 * GIB
 PYTORCH_BYTES = 15 * GIB
@@ -46,7 +46,7 @@ def require_tools(tools: dict[str, str], found: Iterable[str] | None = None) -> 
     if missing:
         packages = " ".join(sorted({tools[tool] for tool in missing}))
         raise HostError(
-            f"not on PATH: {', '.join(missing)}; on Debian: apt-get install {packages}, or `make cluster-packages` for all"
+            f"not on PATH: {', '.join(missing)}; on Debian: apt-get install {packages}, or make cluster-packages"
         )
 
 
@@ -60,9 +60,8 @@ def check_host(home: Home, *, images: Sequence[str]) -> None:
     builds_programs = not all(component.target(home).exists() for component in CORE)
     checks: list[Callable[[], None]] = [
         _require_root,
-        lambda: require_tools(
-            {**TOOLS, **(IMAGE_TOOLS if images else {}), **({"go": "golang"} if builds_programs else {})}
-        ),
+        lambda: require_tools({**TOOLS, **(IMAGE_TOOLS if images else {})}),
+        lambda: _require_go(needed=builds_programs),
         _require_kernel,
         lambda: _require_visible(home),
         lambda: require_disk(home.root, needed_bytes(to_build, builds_programs=builds_programs)),
@@ -102,6 +101,13 @@ def _require_root() -> None:
         raise HostError(
             f"a local cluster needs root, and this is user {os.geteuid()}; run it as root, or install Docker and use"
             " CLUSTER=kind"
+        )
+
+
+def _require_go(*, needed: bool) -> None:
+    if needed and shutil.which("go") is None:
+        raise HostError(
+            "the programs are built from Go modules, and there is no `go` on PATH; install Go 1.26 or newer"
         )
 
 

@@ -11,7 +11,7 @@ from neuroshard_cluster.preflight import GIB, check_host, needed_bytes, require_
 def test_missing_tools_are_named_with_their_packages() -> None:
     """The message can be pasted into a shell."""
     with pytest.raises(
-        HostError, match=r"not on PATH: ip, runc; on Debian: apt-get install iproute2 runc, or `make cluster-packages`"
+        HostError, match=r"not on PATH: ip, runc; on Debian: apt-get install iproute2 runc, or make cluster-packages"
     ):
         require_tools({"ip": "iproute2", "runc": "runc", "gcc": "gcc"}, found=["gcc"])
 
@@ -33,7 +33,8 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytes
         check_host(Home(root=tmp_path), images=["probe"])
 
     assert "needs root" in str(raised.value)
-    assert "not on PATH: buildah, debootstrap, go" in str(raised.value)
+    assert "not on PATH: buildah, debootstrap;" in str(raised.value)
+    assert "there is no `go` on PATH" in str(raised.value)
 
 
 def test_tools_for_images_are_not_asked_for_without_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
