@@ -258,6 +258,24 @@ RULES = (
         data={"format": "Parquet", "path": "data", "numSamples": 10},
     ),
     broken_rule(
+        "target-that-no-model-reaches",
+        "spec.training",
+        "targetAuc must be below 1",
+        training={"targetAuc": 1},
+    ),
+    broken_rule(
+        "half-a-decay",
+        "spec.training.learningRateSchedule",
+        "decayStartStep and decaySteps need each other",
+        training={"learningRateSchedule": {"decaySteps": 5}},
+    ),
+    broken_rule(
+        "decay-within-the-warm-up",
+        "spec.training.learningRateSchedule",
+        "decayStartStep must not be before the end of the warm-up",
+        training={"learningRateSchedule": {"warmupSteps": 9, "decayStartStep": 5, "decaySteps": 5}},
+    ),
+    broken_rule(
         "failure-rule-for-nothing",
         "spec.failurePolicy.rules[0]",
         "set exactly one of onExitCodes and onPodConditions",

@@ -44,8 +44,9 @@ class SimulatedEvent:
         self._enable_timing = enable_timing
         self._at_ms: float | None = None
 
-    def record(self) -> None:
+    def record(self, stream: object = None) -> None:
         """Record the event in the stream; a later record replaces an earlier one."""
+        assert stream is None, "this GPU has one stream"
         self._at_ms = self._gpu.record_ms()
 
     def query(self) -> bool:

@@ -1,5 +1,6 @@
 """How a DLRMTrainingJob trains: ``spec.data``, ``spec.training`` and ``spec.checkpoint``."""
 
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -88,8 +89,59 @@ class DenseOptimizer(StrEnum):
     ADAM = "Adam"
 
 
+class Precision(StrEnum):
+    """Arithmetic of the dense part; weights, gradients and optimizer state are FP32 in all of them."""
+
+    FP32 = "FP32"
+    TF32 = "TF32"
+    """Matrix products of FP32 rounded to 10 bits of mantissa."""
+    BF16 = "BF16"
+    """torch.autocast to BF16."""
+
+
+class TrainPipeline(StrEnum):
+    """What overlaps with a training step."""
+
+    NONE = "None"
+    SPARSE_DIST = "SparseDist"
+
+
+class LearningRateSchedule(Part):
+    """Factor of both learning rates by step."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.decayStartStep) == has(self.decaySteps)",
+            message="decayStartStep and decaySteps need each other",
+            holds=lambda schedule: (schedule.decay_start_step is None) == (schedule.decay_steps is None),
+        ),
+        Rule(
+            cel="!has(self.decayStartStep) || self.decayStartStep >= self.warmupSteps",
+            message="decayStartStep must not be before the end of the warm-up",
+            holds=lambda schedule: (
+                schedule.decay_start_step is None or schedule.decay_start_step >= schedule.warmup_steps
+            ),
+        ),
+    )
+
+    warmup_steps: Annotated[int, Field(ge=0, le=INT32_MAX)] = 0
+    """Steps in which the factor rises linearly to 1. 0: no warm-up."""
+    decay_start_step: PositiveCount | None = None
+    """Step from which the factor falls by the square of the remaining share of decaySteps. If unset: no decay."""
+    decay_steps: PositiveCount | None = None
+    """Steps of the decay; after them the factor stays at its last value. If unset: no decay."""
+
+
 class Training(Part):
     """How long and how NeuroShard's own trainer trains; a trainer of your own may ignore it."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.targetAuc) || quantity(string(self.targetAuc)).isLessThan(quantity('1'))",
+            message="targetAuc must be below 1",
+            holds=lambda training: training.target_auc is None or Decimal(training.target_auc) < 1,
+        ),
+    )
 
     epochs: Annotated[int, Field(ge=1, le=INT32_MAX)] = 1
     """Passes over the training samples."""
@@ -101,6 +153,21 @@ class Training(Part):
     """Optimizer of the dense part."""
     dense_learning_rate: PositiveDecimal = "0.001"
     """Learning rate of the dense part's optimizer."""
+    learning_rate_schedule: LearningRateSchedule = LearningRateSchedule()
+    """Warm-up and decay of both learning rates."""
+    gradient_clip_norm: PositiveDecimal | None = None
+    """Maximum norm of the dense part's gradients in a step; larger ones are scaled down. The tables' gradients go into
+    their fused optimizer unclipped. If unset: no clipping."""
+    precision: Precision = Precision.TF32
+    """Arithmetic of the dense part's matrix products: FP32; TF32, which is FP32 on devices without it, such as CPUs; or
+    BF16. Lookups compute in the tables' own types."""
+    pipeline: TrainPipeline = TrainPipeline.SPARSE_DIST
+    """SparseDist copies the next batches and exchanges their indices during a step, by TorchRec's
+    TrainPipelineSparseDist; None does one thing after the other. The losses are the same bit by bit. Plans leave room
+    for the batches in either case."""
+    target_auc: PositiveDecimal | None = None
+    """AUC at which training ends, at the first evaluation whose AUC less its error reaches it. If unset: training ends
+    with its last step."""
     eval_every_steps: PositiveCount | None = None
     """Steps between evaluations on the held-out samples. Not given: at the end of each epoch."""
     log_every_steps: PositiveCount = 100

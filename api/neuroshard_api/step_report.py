@@ -28,6 +28,9 @@ class RankTimes(Value):
     data_wait_ms: Annotated[float, Field(ge=0)]
     """From asking for a batch to having it."""
     step_ms: Annotated[float, Field(ge=0)]
+    peak_memory_bytes: Count | None = None
+    """Most memory since the start: of the device, as torch's allocator counts it; on a CPU of the process. If unset:
+    the trainer did not tell."""
 
 
 class StepReport(Document):
@@ -41,6 +44,8 @@ class StepReport(Document):
     """Hash of the plan file that the ranks trained under, decompressed."""
     first_step: Count
     num_steps: PositiveCount
+    samples_per_second: Annotated[float, Field(ge=0)] | None = None
+    """Samples of all ranks, by the slowest rank's median step. If unset: the trainer did not tell its batch size."""
     ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from neuroshard_trainer.clocks import CudaClock, HostClock, clock_of
 def test_marks_of_a_gpu_are_read_in_any_order() -> None:
     """The mark that is last in time need not be last in the sequence: every event is waited for."""
     gpu = SimulatedGpu()
-    clock = CudaClock(gpu.event)
+    clock = CudaClock(new_event=gpu.event)
     marks = []
     for work_ms in (0.0, 2.0, 5.0):
         gpu.queue(work_ms)
@@ -22,7 +22,7 @@ def test_marks_of_a_gpu_are_read_in_any_order() -> None:
 def test_a_mark_before_the_first_of_the_sequence_has_a_negative_time() -> None:
     """Marks of a pipelined step may begin before the step does."""
     gpu = SimulatedGpu()
-    clock = CudaClock(gpu.event)
+    clock = CudaClock(new_event=gpu.event)
     early = clock.mark()
     gpu.queue(3.0)
 
@@ -32,7 +32,7 @@ def test_a_mark_before_the_first_of_the_sequence_has_a_negative_time() -> None:
 def test_marking_does_not_wait_for_a_gpu() -> None:
     """Only reading does, and then no longer than for the last mark."""
     gpu = SimulatedGpu()
-    clock = CudaClock(gpu.event)
+    clock = CudaClock(new_event=gpu.event)
     begin = clock.mark()
     gpu.queue(12.0)
     end = clock.mark()
@@ -72,7 +72,12 @@ def test_marks_of_a_cpu_are_the_hosts_times() -> None:
     assert 0.0 == first <= second <= third
 
 
-def test_a_device_has_the_clock_of_its_kind() -> None:
-    """CUDA events on a GPU, the host's clock elsewhere."""
-    assert isinstance(clock_of(torch.device("cuda", 0)), CudaClock)
+def test_a_device_has_the_clock_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA events in the stream that computes on a GPU, the host's clock elsewhere."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+
+    clock = clock_of(torch.device("cuda", 0))
+
+    assert isinstance(clock, CudaClock)
+    assert str(clock._stream) == "stream of cuda:0"
     assert isinstance(clock_of(torch.device("cpu")), HostClock)

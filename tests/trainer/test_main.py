@@ -90,6 +90,8 @@ def test_a_run_leaves_its_documents(run: Run, tmp_path: Path) -> None:
     assert report.plan_sha256 == live.plan_sha256
     assert (report.first_step, report.num_steps, len(report.ranks)) == (350, 100, 1)
     assert report.source.startswith("cpu:")
+    assert report.samples_per_second == pytest.approx(16 * 1000 / report.ranks[0].step_ms)
+    assert (report.ranks[0].peak_memory_bytes or 0) > 2**20
     assert {name: len(shards) for name, shards in live.tables.items()} == {"user": 1, "item": 1, "country": 1}
 
 
@@ -129,6 +131,45 @@ def test_a_large_plan_is_read_as_its_config_map_holds_it(run: Run, tmp_path: Pat
     live = LiveSharding.read(tmp_path / "run" / "live-sharding.json")
     assert live.plan_sha256 == hashlib.sha256(text).hexdigest()
     assert len(live.tables) == 500
+
+
+EVERY_PART_USED = {"evalEverySteps": 7, "gradientClipNorm": "0.5", "learningRateSchedule": {"warmupSteps": 5}}
+
+
+def test_a_pipelined_run_ends_as_a_plain_one(run: Run, tmp_path: Path) -> None:
+    """To the last bit, with evaluations in between that use the model outside of the pipeline, and with a resume."""
+    for pipeline in ("None", "SparseDist"):
+        assert run(run_dir=pipeline, training={"pipeline": pipeline, **EVERY_PART_USED}) == ExitCode.OK
+    for steps in (9, WHOLE):
+        assert run(training={"pipeline": "SparseDist", "maxSteps": steps, **EVERY_PART_USED}) == ExitCode.OK
+
+    assert weights_hash(tmp_path / "SparseDist") == weights_hash(tmp_path / "None") == weights_hash(tmp_path / "run")
+    assert progress(tmp_path / "SparseDist").metrics == progress(tmp_path / "None").metrics
+
+
+@pytest.mark.parametrize("pipeline", ["None", "SparseDist"])
+def test_bf16_learns_as_well(run: Run, tmp_path: Path, pipeline: str) -> None:
+    """The planted signal is found with the dense part's products in BF16; the weights stay FP32."""
+    training = {"epochs": 2, "embeddingLearningRate": "0.1", "precision": "BF16", "pipeline": pipeline}
+    assert run(data={"numSamples": 4000}, training=training) == ExitCode.OK
+
+    assert progress(tmp_path / "run").metrics["auc"] > 0.7
+
+
+def test_training_ends_at_its_target(run: Run, tmp_path: Path) -> None:
+    """At the first evaluation whose AUC less its error is there; the state of that step is saved."""
+    spec = {"data": {"numSamples": 4000}, "checkpoint": {"everySteps": 100}}
+    training = {"epochs": 9, "embeddingLearningRate": "0.1", "evalEverySteps": 50, "targetAuc": "0.6"}
+
+    assert run(**spec, training=training) == ExitCode.OK
+
+    done = progress(tmp_path / "run")
+    assert done.step < (done.num_steps or 0)
+    assert done.step % 50 == 0
+    assert done.metrics["auc"] - done.metrics["auc_error"] >= 0.6
+    assert done.checkpoint_step == done.step
+    report = StepReport.read(tmp_path / "run" / "step-report.json")
+    assert report.first_step + report.num_steps == done.step
 
 
 def damage_bytes(folder: Path) -> None:

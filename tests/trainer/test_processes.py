@@ -23,6 +23,7 @@ from neuroshard_api.table_files import read_table_set
 from neuroshard_api.torchrec_plan import TorchRecPlan
 from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.__main__ import main
+from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.plan_adapter import load_sharding_plan
 from processes import has_ended
 from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
@@ -180,6 +181,24 @@ def run_alone(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]) -> None
         assert main(arguments) == ExitCode.OK
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_a_pipelined_run_of_two_ranks_ends_as_a_plain_one(tmp_path: Path) -> None:
+    """All weights and both optimizers to the last bit, with a cut table and evaluations in between."""
+    saved = {}
+    for pipeline in ("None", "SparseDist"):
+        cuts = TWO_PROCESSES["uneven"]
+        training: dict[str, Any] = {"pipeline": pipeline, "maxSteps": 25, "evalEverySteps": 10}
+        succeeds(
+            2, "-m", "neuroshard_trainer", *options(tmp_path, cuts=cuts, world_size=2, run_dir=pipeline, **training)
+        )
+        manifest = CheckpointManifest.read(tmp_path / pipeline / "checkpoints" / "step-00000025" / "checkpoint.json")
+        saved[pipeline] = {name: digest for name, digest in manifest.files.items() if name != ".metadata"}
+        report = StepReport.read(tmp_path / pipeline / "step-report.json")
+        assert all(times.forward_communication_ms > 0 < times.backward_compute_ms for times in report.ranks)
+
+    assert saved["SparseDist"] == saved["None"]
 
 
 @pytest.mark.slow

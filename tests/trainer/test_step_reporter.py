@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 import torch
 from cuda_events import SimulatedGpu
+from neuroshard_api.job_training import Training
 from neuroshard_api.step_report import RankTimes, StepReport
 from neuroshard_trainer.clocks import CudaClock
+from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.model import TABLES_PATH
+from neuroshard_trainer.optimizers import dense_optimizer
+from neuroshard_trainer.pipeline import Pipeline
 from neuroshard_trainer.prometheus import prometheus_writer
+from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.step_reporter import StepReporter, _covered_ms
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -51,7 +57,7 @@ def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
 
     assert [(report.first_step, report.num_steps) for report in reports] == [(8, 4), (8, 6)]
     times = reports[-1].ranks[0].model_dump()
-    parts = [times[name] for name in times if name not in {"rank", "step_ms"}]
+    parts = [times[name] for name in times if name not in {"rank", "step_ms", "peak_memory_bytes"}]
     assert all(part > 0 for part in parts)
     assert times["data_wait_ms"] >= 3
     assert sum(parts) <= 1.5 * times["step_ms"]
@@ -70,18 +76,85 @@ def test_a_report_waits_for_the_steps_that_a_gpu_has_not_finished(
         write_plan(tmp_path, plan_of()),
         write=reports.append,
         report_every=report_every,
-        clock=CudaClock(gpu.event),
+        clock=CudaClock(new_event=gpu.event),
     )
 
     trained(model, reporter, 6)
 
-    times = reports[-1].ranks[0].model_dump(exclude={"rank"})
+    times = reports[-1].ranks[0].model_dump(exclude={"rank", "peak_memory_bytes"})
     step_ms = times.pop("step_ms")
     assert reports[-1].first_step + reports[-1].num_steps == 6
     assert times["data_wait_ms"] == 1.0
     assert all(part_ms > 0 for part_ms in times.values())
     assert sum(times.values()) == step_ms
     assert gpu.num_waits > 0
+
+
+def test_a_pipelines_waiting_counts_in_the_step_that_waits(tmp_path: Path, group: Any) -> None:
+    """A pipeline asks for the batch after next during a step; a step lasts from one call of it to its end."""
+    reports: list[StepReport] = []
+    model = sharded_model(group)
+    gpu = SimulatedGpu()
+    reporter = StepReporter(
+        model,
+        write_plan(tmp_path, plan_of()),
+        write=reports.append,
+        report_every=1,
+        samples_per_step=SAMPLES,
+        clock=CudaClock(new_event=gpu.event),
+    )
+
+    def late() -> Any:
+        for wait_ms in (1.0, 2.0, 4.0):
+            gpu.queue(wait_ms)
+            yield batch()
+
+    taken: list[Any] = []
+
+    def progress(batches: Any) -> int:
+        while len(taken) < 2 and (each := next(batches, None)) is not None:
+            taken.append(each)
+        if not taken:
+            raise StopIteration
+        taken.pop(0)
+        gpu.queue(10.0)
+        return len(taken)
+
+    for _ in reporter.pipelined(late(), progress):
+        reporter.end_step()
+        gpu.queue(100.0)  # such as an evaluation
+
+    assert len(reports) == 3
+    last = [report.ranks[0] for report in reports]
+    assert (last[0].data_wait_ms, last[0].step_ms) == (3.0, 13.0)
+    assert (last[1].data_wait_ms, last[1].step_ms) == (3.5, 13.5)  # medians of the steps so far
+    assert (last[2].data_wait_ms, last[2].step_ms) == (3.0, 13.0)
+    assert reports[0].samples_per_second == pytest.approx(SAMPLES * 1000 / 13)
+
+
+def test_a_pipelined_step_has_all_its_parts(tmp_path: Path, group: Any) -> None:
+    """The hooks see lookups and all-to-alls also where TorchRec's pipeline has replaced the collections' forward."""
+    reports: list[StepReport] = []
+    model = sharded_model(group)
+    reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append)
+    training = Training()
+    dense = dense_optimizer(model, training, tables_path=TABLES_PATH)
+    pipeline = Pipeline(
+        model,
+        StepOptimizer(model, dense, training, step=0),
+        lambda each: model(each.dense, each.lookups).sum(),
+        torch.device("cpu"),
+    )
+    zeros, lookups = batch()
+    batches = [Batch(dense=zeros, lookups=lookups, labels=zeros[:, 0], num_real=SAMPLES)] * 6
+
+    losses = list(reporter.pipelined(batches, pipeline.progress))
+
+    assert len(losses) == reports[0].num_steps == 6
+    times = reports[0].ranks[0].model_dump(exclude={"rank", "peak_memory_bytes"})
+    step_ms = times.pop("step_ms")
+    assert all(part_ms > 0 for part_ms in times.values())
+    assert sum(times.values()) <= 1.5 * step_ms
 
 
 def test_the_window_slides(tmp_path: Path, group: Any) -> None:
@@ -119,7 +192,7 @@ def test_prometheus_sees_the_report(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    times = dict.fromkeys((name for name in RankTimes.model_fields if name.endswith("_ms")), 250.0)
+    times: dict[str, Any] = dict.fromkeys((name for name in RankTimes.model_fields if name.endswith("_ms")), 250.0)
     report = StepReport(
         source="cpu:test", plan_sha256="0" * 64, first_step=10, num_steps=5, ranks=(RankTimes(rank=0, **times),)
     )

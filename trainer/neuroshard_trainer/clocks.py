@@ -28,8 +28,8 @@ class Clock(Protocol):
 class TimedEvent(Protocol):
     """The part of torch.cuda.Event that a clock needs; c10/cuda/CUDAEvent.h has its contract."""
 
-    def record(self) -> None:
-        """Record the event in the current stream."""
+    def record(self, stream: torch.cuda.Stream | None = None) -> None:
+        """Record the event in a stream. If unset: the current one."""
 
     def synchronize(self) -> None:
         """Wait until the event is completed."""
@@ -57,19 +57,24 @@ def cuda_event() -> TimedEvent:
 
 
 class CudaClock:
-    """For computing on a GPU: events in the current stream, read when they are long past.
+    """For computing on a GPU: events in one stream, read when they are long past.
 
     Args:
+        stream: that computes. A pipeline asks for batches within another stream, whose events would tell of its own
+            work. If unset: the stream that is current at each mark.
         new_event: makes the events.
     """
 
-    def __init__(self, new_event: Callable[[], TimedEvent] = cuda_event) -> None:
+    def __init__(
+        self, stream: torch.cuda.Stream | None = None, *, new_event: Callable[[], TimedEvent] = cuda_event
+    ) -> None:
+        self._stream = stream
         self._new_event = new_event
 
     def mark(self) -> Mark:
         """Record an event."""
         event = self._new_event()
-        event.record()
+        event.record(self._stream)
         return event
 
     def read_ms(self, marks: Sequence[Mark]) -> list[float]:
@@ -82,4 +87,4 @@ class CudaClock:
 
 def clock_of(device: torch.device) -> Clock:
     """Return the clock of a device."""
-    return CudaClock() if device.type == "cuda" else HostClock()
+    return CudaClock(torch.cuda.current_stream(device)) if device.type == "cuda" else HostClock()

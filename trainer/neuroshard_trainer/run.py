@@ -31,6 +31,7 @@ from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
 from neuroshard_trainer.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
+from neuroshard_trainer.precision import set_matmul_precision
 from neuroshard_trainer.process import Launched, Process, start_process
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.step_reporter import StepReporter, file_sha256
@@ -113,6 +114,7 @@ def _set_up(
         batch_size=spec.model.batch_size_per_device,
     )
     schedule = Schedule.of(spec.training, epoch_samples=order.num_training, global_batch_size=maker.global_batch_size)
+    set_matmul_precision(spec.training.precision)
     model = _sharded_model(job, plan, process)
     sharding = prove_sharding(model, plan, process.group)
     state = TrainingState(
@@ -154,6 +156,7 @@ def _set_up(
         report_every=spec.training.report_every_steps,
         first_step=schedule.first_step,
         group=process.group,
+        samples_per_step=maker.global_batch_size,
     )
     return TrainingLoop(
         state=state,

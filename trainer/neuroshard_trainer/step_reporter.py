@@ -10,11 +10,13 @@ Every rank measures itself; every ``report_every`` steps rank 0 collects the rol
 import hashlib
 import platform
 import re
+import resource
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,9 +31,22 @@ from neuroshard_trainer.files import write_file
 WINDOW_STEPS = 100
 """Steps that the medians are taken over."""
 REPORT_EVERY_STEPS = 100
+MS_PER_SECOND = 1000.0
+BYTES_PER_KIB = 1024
 T = TypeVar("T")
+R = TypeVar("R")
 StepTimes = dict[str, float]
 """Milliseconds by field of RankTimes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The marks of one step."""
+
+    begin: Mark
+    end: Mark
+    waits: tuple[tuple[Mark, Mark], ...]
+    intervals: tuple[Interval, ...]
 
 
 class StepReporter:
@@ -45,6 +60,7 @@ class StepReporter:
         window: steps that the medians are taken over.
         first_step: number of the first step, for training that goes on from a checkpoint.
         group: process group of all ranks for the collecting. If unset: the default group.
+        samples_per_step: of all ranks, for the report's samples per second. If unset: it has none.
         clock: marks and reads times. If unset: that of the model's device.
     """
 
@@ -58,6 +74,7 @@ class StepReporter:
         window: int = WINDOW_STEPS,
         first_step: int = 0,
         group: dist.ProcessGroup | None = None,
+        samples_per_step: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         device = _device_of(model)
@@ -69,8 +86,11 @@ class StepReporter:
         self._plan_sha256 = file_sha256(plan_file)
         self._source = device_source(device)
         self._next_step = first_step
-        self._begun: tuple[Mark, Mark] | None = None
-        self._unread: list[tuple[Mark, Mark, Mark, Sequence[Interval]]] = []
+        self._begun: Mark | None = None
+        self._waits: list[tuple[Mark, Mark]] = []
+        self._unread: list[_Step] = []
+        self._samples_per_step = samples_per_step
+        self._device = device
         self._times: deque[StepTimes] = deque(maxlen=window)
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
@@ -78,26 +98,53 @@ class StepReporter:
 
         Ends with a report of the last steps. After a ``break`` call ``report`` yourself, on every rank.
         """
-        iterator = iter(batches)
+        return self.pipelined(batches, next)
+
+    def pipelined(self, batches: Iterable[T], progress: Callable[[Iterator[T]], R]) -> Iterator[R]:
+        """Yield what each call of a pipeline's ``progress`` returns; a step lasts from the call to ``end_step``.
+
+        A pipeline takes in the batches of later steps during a step; waiting for them is waiting in the step that does.
+        Likewise, what of the indices' all-to-all a step does not wait for is no part of it.
+
+        Args:
+            batches: handed to ``progress`` as an iterator.
+            progress: takes a step, and raises StopIteration after the last, as that of TorchRec's pipelines does.
+        """
+        iterator = self._watched(batches)
         while True:
-            asked = self._clock.mark()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                break
-            self._begun = (asked, self._clock.mark())
+            self._waits = []
             self._timers.start()
-            yield batch
+            self._begun = self._clock.mark()
+            try:
+                result = progress(iterator)
+            except StopIteration:
+                self._begun = None
+                self._timers.stop()
+                break
+            yield result
             self.end_step()
             if self._next_step % self._report_every == 0:
                 self.report()
         if self._unread:
             self.report()
 
+    def _watched(self, batches: Iterable[T]) -> Iterator[T]:
+        """Yield the batches, and mark the waiting for each."""
+        iterator = iter(batches)
+        while True:
+            asked = self._clock.mark()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._waits.append((asked, self._clock.mark()))
+            yield batch
+
     def end_step(self) -> None:
         """End the step here, so that what is done before the next, such as an evaluation, is no part of it."""
         if self._begun is not None:
-            self._unread.append((*self._begun, self._clock.mark(), self._timers.stop()))
+            step = _Step(self._begun, self._clock.mark(), tuple(self._waits), tuple(self._timers.stop()))
+            self._unread.append(step)
             self._begun = None
             self._next_step += 1
 
@@ -107,11 +154,12 @@ class StepReporter:
         Returns:
             The report on rank 0, None on the others.
         """
-        self._times.extend(_step_times(self._clock, *step) for step in self._unread)
+        self._times.extend(_step_times(self._clock, step) for step in self._unread)
         self._unread.clear()
-        own = {name: median(times[name] for times in self._times) for name in self._times[-1]}
+        own: dict[str, float | int] = {name: median(times[name] for times in self._times) for name in self._times[-1]}
+        own["peak_memory_bytes"] = peak_memory_bytes(self._device)
         is_first = dist.get_rank() == 0
-        everyone: list[StepTimes] | None = [{}] * dist.get_world_size() if is_first else None
+        everyone: list[dict[str, Any]] | None = [{}] * dist.get_world_size() if is_first else None
         dist.gather_object(own, everyone, dst=0, group=self._group)
         if everyone is None:
             return None
@@ -120,6 +168,7 @@ class StepReporter:
             plan_sha256=self._plan_sha256,
             first_step=self._next_step - len(self._times),
             num_steps=len(self._times),
+            samples_per_second=_samples_per_second(self._samples_per_step, everyone),
             ranks=tuple(RankTimes(rank=rank, **times) for rank, times in enumerate(everyone)),
         )
         if callable(self._write):
@@ -152,19 +201,34 @@ def _device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _step_times(clock: Clock, asked: Mark, received: Mark, end: Mark, intervals: Sequence[Interval]) -> StepTimes:
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the most memory that this process had since its start: of torch on a GPU, resident on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_KIB
+
+
+def _samples_per_second(samples_per_step: int | None, ranks: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the throughput by the slowest rank's median step."""
+    slowest_ms = max(times["step_ms"] for times in ranks)
+    return None if samples_per_step is None or not slowest_ms else MS_PER_SECOND * samples_per_step / slowest_ms
+
+
+def _step_times(clock: Clock, step: _Step) -> StepTimes:
     """Return the parts of one step. Communication counts only while nothing of the lookups is computed."""
-    marks = [asked, received, end, *(mark for interval in intervals for mark in (interval.begin, interval.end))]
-    asked_ms, received_ms, end_ms, *ends = clock.read_ms(marks)
+    pairs = [*step.waits, *((interval.begin, interval.end) for interval in step.intervals)]
+    begin_ms, step_end_ms, *ends = clock.read_ms([step.begin, step.end, *(mark for pair in pairs for mark in pair)])
+    ends_of_pairs = list(zip(ends[::2], ends[1::2], strict=True))
+    waits, intervals = ends_of_pairs[: len(step.waits)], ends_of_pairs[len(step.waits) :]
     spans: dict[Part, list[tuple[float, float]]] = {part: [] for part in Part}
-    for interval, begin, finish in zip(intervals, ends[::2], ends[1::2], strict=True):
-        spans[interval.part].append((begin, finish))
+    for interval, span in zip(step.intervals, intervals, strict=True):
+        spans[interval.part].append(span)
     computing = [span for part in COMPUTE for span in spans[part]]
     times = {
         part.value: _covered_ms(spans[part]) if part in COMPUTE else _covered_ms(spans[part], without=computing)
         for part in Part
     }
-    data_wait_ms, step_ms = received_ms - asked_ms, end_ms - asked_ms
+    data_wait_ms, step_ms = _covered_ms(waits), step_end_ms - begin_ms
     dense_ms = max(0.0, step_ms - data_wait_ms - sum(times.values()))
     return {**times, "dense_ms": dense_ms, "data_wait_ms": data_wait_ms, "step_ms": step_ms}
 

@@ -3,13 +3,13 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.job_training import Checkpoint, Training
+from neuroshard_api.job_training import Checkpoint, Training, TrainPipeline
 from neuroshard_api.progress import TrainingProgress
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -20,7 +20,10 @@ from neuroshard_trainer.errors import DataError, InputError, StoppedError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.optimizer_step import set_optimizer_step
+from neuroshard_trainer.pipeline import Pipeline
+from neuroshard_trainer.precision import autocast
 from neuroshard_trainer.process import Process
+from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.step_reporter import StepReporter
 from neuroshard_trainer.stopping import StepVote, Wish
 from neuroshard_trainer.training_state import TrainingState
@@ -119,11 +122,16 @@ class TrainingLoop:
         self._manifest = manifest
         self._reporter = reporter
         self._process = process
+        self._optimizer = StepOptimizer(state.model, state.dense_optimizer, training, step=schedule.first_step)
+        self._pipeline: Pipeline | None = None
+        if training.pipeline is TrainPipeline.SPARSE_DIST:
+            self._pipeline = Pipeline(state.model, self._optimizer, self._loss, process.device)
         self._progress = _Progress(progress_file, schedule, process)
         self._clock = clock
         self._saved_at_s = clock()
         self.step = schedule.first_step
         """Steps done."""
+        self._evaluated_step: int | None = None
 
     @property
     def has_trained(self) -> bool:
@@ -151,11 +159,9 @@ class TrainingLoop:
         return self._progress.metrics
 
     def _train(self, vote: StepVote) -> None:
-        size = self._schedule.global_batch_size
-        positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
         loss_sum = torch.zeros(2, device=self._process.device)  # of the losses, and how many
-        for batch in self._reporter.steps(prefetched(self._maker.training, positions, self._process.device)):
-            loss_sum += torch.stack((self._train_on(batch), torch.ones((), device=self._process.device)))
+        for loss in self._losses():
+            loss_sum += torch.stack((loss, torch.ones((), device=self._process.device)))
             wish = vote.wish(save_is_due=self._save_is_due())
             self._reporter.end_step()
             self.step += 1
@@ -165,17 +171,42 @@ class TrainingLoop:
                 vote.close()
                 path = self._save()
                 raise StoppedError(f"asked to stop; step {self.step} is saved in {path}, start again to go on from it")
-            if self.step < self._schedule.num_steps:  # what is due at the end comes behind the loop
+            if self.step < self._schedule.num_steps:  # what is due at the end comes after the loop
                 self._after_step(save=wish is Wish.SAVE)
+                if self._reached_target():
+                    self._reporter.report()
+                    return
 
-    def _train_on(self, batch: Batch) -> torch.Tensor:
-        """Take one step and return the loss of this rank's samples. Gradients are means over all ranks."""
-        optimizer = self._state.dense_optimizer
-        optimizer.zero_grad()
-        loss = binary_cross_entropy_with_logits(self._state.model(batch.dense, batch.lookups), batch.labels)
-        torch.autograd.backward(loss)
-        optimizer.step()
-        return loss.detach()
+    def _losses(self) -> Iterator[torch.Tensor]:
+        """Train on all batches, and give the loss of this rank's samples after each. Gradients are means over ranks."""
+        size = self._schedule.global_batch_size
+        positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
+        if self._pipeline is not None:  # it copies the batches to the device itself
+            batches = prefetched(self._maker.training, positions, torch.device("cpu"))
+            yield from self._reporter.pipelined(batches, self._pipeline.progress)
+            return
+        for batch in self._reporter.steps(prefetched(self._maker.training, positions, self._process.device)):
+            self._optimizer.zero_grad()
+            loss = self._loss(batch)
+            torch.autograd.backward(loss)
+            self._optimizer.step()
+            yield loss.detach()
+
+    def _loss(self, batch: Batch) -> torch.Tensor:
+        return binary_cross_entropy_with_logits(self._logits(batch), batch.labels)
+
+    def _logits(self, batch: Batch) -> torch.Tensor:
+        with autocast(self._training.precision, self._process.device):
+            logits: torch.Tensor = self._state.model(batch.dense, batch.lookups)
+        return logits.float()
+
+    def _reached_target(self) -> bool:
+        """Whether the last evaluation's AUC, less its error, is the one that the job wants."""
+        target, metrics = self._training.target_auc, self._progress.metrics
+        if target is None or "auc" not in metrics or metrics["auc"] - metrics["auc_error"] < float(target):
+            return False
+        self._progress.log(self.step, f"auc {metrics['auc']:.5f} has reached spec.training.targetAuc {target}")
+        return True
 
     def _save_is_due(self) -> bool:
         interval_s = self._checkpoint.interval_seconds
@@ -206,15 +237,18 @@ class TrainingLoop:
         self._progress.write(self.step)
 
     def _evaluate(self) -> None:
-        if not self._order.num_validation:
+        if not self._order.num_validation or self._evaluated_step == self.step:
             return
+        self._evaluated_step = self.step
         model = self._state.model
+        if self._pipeline is not None:
+            self._pipeline.detach()
         model.eval()
         evaluation = Evaluation(self._process.group)
         positions = range(0, self._order.num_validation, self._maker.global_batch_size)
         with torch.no_grad():
             for batch in prefetched(self._maker.validation, positions, self._process.device):
-                logits = model(batch.dense, batch.lookups)
+                logits = self._logits(batch)
                 evaluation.add(logits[: batch.num_real], batch.labels[: batch.num_real])
         model.train()
         set_optimizer_step(model, self.step)

@@ -8,7 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from torch import nn
+from torch.fx._symbolic_trace import PHWithMeta
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
 
 from neuroshard_trainer.data.order import BlockRows, SampleOrder
 from neuroshard_trainer.data.samples import Feature, IndexArray, Samples, joined
@@ -21,7 +24,7 @@ CACHED_BLOCKS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
+class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
     """The samples of one rank and step; every rank has equally many."""
 
     dense: torch.Tensor
@@ -32,16 +35,25 @@ class Batch:
     num_real: int
     """Samples that count; the ones behind them fill up the last batch of an evaluation."""
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device, non_blocking: bool = True) -> "Batch":  # noqa: FBT001, FBT002 - torchrec's
         """Return the batch on a device; a copy to a GPU does not wait."""
         if device.type == "cpu":
             return self
         return Batch(
-            dense=self.dense.pin_memory().to(device, non_blocking=True),
-            lookups=self.lookups.pin_memory().to(device, non_blocking=True),
-            labels=self.labels.pin_memory().to(device, non_blocking=True),
+            dense=self.dense.pin_memory().to(device, non_blocking=non_blocking),
+            lookups=self.lookups.pin_memory().to(device, non_blocking=non_blocking),
+            labels=self.labels.pin_memory().to(device, non_blocking=non_blocking),
             num_real=self.num_real,
         )
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the memory until a stream is past what it was asked for so far."""
+        for tensor in (self.dense, self.lookups, self.labels):
+            tensor.record_stream(stream)
+
+    def to_proxy_tuple(self, _model: nn.Module) -> tuple[PHWithMeta, ...]:
+        """Tell TorchRec's pipeline which fields the model's forward takes, in the order of its arguments."""
+        return PHWithMeta(ph_key="dense"), PHWithMeta(ph_key="lookups")
 
 
 class BatchMaker:

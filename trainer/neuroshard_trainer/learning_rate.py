@@ -1,0 +1,37 @@
+"""The learning rate of each step: warm-up, constant, decay. A function of the step alone: a resume needs no state.
+
+    factor
+      1 |      ____________
+        |    /             \
+        |  /                 ` .
+      0 |/________________________` ._________ the last decaying step's factor
+         warmupSteps   decayStartStep   + decaySteps
+
+The decay is a polynomial of power 2, as in the public DLRM and DCNv2 references (MLPerf Training).
+"""
+
+from neuroshard_api.job_training import LearningRateSchedule
+from torchrec.optim.keyed import KeyedOptimizer
+
+DECAY_POWER = 2
+
+
+def learning_rate_factor(schedule: LearningRateSchedule, step: int) -> float:
+    """Return what the learning rates are multiplied by in a step.
+
+    Args:
+        schedule: the job's.
+        step: number of the step, from 1.
+    """
+    if step < schedule.warmup_steps:
+        return step / schedule.warmup_steps
+    if schedule.decay_start_step is None or schedule.decay_steps is None or step < schedule.decay_start_step:
+        return 1.0
+    remaining = max(1, schedule.decay_steps - (step - schedule.decay_start_step))
+    return float((remaining / schedule.decay_steps) ** DECAY_POWER)
+
+
+def set_learning_rate(optimizer: KeyedOptimizer, rate: float) -> None:
+    """Give all parameters of an optimizer this rate, from its next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

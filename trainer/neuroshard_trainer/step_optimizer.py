@@ -1,0 +1,52 @@
+"""Everything between the gradients of a step and the next step: rates, clipping, and the dense part's optimizer."""
+
+import torch
+from neuroshard_api.job_training import Training
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.optim.keyed import KeyedOptimizerWrapper
+
+from neuroshard_trainer.learning_rate import learning_rate_factor, set_learning_rate
+
+
+class StepOptimizer:
+    """What a loop or TorchRec's pipeline calls once in each step.
+
+    The tables' optimizer is fused into their backward kernels, so its rate is set before the backward pass, and the
+    norm that is clipped is that of the dense part. Its gradients are means over all ranks, so that every rank clips
+    alike.
+
+    Args:
+        model: whose tables are trained by fused optimizers.
+        dense_optimizer: of all other parameters.
+        training: rates, schedule and norm.
+        step: steps done.
+    """
+
+    def __init__(
+        self,
+        model: DistributedModelParallel,
+        dense_optimizer: KeyedOptimizerWrapper,
+        training: Training,
+        *,
+        step: int,
+    ) -> None:
+        self._tables_optimizer = model.fused_optimizer
+        self._dense_optimizer = dense_optimizer
+        self._training = training
+        self._dense = list(dense_optimizer.params.values())
+        self._step = step
+
+    def zero_grad(self) -> None:
+        """Begin a step: drop the old gradients and set this step's rates."""
+        self._dense_optimizer.zero_grad()
+        factor = learning_rate_factor(self._training.learning_rate_schedule, self._step + 1)
+        set_learning_rate(self._dense_optimizer, factor * float(self._training.dense_learning_rate))
+        set_learning_rate(self._tables_optimizer, factor * float(self._training.embedding_learning_rate))
+        self._tables_optimizer.step()  # hands the rate to the kernels; the tables themselves are updated in backward
+
+    def step(self) -> None:
+        """Update the dense part by its gradients."""
+        if self._training.gradient_clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._dense, float(self._training.gradient_clip_norm))
+        self._dense_optimizer.step()
+        self._step += 1
