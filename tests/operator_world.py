@@ -54,6 +54,10 @@ class World:
         self.writes = 0
         self.crash_after: int | None = None
         """Kill the operator after so many more writes; None: it lives."""
+        self.default_queue = ""
+        """Kueue's webhook labels and suspends every new Job with this queue; empty: it does not."""
+        self.suspends_jobs_without_queue = False
+        """Kueue's controller suspends every Job without a queue, whenever it meets one."""
         self.refuse: dict[str, ApiError] = {}
         """Errors that creating a kind meets."""
         self.created: list[Json] = []
@@ -92,19 +96,12 @@ class World:
             raise ApiError(404, "NotFound", f"{missing} not found")
         await asyncio.sleep(0)  # calls that are made side by side do not see what the others make
         made = self.put(manifest)
+        if kind == "Job" and self.default_queue:
+            made["metadata"]["labels"].setdefault(names.QUEUE_LABEL, self.default_queue)
+            made["spec"]["suspend"] = True
         self.created.append(made)
         self._written()
         return copy.deepcopy(made)
-
-    async def apply(self, manifest: Mapping[str, Any]) -> Json:
-        """See Api."""
-        found = self.objects.get((manifest["kind"], manifest["metadata"]["name"]))
-        if found is None:
-            return await self.create(manifest)
-        found.update({key: value for key, value in copy.deepcopy(dict(manifest)).items() if key != "metadata"})
-        self.touch(found)
-        self._written()
-        return copy.deepcopy(found)
 
     async def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> Json:
         """See Api."""
@@ -112,7 +109,8 @@ class World:
         found = self._object(kind, name)
         if change["metadata"]["uid"] != found["metadata"]["uid"]:
             raise ApiError(409, "Conflict", "another uid")
-        found["spec"].update(change["spec"])
+        for part, value in change.items():
+            found[part] = merge_patched(found.get(part), value)
         self.touch(found)
         self._written()
         return copy.deepcopy(found)
@@ -243,7 +241,17 @@ class World:
     def run_job_controller(self) -> None:
         """Make the pods of Jobs, and end Jobs whose pods have ended."""
         for job in self.of_kind("Job"):
+            is_queued = names.QUEUE_LABEL in job["metadata"]["labels"]
+            if self.suspends_jobs_without_queue and not is_queued and not job["spec"].get("suspend"):
+                job["spec"]["suspend"] = True
+                self.touch(job)
             self._run_job(job)
+
+    def admit(self) -> None:
+        """Let Kueue admit all Jobs."""
+        for job in self.of_kind("Job"):
+            job["spec"]["suspend"] = False
+            self.touch(job)
 
     def _run_job(self, job: Json) -> None:
         conditions = job.setdefault("status", {}).get("conditions", [])
@@ -410,6 +418,19 @@ def _mounts(pod_spec: Mapping[str, Any]) -> list[Place]:
 
 def _lives(pod: Mapping[str, Any]) -> bool:
     return pod["status"].get("phase") not in {"Succeeded", "Failed"}
+
+
+def merge_patched(found: Any, change: Any) -> Any:
+    """Return a JSON value after a merge patch (RFC 7396)."""
+    if not isinstance(change, Mapping):
+        return copy.deepcopy(change)
+    merged = dict(found) if isinstance(found, Mapping) else {}
+    for key, value in change.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patched(merged.get(key), value)
+    return merged
 
 
 def _is_managed(body: Mapping[str, Any]) -> bool:

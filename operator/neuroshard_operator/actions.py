@@ -18,8 +18,8 @@ class Create:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Apply:
-    """Make an object, or set the fields of `manifest` on ours of that name (server-side apply)."""
+class Restore:
+    """Set the fields of `manifest` on ours of that name again: lists and maps in them become equal to it."""
 
     manifest: Manifest
 
@@ -54,7 +54,7 @@ class Delete:
     """Keep a Job's object until its pods are gone, so that nobody takes their place before."""
 
 
-Action = Create | Apply | CopyConfigMap | Patch | Delete
+Action = Create | Restore | CopyConfigMap | Patch | Delete
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -69,6 +69,14 @@ class Context:
         """Whether Kueue decides when the job's GPU pods run."""
         return names.QUEUE_LABEL in self.queue_labels
 
+    def is_held(self, job: ChildJob) -> bool:
+        """Whether someone else decides when a suspended Job runs: Kueue, by its label, or whoever suspends it again.
+
+        Kueue labels and suspends Jobs of namespaces with a default queue, and may suspend those without a queue.
+        """
+        labels = job.meta.labels
+        return job.suspended and (names.QUEUE_LABEL in labels or names.RESUMED_LABEL in labels or self.is_queued)
+
     def owned_jobs(self, role: str) -> list[ChildJob]:
         """Return this job's Jobs of a role; never those of an earlier job of the same name."""
         return [job for job in self.observed.jobs if job.role == role and job.meta.owner_uid == self.uid]

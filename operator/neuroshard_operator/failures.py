@@ -13,6 +13,10 @@ from neuroshard_operator.observed.objects import DISRUPTION, MESSAGE_CHARACTERS,
 
 KUBELET_EVICTION = "TerminationByKubelet"
 """A disruption whose cause may be the pod's own hunger for memory or disk, so it counts as a failure."""
+NODE_SHUTDOWN = "Terminated"
+"""status.reason of a pod that the kubelet ended since its node shuts down, as spot nodes do: no fault of the pod's."""
+STOPPED = 143
+"""Exit code after SIGTERM: NeuroShard's trainer ends with it once it has written its checkpoint."""
 
 # What the Job controller writes into the message of a Job that its pod failure policy ended.
 _BY_EXIT_CODE = re.compile(
@@ -34,6 +38,8 @@ class Cause:
     conditions: frozenset[tuple[str, str]] = frozenset()
     """Type and status of the pod's conditions."""
     reason: str = ""
+    pod_reason: str = ""
+    """status.reason of the pod."""
     message: str = ""
     time: datetime | None = None
 
@@ -86,17 +92,30 @@ def cause_of(job: ChildJob, pods: Iterable[ChildPod]) -> Cause:
     return _cause_in(min(suspects, key=_end))
 
 
-def verdict(policy: FailurePolicy, cause: Cause, *, has_run: bool = True) -> Verdict:
+def was_stopped(job: ChildJob, pods: Iterable[ChildPod]) -> bool:
+    """Return whether a Job's pods ended since they were asked to: by suspension or preemption of the Job.
+
+    The Job controller deletes the pods of a Job that is suspended, and takes one that it meets between its end and its
+    deletion for a failed one.
+    """
+    codes = {pod.termination.exit_code for pod in pods if pod.meta.owner_uid == job.meta.uid and pod.termination}
+    return job.suspended or codes == {STOPPED}
+
+
+def verdict(policy: FailurePolicy, cause: Cause, *, has_run: bool = True, stopped: bool = False) -> Verdict:
     """Return what the policy does about a cause: the first rule that matches, or else the defaults.
 
     `has_run`: all workers of the attempt were ready at one time. Workers that never met did not fail: one of them
-    waited for a node or for its image.
+    waited for a node or for its image. `stopped`: they ended since they were asked to.
     """
     for position, rule in enumerate(policy.rules):
         if _matches(rule, cause):
             return Verdict(action=rule.action, rule=rule.name or f"rules[{position}]")
-    if (DISRUPTION, "True") in cause.conditions and cause.reason != KUBELET_EVICTION:
+    is_pressure = cause.reason == KUBELET_EVICTION and cause.pod_reason != NODE_SHUTDOWN
+    if (DISRUPTION, "True") in cause.conditions and not is_pressure:
         return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for disruptions")
+    if stopped:
+        return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for stopped workers")
     if cause.exit_code == ExitCode.PEER_LOST and not has_run:
         return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for late workers")
     if cause.exit_code == ExitCode.INVALID_INPUT:
@@ -127,6 +146,7 @@ def _cause_in(pod: ChildPod) -> Cause:
         container=termination.container if termination else "",
         exit_code=termination.exit_code if termination else None,
         conditions=frozenset(pod.conditions.items()),
+        pod_reason=pod.reason,
         reason=pod.disruption or (termination.reason if termination else ""),
         message=termination.message if termination else "",
         time=termination.time if termination else None,

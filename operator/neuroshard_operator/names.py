@@ -16,6 +16,8 @@ ATTEMPT_LABEL = f"{GROUP}/attempt"
 PROFILE_KEY_LABEL = f"{GROUP}/profile-key"
 INPUTS_HASH_LABEL = f"{GROUP}/inputs-hash"
 PLAN_LABEL = f"{GROUP}/plan"
+RESUMED_LABEL = f"{GROUP}/resumed"
+"""On a worker Job that somebody suspended and the operator resumed; it does so once."""
 KUEUE_LABEL_PREFIX = "kueue.x-k8s.io/"
 QUEUE_LABEL = f"{KUEUE_LABEL_PREFIX}queue-name"
 POD_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
@@ -65,7 +67,7 @@ def files(job: str, digest: str) -> str:
 
 def profiler_job(job: str, profile_key: str) -> str:
     """Return the name of the Job that profiles one kind of hardware."""
-    return f"{job}-profiler-{short(profile_key)}"
+    return f"{job}-profile-{short(profile_key)}"
 
 
 def planner_job(job: str, inputs_hash: str) -> str:

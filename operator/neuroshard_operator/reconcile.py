@@ -9,7 +9,7 @@ from neuroshard_api.document import DocumentError
 from neuroshard_api.job_status import Hardware, Stage, StageName, Status
 from neuroshard_api.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
 
-from neuroshard_operator.actions import Apply, CopyConfigMap, Create, Decision, Event, Reads
+from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, Reads, Restore
 from neuroshard_operator.children.pod_template import template_problem
 from neuroshard_operator.conditions import MESSAGE_CHARACTERS, ConditionType, ConditionUpdate, Reason, holds, merged
 from neuroshard_operator.context import Context, UnreadableJob, earliest, seconds_until
@@ -268,7 +268,7 @@ def _decision(context: Context, steps: list[StageResult]) -> Decision:
 def _still_wanted(refusals: Sequence[Refusal], steps: Sequence[StageResult]) -> list[Refusal]:
     """Return the rejected writes that a stage wants again."""
     actions = [action for step in steps for action in step.actions]
-    manifests = [action.manifest for action in actions if isinstance(action, Create | Apply | CopyConfigMap)]
+    manifests = [action.manifest for action in actions if isinstance(action, Create | Restore | CopyConfigMap)]
     places = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
     return [refusal for refusal in refusals if (refusal.kind, refusal.name) in places]
 

@@ -39,6 +39,48 @@ def test_a_widened_role_is_narrowed_again() -> None:
     assert "ChildRepaired" in story.reasons()
 
 
+def test_another_rendezvous_port_reaches_the_service() -> None:
+    """Server-side apply would keep the old port beside it, under one name, and the API server refuse both."""
+    story = Story().running()
+    story.world.change_spec(JOB, suspend=True)
+    story.settle()
+    story.bury()
+    story.world.change_spec(JOB, suspend=False, rendezvous={"port": 30000})
+    story.settle()
+
+    [service] = story.world.of_kind("Service")
+    assert [port["port"] for port in service["spec"]["ports"]] == [30000]
+
+
+def test_a_widened_selector_is_narrowed_again() -> None:
+    """A key that was added goes: the map is set, not merged."""
+    story = Story().running()
+    [service] = story.world.of_kind("Service")
+    selector = dict(service["spec"]["selector"])
+    service["spec"]["selector"]["app"] = "other"
+    story.world.touch(service)
+    story.settle()
+
+    assert service["spec"]["selector"] == selector
+
+
+def test_a_write_that_is_rejected_while_workers_run_is_told_and_tried_again() -> None:
+    """The Service of a running job is gone, and a quota is in the way: the workers run on."""
+    story = Story().running()
+    story.world.refuse["Service"] = ApiError(403, "Forbidden", "exceeded quota: services")
+    story.world.remove("Service", "job-workers")
+    story.settle()
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert "exceeded quota: services" in story.status["message"]
+    assert story.operator.requeue_after_s is not None
+    assert story.operator.requeue_after_s <= 31
+    story.world.refuse.clear()
+    story.later(30)
+
+    assert ("Service", "job-workers") in story.world.objects
+    assert "exceeded quota" not in story.status["message"]
+
+
 def test_a_worker_job_that_was_deleted_is_made_again() -> None:
     """The same attempt goes on once its pods are gone."""
     story = Story().running()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Apply, Create, Event, Manifest
+from neuroshard_operator.actions import Action, Create, Event, Manifest, Restore
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.parsing import hash_of
@@ -53,7 +53,7 @@ def ensured(context: Context, manifests: Sequence[Manifest]) -> tuple[tuple[Acti
         if not _is_there(context, kind, name):
             actions.append(Create(manifest=manifest))
         elif _is_edited(context, kind, name, manifest):
-            actions.append(Apply(manifest=manifest))
+            actions.append(Restore(manifest=manifest))
             events.append(Event(kind="Warning", reason=REPAIRED, message=f"{kind} {name} was edited and is set right"))
     return tuple(actions), tuple(events)
 

@@ -38,7 +38,13 @@ from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import product_selector
 from neuroshard_operator.observed.results import PLAN_FILE
 
-NOT_RETRIED = (ExitCode.INVALID_INPUT, ExitCode.INFEASIBLE, ExitCode.UNUSABLE_BUNDLE, ExitCode.MISSING_PACKAGE)
+NOT_RETRIED = (
+    ExitCode.INVALID_INPUT,
+    ExitCode.INFEASIBLE,
+    ExitCode.UNUSABLE_BUNDLE,
+    ExitCode.MISSING_PACKAGE,
+    ExitCode.TOO_LARGE,
+)
 """Exit codes that a second run would end with as well."""
 KEPT_FROM_TEMPLATE = (
     "nodeSelector",

@@ -27,7 +27,6 @@ PATHS: Mapping[str, tuple[str, str]] = {
 """Where the kinds that the operator writes are served, and their plural."""
 
 MERGE_PATCH = "application/merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 CONFLICT = 409
 NOT_FOUND = 404
@@ -56,9 +55,6 @@ class Api(Protocol):
 
     async def create(self, manifest: Mapping[str, Any]) -> Json:
         """Create an object and return it. Raises ApiError."""
-
-    async def apply(self, manifest: Mapping[str, Any]) -> Json:
-        """Set the manifest's fields on an object by server-side apply. Raises ApiError."""
 
     async def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> Json:
         """Merge a change into an object. Raises ApiError."""
@@ -111,12 +107,6 @@ class KubernetesApi:
         """See Api."""
         query = [("fieldManager", names.FIELD_MANAGER)]
         return await self._call("POST", _path_of(manifest), body=manifest, query=query)
-
-    async def apply(self, manifest: Mapping[str, Any]) -> Json:
-        """See Api."""
-        path = f"{_path_of(manifest)}/{manifest['metadata']['name']}"
-        query = [("fieldManager", names.FIELD_MANAGER), ("force", "true")]
-        return await self._call("PATCH", path, body=manifest, query=query, content=APPLY_PATCH)
 
     async def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> Json:
         """See Api."""

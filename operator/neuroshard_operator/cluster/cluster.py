@@ -15,7 +15,7 @@ from typing import Any
 from neuroshard_api.training_job import API_VERSION, KIND
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Apply, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads
+from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads, Restore
 from neuroshard_operator.cluster.api import CONFLICT, NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.cluster.caches import Caches, JobKey
 from neuroshard_operator.cluster.documents import Documents
@@ -26,6 +26,8 @@ from neuroshard_operator.settings import Settings
 
 NODES_KEPT_S = 60.0
 """One list of nodes serves all passes of a minute: hardware does not come and go faster than that matters."""
+SPECIFIED = {"spec", "rules", "subjects", "automountServiceAccountToken"}
+"""Fields of children beside their metadata that can be changed."""
 REFUSED = (400, 403, 404, 413, 422)
 """Answers to a write that the same write will get again, at least for a while."""
 
@@ -187,10 +189,11 @@ class Cluster:
                     raise StaleError(f"ConfigMap {action.source} has changed since it was looked at")
                 data: Json = {part: source[part] for part in ("data", "binaryData") if part in source}
                 return await self._make(key, job, {**action.manifest, **data})
-            case Apply():
-                return await self._write(key, action.manifest, self._api.apply)
+            case Restore():
+                return await self._restore(key, job, action.manifest)
             case Patch():
-                change = {"metadata": {"uid": action.uid}, **action.change}
+                metadata = {**action.change.get("metadata", {}), "uid": action.uid}
+                change = {**action.change, "metadata": metadata}
                 with contextlib.suppress(ApiError):  # the next pass sees what is left to set right
                     await self._api.patch(action.kind, job.namespace, action.name, change)
             case Delete():
@@ -231,6 +234,24 @@ class Cluster:
         if any(owner["kind"] == KIND and owner["name"] == job.meta.name for owner in owners):
             raise StaleError(f"{kind} {name} of an earlier job of this name is still being deleted")
         return Refusal(kind=kind, name=name, code=CONFLICT, message="exists already", foreign=True)
+
+    async def _restore(self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any]) -> Refusal | None:
+        """Set an edited child right by a merge patch.
+
+        Server-side apply would merge lists and maps with those that the object was created with, as both of one
+        manager but of two operations.
+        """
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        found = await self._get(kind, job, name)
+        if not any(owner["uid"] == job.meta.uid for owner in found["metadata"].get("ownerReferences") or ()):
+            raise StaleError(f"{kind} {name} is another one by now")
+        change = {part: _replacing(found.get(part), manifest[part]) for part in manifest.keys() & SPECIFIED}
+        change["metadata"] = {"uid": found["metadata"]["uid"]}
+
+        async def patched(manifest: Mapping[str, Any]) -> Json:
+            return await self._api.patch(manifest["kind"], job.namespace, name, change)
+
+        return await self._write(key, manifest, patched)
 
     async def _write(
         self, key: JobKey, manifest: Mapping[str, Any], how: Callable[[Mapping[str, Any]], Any]
@@ -292,6 +313,21 @@ class Cluster:
         except ApiError as error:
             said = about(job.namespace, job.meta.name, job.status)
             logger.warning("event %s was not written: %s", event.reason, error, extra=said)
+
+
+def _replacing(found: Any, wanted: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the merge patch that makes the maps below `wanted` equal to it; of `found` itself other keys stay."""
+    if not isinstance(wanted, Mapping):
+        return wanted
+    below = found if isinstance(found, Mapping) else {}
+    return {key: _exactly(below.get(key), value) for key, value in wanted.items()}
+
+
+def _exactly(found: Any, wanted: Any) -> Any:  # noqa: ANN401 - JSON
+    if not isinstance(wanted, Mapping):
+        return wanted
+    removed = dict.fromkeys(found.keys() - wanted.keys()) if isinstance(found, Mapping) else {}
+    return {**removed, **wanted}
 
 
 def _together(actions: Sequence[Action]) -> Iterator[list[Action]]:

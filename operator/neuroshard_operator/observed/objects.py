@@ -100,6 +100,8 @@ class ChildPod:
     """Status by type, of the conditions that are not plain steps of a pod's life."""
     disruption: str = ""
     """Why the cluster took the pod away; empty where it did not."""
+    reason: str = ""
+    """status.reason: Evicted for node pressure, Terminated for the shutdown of its node; empty for most pods."""
     waiting: str = ""
     """Why a container does not start, or why no node takes the pod; empty where nothing is known to be wrong."""
 

@@ -86,6 +86,7 @@ def pod(body: Raw) -> ChildPod:
         conditions={
             each["type"]: each["status"] for each in status.get("conditions") or () if each["type"] not in _STEPS
         },
+        reason=status.get("reason") or "",
         disruption=(disruption.get("reason") or DISRUPTION) if disruption else "",
         waiting=_waiting(status),
     )

@@ -13,7 +13,7 @@ from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import PLAN_FILE, plan_summary
-from neuroshard_operator.stages.planning import mismatch
+from neuroshard_operator.stages.planning import kept_plan, mismatch
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, failed
 from neuroshard_operator.stages.tables import missing, tables_of
 
@@ -41,13 +41,14 @@ def adopt_plan(context: Context, reference: PlanReference, inputs_hash: str) -> 
         "data": dict(packed.data),
         "binaryData": dict(packed.binary_data),
     }
+    kept = kept_plan(context, summary.hash, inputs_hash)
     message = f"the plan of ConfigMap {reference.name} is kept as {manifest['metadata']['name']}"
     return StageResult(
         display_stage=Stage.PLANNING,
         reason=Reason.PLAN_GIVEN,
         message=message,
         conditions=(condition(ConditionType.PLANNED, Reason.PLAN_GIVEN, message, holds=False),),
-        actions=(Create(manifest=manifest),),
+        actions=(Create(manifest=manifest) if kept is None else kept[0],),
         stage_updates=(
             StageUpdate(stage=StageName.PROFILING, state=StageState.SKIPPED, message="planRef brings the plan"),
             StageUpdate(stage=StageName.PLANNING, state=StageState.ACTIVE, message=message),

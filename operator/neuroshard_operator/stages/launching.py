@@ -55,13 +55,16 @@ def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult
     # A pod reads its files when it starts.
     files = [job_files(context)] if current.outcome is None and len(started) < nodes else []
     actions, events = ensured(context, [*_surroundings(context), *files])
-    change = {}
+    change: dict[str, object] = {}
+    labels: dict[str, str] = {}
     if current.outcome is None and current.parallelism != nodes:
         change["parallelism"] = nodes
-    if current.outcome is None and current.suspended and not context.is_queued:
+    if current.outcome is None and current.suspended and not context.is_held(current):
         change["suspend"] = False
+        labels[names.RESUMED_LABEL] = "true"
     if change:
-        patch = Patch(kind="Job", name=current.meta.name, uid=current.meta.uid, change={"spec": change})
+        whole = {"spec": change, **({"metadata": {"labels": labels}} if labels else {})}
+        patch = Patch(kind="Job", name=current.meta.name, uid=current.meta.uid, change=whole)
         actions = (*actions, patch)
         message = f"Job {current.meta.name} was edited: {', '.join(change)} is set right"
         events = (*events, Event(kind="Warning", reason=REPAIRED, message=message))

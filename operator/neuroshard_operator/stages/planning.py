@@ -12,7 +12,7 @@ from neuroshard_api.request import Algorithm
 from neuroshard_api.tables import TableSet
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest
+from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest, Patch
 from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.children.files import request_file
@@ -24,7 +24,15 @@ from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
 from neuroshard_operator.observed.results import PlanSummary, Unreadable, model_hash
 from neuroshard_operator.stages.given_models import Profiled
 from neuroshard_operator.stages.input_hashes import fallback_hash
-from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, described, failed
+from neuroshard_operator.stages.result import (
+    StageResult,
+    StageUpdate,
+    condition,
+    described,
+    failed,
+    held_message,
+    queued,
+)
 from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
 from neuroshard_operator.stages.tables import tables_of
 
@@ -127,6 +135,12 @@ def _find(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | N
     problem = mismatch(context, document)
     if problem is not None:
         return None
+    kept = kept_plan(context, document.hash, inputs_hash)
+    if kept is not None:
+        action, name = kept
+        return _have(
+            context, document, name, inputs_hash, is_kept=True, actions=(*actions, action), events=tuple(events)
+        )
     manifest = plan_config_map(context, document.hash, inputs_hash)
     copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
     actions.append(copy)
@@ -139,6 +153,20 @@ def _find(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | N
         actions=tuple(actions),
         events=tuple(events),
     )
+
+
+def kept_plan(context: Context, plan_hash: str, inputs_hash: str) -> tuple[Action, str] | None:
+    """Return what labels a plan that is kept already as the plan of these inputs, and its name; None: it is not kept.
+
+    Plans are named by their content, so other inputs that lead to an equal plan meet it under its name.
+    """
+    found = context.config_map(names.plan(context.name, plan_hash))
+    if found is None or not _is_whole(context, found):
+        return None
+    labels = {names.INPUTS_HASH_LABEL: names.short(inputs_hash)}
+    return Patch(
+        kind="ConfigMap", name=found.meta.name, uid=found.meta.uid, change={"metadata": {"labels": labels}}
+    ), found.meta.name
 
 
 def _is_whole(context: Context, plan: ChildConfigMap) -> bool:
@@ -218,13 +246,7 @@ def _attempt(context: Context, inputs_hash: str, profiled: Profiled, algorithm: 
     if job is None:
         return _start(context, inputs_hash, profiled, algorithm)
     if job.outcome is None:
-        stuck = trouble(context.pods_of(job))
-        reason = Reason.PODS_PENDING if stuck else Reason.PLANNER_RUNNING
-        message = f"the planner's pod does not start: {stuck}" if stuck else _plans(context, name)
-        asked = _request(context, inputs_hash, profiled, algorithm)  # another pod may start and read it
-        inputs = [] if isinstance(asked, StageResult) else [asked]
-        repairs, events = ensured(context, [*access(context, names.PLANNER, names.result(name)), *inputs])
-        return _active(reason, message, name, actions=repairs, events=events)
+        return _at_work(context, job, inputs_hash, profiled, algorithm)
     if not job.outcome.succeeded:
         return _failed_job(context, job, cause_of(job, context.observed.pods))
     late = (job.outcome.time or context.now) + RESULT_LATE
@@ -238,6 +260,22 @@ def _attempt(context: Context, inputs_hash: str, profiled: Profiled, algorithm: 
         actions, events = removed(job, message)
         return _active(Reason.PLANNER_RUNNING, message, name, actions=actions, events=events)
     return _unusable(problem or "the planner ended well and published no plan")
+
+
+def _at_work(
+    context: Context, job: ChildJob, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None
+) -> StageResult:
+    name = job.meta.name
+    if job.suspended:
+        message = held_message(context, job)
+        return queued(_active(Reason.QUEUED, message, name), message)
+    stuck = trouble(context.pods_of(job))
+    reason = Reason.PODS_PENDING if stuck else Reason.PLANNER_RUNNING
+    message = f"the planner's pod does not start: {stuck}" if stuck else _plans(context, name)
+    asked = _request(context, inputs_hash, profiled, algorithm)  # another pod may start and read it
+    inputs = [] if isinstance(asked, StageResult) else [asked]
+    repairs, events = ensured(context, [*access(context, names.PLANNER, names.result(name)), *inputs])
+    return _active(reason, message, name, actions=repairs, events=events)
 
 
 def _problem_with(context: Context, result: ChildConfigMap | None) -> str | None:

@@ -21,7 +21,15 @@ from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
 from neuroshard_operator.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
 from neuroshard_operator.stages.given_models import Profiled, given_models
 from neuroshard_operator.stages.input_hashes import takes_given_models
-from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, described, failed
+from neuroshard_operator.stages.result import (
+    StageResult,
+    StageUpdate,
+    condition,
+    described,
+    failed,
+    held_message,
+    queued,
+)
 from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
 from neuroshard_operator.stages.tables import tables_of
 
@@ -212,8 +220,8 @@ def _watch(
 
 
 def _running(context: Context, job: ChildJob, status_fields: dict[str, Hardware]) -> StageResult:
-    if job.suspended and context.is_queued:
-        message = f"Job {job.meta.name} waits for Kueue to admit it"
+    if job.suspended:
+        message = held_message(context, job)
         step = _active(Reason.QUEUED, message, job, status_fields)
         return queued(step, message)
     stuck = trouble(context.pods_of(job))
@@ -224,14 +232,6 @@ def _running(context: Context, job: ChildJob, status_fields: dict[str, Hardware]
 
 def _measures(name: str) -> str:
     return f"the hardware has no profile yet; Job {name} measures it"
-
-
-def queued(step: StageResult, message: str) -> StageResult:
-    """Return the step of a stage whose Job Kueue holds back."""
-    held = condition(ConditionType.SUSPENDED, Reason.QUEUED, message, holds=True)
-    return replace(
-        step, display_stage=Stage.SUSPENDED, reason=Reason.QUEUED, message=message, conditions=(*step.conditions, held)
-    )
 
 
 def _active(

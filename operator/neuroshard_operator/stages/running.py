@@ -14,9 +14,8 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Event
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, worker_count
-from neuroshard_operator.failures import Verdict, cause_of, trouble, verdict
+from neuroshard_operator.failures import Verdict, cause_of, trouble, verdict, was_stopped
 from neuroshard_operator.observed.objects import ChildJob
-from neuroshard_operator.stages.profiling import queued
 from neuroshard_operator.stages.reports import next_report_s, reported
 from neuroshard_operator.stages.result import (
     Completion,
@@ -25,6 +24,8 @@ from neuroshard_operator.stages.result import (
     condition,
     described,
     failed,
+    held_message,
+    queued,
     worker_conditions,
 )
 
@@ -61,8 +62,8 @@ def run(context: Context, current: ChildJob) -> StageResult:
     """Return what is to be said and done about workers that were started."""
     if current.outcome is not None:
         return _failure(context, current)
-    if current.suspended and context.is_queued:
-        message = f"Job {current.meta.name} waits for Kueue to admit it"
+    if context.is_held(current):
+        message = held_message(context, current)
         return queued(_launching(context, current, Reason.QUEUED, message), message)
     wanted = context.spec.trainer.num_nodes
     pods = context.pods_of(current)
@@ -117,7 +118,9 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
     """Return the end of the job or the next attempt. The attempt is recorded first, and started by a later pass."""
     cause = cause_of(current, context.observed.pods)
     has_run = context.stage_status(StageName.LAUNCHING).state is StageState.SUCCEEDED
-    decided = verdict(context.spec.failure_policy, cause, has_run=has_run)
+    decided = verdict(
+        context.spec.failure_policy, cause, has_run=has_run, stopped=was_stopped(current, context.observed.pods)
+    )
     failure = cause.recorded(Stage.RUNNING, context.now)
     counted = context.status.restarts_count_towards_max or 0
     most = context.spec.failure_policy.max_restarts

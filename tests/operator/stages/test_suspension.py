@@ -125,3 +125,17 @@ def test_workers_that_never_all_run_end_the_job_in_time() -> None:
 
     assert story.seen == ("Failed", "PreRunningDeadlineExceeded")
     assert "0 of 2 workers are ready" in story.status["message"]
+
+
+@pytest.mark.parametrize("policy", ["PlanOnly", "Manual"])
+def test_another_launch_policy_does_not_touch_workers_that_run(policy: str) -> None:
+    """It decides about the next launch; running workers are watched, and restarted when one fails."""
+    story = Story().running()
+    story.world.change_spec(JOB, launchPolicy=policy)
+    story.settle()
+    assert story.status["stage"] == "Running"
+    assert len(story.pods(names.WORKER)) == 2
+    story.fail(names.WORKER, 1)
+
+    assert story.status["restarts"] == 1
+    assert story.status["lastFailure"]["exitCode"] == 1

@@ -1,0 +1,93 @@
+"""Kueue where the job itself asks for no queue: default queues, and Jobs that Kueue suspends without any label."""
+
+import asyncio
+
+import pytest
+from neuroshard_operator import names
+from operator_process import JOB, OperatorProcess, Story
+from operator_world import World
+
+
+def story_with_default_queue() -> Story:
+    """Return a job in a namespace whose LocalQueue is named default."""
+    story = Story()
+    world = World()
+    world.default_queue = "default"
+    world.submit(JOB, trainer={"numNodes": 2})
+    story.world, story.operator = world, OperatorProcess(world)
+    story.settle()
+    return story
+
+
+def test_a_job_that_a_default_queue_holds_is_left_to_kueue() -> None:
+    """Kueue labels and suspends the child Jobs; the operator resumes none, at no stage, and says who holds them."""
+    story = story_with_default_queue()
+    assert story.seen == ("Suspended", "WaitingForAdmission")
+    assert "queue default" in story.status["message"]
+    for role in (names.PROFILER, names.PLANNER):
+        story.world.admit()
+        story.settle()
+        story.do(role)
+        assert story.seen == ("Suspended", "WaitingForAdmission")
+    assert "ChildRepaired" not in story.reasons()
+    story.world.admit()
+    story.settle()
+    story.start_workers()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
+def test_a_job_that_somebody_keeps_suspending_is_resumed_once() -> None:
+    """With manageJobsWithoutQueueName Kueue suspends it again; the operator gives way and says what to do."""
+    story = Story().planned()
+    story.world.suspends_jobs_without_queue = True
+    for _ in range(5):
+        story.world.run_job_controller()
+        story.settle()
+
+    assert story.reasons().count("ChildRepaired") == 1
+    assert story.seen == ("Suspended", "WaitingForAdmission")
+    assert names.QUEUE_LABEL in story.status["message"]
+
+
+def test_a_profiler_that_kueue_holds_keeps_no_other_job_from_profiling() -> None:
+    """The other job may have quota in another queue."""
+    story = Story()
+    [held] = story.world.of_kind("Job", names.PROFILER)
+    held["spec"]["suspend"] = True
+    story.world.touch(held)
+    story.later(11)  # its own claim of the moment is over
+    story.world.submit("second")
+    story.world.watches.catch_up()
+    asyncio.run(story.operator.look(("training", "second")))
+
+    assert story.world.status("second")["reason"] == "ProfilerRunning"
+
+
+@pytest.mark.parametrize("sees_suspension", [True, False], ids=["while suspended", "after it was resumed"])
+def test_a_preemption_of_a_trainer_that_stops_in_order_does_not_count(*, sees_suspension: bool) -> None:
+    """The Job controller takes a pod that ended with 143 on its way out for a failure of the Job."""
+    story = Story(failurePolicy={"maxRestarts": 0}).running()
+    [job] = story.world.of_kind("Job", names.WORKER)
+    job["spec"]["suspend"] = sees_suspension
+    story.world.touch(job)
+    for pod in story.pods(names.WORKER):
+        story.world.end_pod(pod, 143)
+    story.settle()
+    story.bury()
+
+    assert story.status["stage"] != "Failed"
+    assert story.status["restarts"] == 1
+    assert story.status["restartsCountTowardsMax"] == 0
+
+
+def test_a_worker_that_fails_by_itself_counts_beside_peers_that_were_stopped() -> None:
+    """One exit code other than that of SIGTERM is a cause of its own."""
+    story = Story(failurePolicy={"maxRestarts": 3}).running()
+    first, second = story.pods(names.WORKER)
+    story.world.end_pod(first, 1)
+    story.world.end_pod(second, 143)
+    story.settle()
+    story.bury()
+
+    assert story.status["restartsCountTowardsMax"] == 1

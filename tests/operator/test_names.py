@@ -1,0 +1,25 @@
+"""Names of children within the limits of Kubernetes."""
+
+import pytest
+from neuroshard_api.training_job import MAX_NAME_LENGTH
+from neuroshard_operator import names
+
+LONGEST = "j" * MAX_NAME_LENGTH
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        names.profiler_job(LONGEST, DIGEST),
+        names.planner_job(LONGEST, DIGEST),
+        names.worker_job(LONGEST, 99_999),
+        names.service(LONGEST),
+        names.request(LONGEST, DIGEST),
+        names.plan(LONGEST, DIGEST),
+        names.worker_host(LONGEST, 99_999, 1023).split(".")[0],
+    ],
+)
+def test_children_of_the_longest_job_name_have_valid_names(name: str) -> None:
+    """Names of Jobs and Services, and host names, have at most 63 characters."""
+    assert len(name) <= 63
