@@ -90,6 +90,10 @@ class Story:
                 return
         raise AssertionError("the operator does not come to rest")
 
+    def look(self) -> None:
+        """Let the operator reconcile the job once, while the Job controller rests."""
+        asyncio.run(self.operator.look(KEY))
+
     def later(self, seconds: float) -> None:
         """Let time pass, and the operator look."""
         self.world.now += timedelta(seconds=seconds)

@@ -54,6 +54,8 @@ class World:
         self.writes = 0
         self.crash_after: int | None = None
         """Kill the operator after so many more writes; None: it lives."""
+        self.warnings: dict[str, str] = {}
+        """Warning events of controllers and kubelets, by the uid of their object."""
         self.default_queue = ""
         """Kueue's webhook labels and suspends every new Job with this queue; empty: it does not."""
         self.suspends_jobs_without_queue = False
@@ -77,13 +79,18 @@ class World:
     async def get(self, kind: str, namespace: str, name: str) -> Json:
         """See Api."""
         del namespace
-        return copy.deepcopy(self._object(kind, name))
+        return copy.deepcopy(self._event(name) if kind == "Event" else self._object(kind, name))
+
+    def _event(self, name: str) -> Json:
+        return next(event for event in self.events if event["metadata"]["name"] == name)
 
     async def create(self, manifest: Mapping[str, Any]) -> Json:
         """See Api."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         if kind == "Event":
-            self.events.append(dict(manifest))
+            if any(event["metadata"]["name"] == name for event in self.events):
+                raise ApiError(409, "AlreadyExists", f"Event {name} already exists")
+            self.events.append(copy.deepcopy(dict(manifest)))
             return dict(manifest)
         if kind in self.refuse:
             raise self.refuse[kind]
@@ -106,6 +113,10 @@ class World:
     async def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> Json:
         """See Api."""
         del namespace
+        if kind == "Event":
+            event = self._event(name)
+            event |= {key: value for key, value in change.items() if key != "metadata"}
+            return event
         found = self._object(kind, name)
         if change["metadata"]["uid"] != found["metadata"]["uid"]:
             raise ApiError(409, "Conflict", "another uid")
@@ -134,6 +145,11 @@ class World:
         self.touch(found)
         self._written()
         return copy.deepcopy(found)
+
+    async def last_warning(self, namespace: str, uid: str) -> str:
+        """See Api."""
+        del namespace
+        return self.warnings.get(uid, "")
 
     async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
         """See Api."""

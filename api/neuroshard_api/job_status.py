@@ -283,6 +283,8 @@ class Status(Part):
     """Restarts of all workers, for whatever reason."""
     restarts_count_towards_max: Small | None = None
     """Restarts that count towards failurePolicy.maxRestarts: those after failures, not those after disruptions."""
+    next_start_time: datetime | None = None
+    """Earliest start of the next attempt, after a restart with a pause. Absent: at once."""
     replans: Small | None = None
     """How often a rule with the action ReplanAndRestart had the job planned anew, each time with 5 percent more of the
     devices' memory kept free."""

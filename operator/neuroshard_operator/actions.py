@@ -76,9 +76,12 @@ class Reads:
     documents: tuple[str, ...] = ()
     """ConfigMaps of the job, and its profile, by name."""
 
+    events: tuple[str, ...] = ()
+    """uids of Jobs and pods whose last Warning event is needed."""
+
     def __bool__(self) -> bool:
         """Return whether there is anything to read."""
-        return self.nodes or bool(self.files or self.documents)
+        return self.nodes or bool(self.files or self.documents or self.events)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from neuroshard_api.job_status import StageName, StageStatus, Status, Workers
+from neuroshard_api.job_status import StageName, StageState, StageStatus, Status, Workers
 from neuroshard_api.training_job import DLRMTrainingJob, Spec
 
 from neuroshard_operator import names
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob, ChildPod, Fetched, Observed
 from neuroshard_operator.settings import Settings
 
+SLOW_START_S = 30.0
+"""Time that a Job needs for its pods, and a pod for its volumes, before events are asked what is wrong."""
 LOST_AFTER = timedelta(seconds=60)
 """A pod that is this long past the end of its grace period sits on a node that is gone; it holds nobody up."""
 
@@ -59,6 +61,24 @@ class Context:
         return found if found is not None and found.meta.deleted is None else None
 
     @property
+    def ready_since(self) -> datetime | None:
+        """When all workers of the present attempt were first ready; None where they never were."""
+        launching = self.stage_status(StageName.LAUNCHING)
+        return launching.completion_time if launching.state is StageState.SUCCEEDED else None
+
+    def start_check_s(self, job: ChildJob) -> float | None:
+        """Return when to ask again why a Job's pods do not run; None: they all run."""
+        running = sum(pod.phase != "Pending" for pod in self.pods_of(job))
+        return None if running >= job.parallelism else SLOW_START_S
+
+    def trouble_of(self, job: ChildJob) -> str:
+        """Return what keeps a Job's pods from being made or from starting, for people; empty: nothing is known."""
+        pods = [pod for pod in self.pods_of(job) if pod.live]
+        warnings = [self.observed.warnings.get(uid, "") for uid in (job.meta.uid, *(pod.meta.uid for pod in pods))]
+        stuck = sorted({each for each in (*(pod.waiting for pod in pods), *warnings) if each})
+        return "; ".join(stuck[:3])
+
+    @property
     def queue_labels(self) -> Mapping[str, str]:
         """Kueue's labels of the job, which go on to the Jobs that need GPUs."""
         labels = self.observed.job.meta.labels
@@ -94,7 +114,7 @@ class Context:
         """Return worker pods that may still run and belong to another Job than `job`, such as an earlier attempt."""
         uid = job.meta.uid if job else None
         others = (pod for pod in self.observed.pods if pod.role == names.WORKER and pod.meta.owner_uid != uid)
-        return [pod for pod in others if pod.live and not self._is_lost(pod)]
+        return [pod for pod in others if pod.live and not self.is_lost(pod)]
 
     def config_map(self, name: str) -> ChildConfigMap | None:
         """Return this job's ConfigMap of that name."""
@@ -116,7 +136,8 @@ class Context:
         found = (each for each in self.status.stages if each.name is stage)
         return next(found, StageStatus(name=stage))
 
-    def _is_lost(self, pod: ChildPod) -> bool:
+    def is_lost(self, pod: ChildPod) -> bool:
+        """Whether a pod sits on a node that is gone: it should have ended more than a minute ago."""
         # deletionTimestamp is the end of the grace period.
         return pod.meta.deleted is not None and self.now > pod.meta.deleted + LOST_AFTER
 

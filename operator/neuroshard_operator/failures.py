@@ -1,7 +1,7 @@
 """Why a Job failed, and what the job's failure policy says about it. Pure functions; calls no API."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -102,11 +102,14 @@ def was_stopped(job: ChildJob, pods: Iterable[ChildPod]) -> bool:
     return job.suspended or codes == {STOPPED}
 
 
-def verdict(policy: FailurePolicy, cause: Cause, *, has_run: bool = True, stopped: bool = False) -> Verdict:
+def verdict(
+    policy: FailurePolicy, cause: Cause, *, has_run: bool = True, stopped: bool = False, lost_node: bool = False
+) -> Verdict:
     """Return what the policy does about a cause: the first rule that matches, or else the defaults.
 
     `has_run`: all workers of the attempt were ready at one time. Workers that never met did not fail: one of them
     waited for a node or for its image. `stopped`: they ended since they were asked to.
+    `lost_node`: a worker lost its peer, whose node answers no more.
     """
     for position, rule in enumerate(policy.rules):
         if _matches(rule, cause):
@@ -114,10 +117,10 @@ def verdict(policy: FailurePolicy, cause: Cause, *, has_run: bool = True, stoppe
     is_pressure = cause.reason == KUBELET_EVICTION and cause.pod_reason != NODE_SHUTDOWN
     if (DISRUPTION, "True") in cause.conditions and not is_pressure:
         return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for disruptions")
-    if stopped:
-        return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for stopped workers")
-    if cause.exit_code == ExitCode.PEER_LOST and not has_run:
-        return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for late workers")
+    is_late = cause.exit_code == ExitCode.PEER_LOST and not has_run
+    excuse = "lost nodes" if lost_node else "stopped workers" if stopped else "late workers" if is_late else ""
+    if excuse:
+        return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule=f"default for {excuse}")
     if cause.exit_code == ExitCode.INVALID_INPUT:
         return Verdict(action=FailureAction.FAIL_JOB, rule="default for invalid input")
     return Verdict(action=FailureAction.RESTART_JOB, rule="default")
@@ -168,9 +171,3 @@ def _said_by(job: ChildJob) -> Cause:
         message=outcome.message,
         time=outcome.time,
     )
-
-
-def trouble(pods: Sequence[ChildPod]) -> str:
-    """Return what keeps pods from running, for people; empty where nothing is known to be wrong."""
-    stuck = sorted({pod.waiting for pod in pods if pod.live and pod.waiting})
-    return "; ".join(stuck[:3])

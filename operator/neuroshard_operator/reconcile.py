@@ -18,7 +18,7 @@ from neuroshard_operator.observed.results import MANIFEST_FILE
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
 from neuroshard_operator.stages.cleanup import clean_up
-from neuroshard_operator.stages.documents import documents_needed
+from neuroshard_operator.stages.documents import documents_needed, events_needed
 from neuroshard_operator.stages.given_plan import adopt_plan
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
@@ -74,9 +74,9 @@ def reads_needed(context: Context | UnreadableJob) -> Reads:
         return Reads()
     if template_problem(context.spec.pod_template.spec) is not None:
         return Reads()
-    documents = documents_needed(context)
-    if documents or context.spec.suspend:
-        return Reads(documents=documents)
+    documents, events = documents_needed(context), events_needed(context)
+    if documents or events or context.spec.suspend:
+        return Reads(documents=documents, events=events)
     if _profiles(context) and not _knows_hardware(context):
         return Reads(nodes=True)
     if planned_already(context, _inputs_hash(context)) is not None:

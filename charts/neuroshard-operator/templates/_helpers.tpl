@@ -68,5 +68,5 @@ makes for the pods of jobs allow to patch one ConfigMap each.
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [get, list, create, patch]
 {{- end -}}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from neuroshard_api.job_status import Stage
 from neuroshard_api.stage_commands import (
     GRACE_SECONDS,
     NODE_RANK_VARIABLE,
@@ -93,7 +94,7 @@ def worker_job(
         names.INPUTS_HASH_LABEL: names.short(workers_hash),
     }
     spec = merged(_pod_spec(context, plan, plan_key, files, result), context.spec.pod_template.spec)
-    template = pod_template(context, names.WORKER, spec, more)
+    template = pod_template(context, names.WORKER, _away_from_failed_node(context, spec), more)
     said = context.spec.pod_template.metadata
     template["metadata"] = {
         "labels": {**said.labels, **template["metadata"]["labels"]},
@@ -187,6 +188,19 @@ def _grace_seconds(pod_spec: Mapping[str, Any]) -> int:
     """Return the grace period of the pods; the API server rejects one that is not a whole number."""
     chosen = pod_spec.get("terminationGracePeriodSeconds")
     return chosen if isinstance(chosen, int) and chosen > 0 else GRACE_SECONDS
+
+
+def _away_from_failed_node(context: Context, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the pod's spec with a preference for other nodes than that of the last failure, which may be sick."""
+    failure = context.status.last_failure
+    if not context.attempt or failure is None or failure.stage is not Stage.RUNNING or not failure.node_name:
+        return spec
+    affinity = spec.get("affinity") or {}
+    node_affinity = affinity.get("nodeAffinity") or {}
+    elsewhere = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [failure.node_name]}]}
+    key = "preferredDuringSchedulingIgnoredDuringExecution"
+    preferred = [*(node_affinity.get(key) or []), {"weight": 100, "preference": elsewhere}]
+    return {**spec, "affinity": {**affinity, "nodeAffinity": {**node_affinity, key: preferred}}}
 
 
 def _template_decides(pod_spec: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ PATHS: Mapping[str, tuple[str, str]] = {
 MERGE_PATCH = "application/merge-patch+json"
 ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 CONFLICT = 409
+FORBIDDEN = 403
 NOT_FOUND = 404
 _ERRORS_FROM = 400
 
@@ -64,6 +65,9 @@ class Api(Protocol):
 
     async def replace_status(self, body: Mapping[str, Any]) -> Json:
         """Replace the status of a job whose resourceVersion the body names. Raises ApiError."""
+
+    async def last_warning(self, namespace: str, uid: str) -> str:
+        """Return reason and message of the newest Warning event about an object; empty: none. Raises ApiError."""
 
     async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
         """Return the metadata of all objects under a path that have the labels of a selector. Raises ApiError."""
@@ -127,6 +131,13 @@ class KubernetesApi:
         """Replace an object whose resourceVersion the body names. Raises ApiError."""
         path = f"{_path_of(body)}/{body['metadata']['name']}"
         return await self._call("PUT", path, body=body, query=[("fieldManager", names.FIELD_MANAGER)])
+
+    async def last_warning(self, namespace: str, uid: str) -> str:
+        """See Api."""
+        query = [("fieldSelector", f"involvedObject.uid={uid},type=Warning"), ("limit", "50")]
+        found = await self._call("GET", _path("Event", namespace), query=query)
+        events = sorted(found["items"] or [], key=lambda event: event.get("lastTimestamp") or "")
+        return f"{events[-1].get('reason', '')}: {events[-1].get('message', '')}" if events else ""
 
     async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
         """See Api."""

@@ -5,7 +5,6 @@ import base64
 import contextlib
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from neuroshard_api.training_job import API_VERSION, KIND
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads, Restore
-from neuroshard_operator.cluster.api import CONFLICT, NOT_FOUND, Api, ApiError, Json
+from neuroshard_operator.cluster.api import CONFLICT, FORBIDDEN, NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.cluster.caches import Caches, JobKey
 from neuroshard_operator.cluster.documents import Documents
 from neuroshard_operator.observed import parsing
@@ -73,6 +72,7 @@ class Cluster:
         key = (observed.job.namespace, observed.job.meta.name)
         config_maps = await self._documents.read(key, observed.config_maps, reads.documents)
         files = [await self._fetch(observed.job.namespace, name, file_key) for name, file_key in reads.files]
+        warnings = {uid: await self._last_warning(observed.job.namespace, uid) for uid in reads.events}
         nodes = await self._list_nodes() if reads.nodes else observed.nodes
         # Last, for the decision follows without a pause: of several jobs at once only one profiles.
         others = self._caches.other_profilers(key)
@@ -81,6 +81,7 @@ class Cluster:
             config_maps=config_maps,
             nodes=nodes,
             fetched=(*observed.fetched, *files),
+            warnings={**observed.warnings, **warnings},
             other_profilers=others,
         )
 
@@ -142,6 +143,14 @@ class Cluster:
             return Fetched(name=name, key=key, content=found["data"][key].encode())
         encoded = (found.get("binaryData") or {}).get(key)
         return Fetched(name=name, key=key, content=None if encoded is None else base64.b64decode(encoded))
+
+    async def _last_warning(self, namespace: str, uid: str) -> str:
+        try:
+            return await self._api.last_warning(namespace, uid)
+        except ApiError as error:
+            if error.code != FORBIDDEN:
+                raise
+            return ""  # the chart of an earlier release gave no right to read events
 
     async def _list_nodes(self) -> tuple[Node, ...]:
         if not self._settings.read_nodes:
@@ -284,13 +293,27 @@ class Cluster:
             if error.code not in {CONFLICT, NOT_FOUND}:  # gone, or another object has the name by now
                 raise
 
+    async def _create_or_count(self, event: Json) -> None:
+        """Write an Event, or count one of the same cause again: a storm of events is one object."""
+        name, namespace = event["metadata"]["name"], event["metadata"]["namespace"]
+        try:
+            await self._api.create(event)
+        except ApiError as error:
+            if error.code != CONFLICT:
+                raise
+            before = await self._api.get("Event", namespace, name)
+            change = {"metadata": {}, "lastTimestamp": event["lastTimestamp"], "count": (before.get("count") or 0) + 1}
+            await self._api.patch("Event", namespace, name, change)
+
     async def _tell(self, job: TrainingJobObject, event: Event) -> None:
         """Write an Event. It is for people: one that is lost changes nothing."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        digest = names.key_of(job.meta.uid, event.reason, event.message)
+        name = f"{job.meta.name}.{digest[:16]}"
         body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{job.meta.name}.{uuid.uuid4().hex[:16]}", "namespace": job.namespace},
+            "metadata": {"name": name, "namespace": job.namespace},
             "involvedObject": {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
@@ -309,7 +332,7 @@ class Cluster:
             "count": 1,
         }
         try:
-            await self._api.create(body)
+            await self._create_or_count(body)
         except ApiError as error:
             said = about(job.namespace, job.meta.name, job.status)
             logger.warning("event %s was not written: %s", event.reason, error, extra=said)

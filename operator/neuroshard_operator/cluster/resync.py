@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from neuroshard_api.training_job import API_VERSION, KIND, PLURAL
 
 from neuroshard_operator import names
-from neuroshard_operator.cluster.api import NOT_FOUND, PATHS, Api, ApiError
+from neuroshard_operator.cluster.api import FORBIDDEN, NOT_FOUND, PATHS, Api, ApiError
 from neuroshard_operator.cluster.caches import WATCHED, Caches, JobKey
 
-FORBIDDEN = 403
 PODS = ("/api/v1", "pods")
 
 logger = logging.getLogger(__name__)

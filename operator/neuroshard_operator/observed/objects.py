@@ -197,3 +197,5 @@ class Observed:
     refusals: Sequence[Refusal] = ()
     """Writes of the pass before that were refused."""
     fetched: Sequence[Fetched] = ()
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    """The last Warning event of Jobs without pods and of pods that do not start, by uid; empty: none was written."""

@@ -1,10 +1,44 @@
-"""Which of a job's ConfigMaps must be read for a pass: their contents are not watched. Pure functions."""
+"""What must be read for a pass since no watch brings it: contents of ConfigMaps, and events. Pure functions."""
+
+from datetime import timedelta
 
 from neuroshard_operator import names
-from neuroshard_operator.context import Context
+from neuroshard_operator.context import SLOW_START_S, Context
+from neuroshard_operator.observed.objects import Meta
 from neuroshard_operator.stages.reports import report_is_due
 
 _ROLES = {names.PLAN, names.PLANNER, names.PROFILER}
+
+
+ASKED_AT_ONCE = 3
+
+
+def events_needed(context: Context) -> tuple[str, ...]:
+    """Return the uids of Jobs whose pods are not made, and of pods that do not start for no reason of their own."""
+    late: list[str] = []
+    for job in context.observed.jobs:
+        if (
+            job.meta.owner_uid != context.uid
+            or job.outcome is not None
+            or job.suspended
+            or not _is_late(context, job.meta)
+        ):
+            continue
+        pods = context.pods_of(job)
+        if len(pods) < job.parallelism:
+            late.append(job.meta.uid)
+        late += [
+            pod.meta.uid for pod in pods if pod.phase == "Pending" and not pod.waiting and _is_late(context, pod.meta)
+        ]
+    return tuple(uid for uid in late[:ASKED_AT_ONCE] if uid not in context.observed.warnings)
+
+
+def _is_late(context: Context, meta: Meta) -> bool:
+    return (
+        meta.created is not None
+        and meta.deleted is None
+        and context.now >= meta.created + timedelta(seconds=SLOW_START_S)
+    )
 
 
 def documents_needed(context: Context) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Launching: the workers' Service, their access, and the Indexed Job of the present attempt."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from neuroshard_api.job_status import Stage, StageName, StageState
 
@@ -17,9 +17,6 @@ from neuroshard_operator.stages.input_hashes import workers_hash
 from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, worker_conditions
 
-FIRST_PAUSE_S = 10.0
-"""Before the second restart that counts; the first follows at once. Each further pause is twice as long."""
-LONGEST_PAUSE_S = 300.0
 REQUEUE_AFTER_S = 10.0
 """While old pods end: a pod on a lost node ends by the clock, and nothing tells when."""
 
@@ -133,12 +130,8 @@ def _stopped(jobs: list[ChildJob]) -> tuple[Action, ...]:
 
 def _pause_until(context: Context) -> datetime | None:
     """Return when the next attempt may start; None: now."""
-    failure, counted = context.status.last_failure, context.status.restarts_count_towards_max or 0
-    if failure is None or failure.time is None or counted <= 1:
-        return None
-    pause_s = min(FIRST_PAUSE_S * 2.0 ** min(counted - 2, 30), LONGEST_PAUSE_S)
-    until = failure.time + timedelta(seconds=pause_s)
-    return until if until > context.now else None
+    until = context.status.next_start_time
+    return until if until is not None and until > context.now else None
 
 
 def _restarts(context: Context) -> str:

@@ -19,7 +19,7 @@ from neuroshard_operator.children.files import request_file
 from neuroshard_operator.children.stage_jobs import planner_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, seconds_until
-from neuroshard_operator.failures import Cause, cause_of, trouble
+from neuroshard_operator.failures import Cause, cause_of
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
 from neuroshard_operator.observed.results import PlanSummary, Unreadable, model_hash
 from neuroshard_operator.stages.given_models import Profiled
@@ -269,13 +269,13 @@ def _at_work(
     if job.suspended:
         message = held_message(context, job)
         return queued(_active(Reason.QUEUED, message, name), message)
-    stuck = trouble(context.pods_of(job))
+    stuck = context.trouble_of(job)
     reason = Reason.PODS_PENDING if stuck else Reason.PLANNER_RUNNING
     message = f"the planner's pod does not start: {stuck}" if stuck else _plans(context, name)
     asked = _request(context, inputs_hash, profiled, algorithm)  # another pod may start and read it
     inputs = [] if isinstance(asked, StageResult) else [asked]
     repairs, events = ensured(context, [*access(context, names.PLANNER, names.result(name)), *inputs])
-    return _active(reason, message, name, actions=repairs, events=events)
+    return _active(reason, message, name, actions=repairs, events=events, requeue_after_s=context.start_check_s(job))
 
 
 def _problem_with(context: Context, result: ChildConfigMap | None) -> str | None:

@@ -15,7 +15,7 @@ from neuroshard_operator.children.files import job_files, profile
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, seconds_until
-from neuroshard_operator.failures import cause_of, trouble
+from neuroshard_operator.failures import cause_of
 from neuroshard_operator.hardware import hardware_for
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
 from neuroshard_operator.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
@@ -187,7 +187,12 @@ def _watch(
         files = _files(context)  # another pod may start and read them, after a failure too
         inputs = [] if isinstance(files, StageResult) else [files]
         repairs, events = ensured(context, [*access(context, names.PROFILER, names.result(job.meta.name)), *inputs])
-        return replace(_running(context, job, status_fields), actions=repairs, events=events)
+        return replace(
+            _running(context, job, status_fields),
+            actions=repairs,
+            events=events,
+            requeue_after_s=context.start_check_s(job),
+        )
     if not outcome.succeeded:
         cause = cause_of(job, context.observed.pods)
         timed_out = outcome.reason == "DeadlineExceeded"
@@ -224,7 +229,7 @@ def _running(context: Context, job: ChildJob, status_fields: dict[str, Hardware]
         message = held_message(context, job)
         step = _active(Reason.QUEUED, message, job, status_fields)
         return queued(step, message)
-    stuck = trouble(context.pods_of(job))
+    stuck = context.trouble_of(job)
     if stuck:
         return _active(Reason.PODS_PENDING, f"the profiler's pod does not start: {stuck}", job, status_fields)
     return _active(Reason.PROFILER_RUNNING, _measures(job.meta.name), job, status_fields)

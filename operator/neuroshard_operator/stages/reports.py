@@ -1,6 +1,6 @@
 """What the workers report of their progress and step times, at most every `measured_seconds`. Pure functions."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from neuroshard_api.job_status import CheckpointStatus, Metric, TrainerStatus
 from neuroshard_api.step_cost import error_percent
@@ -66,6 +66,16 @@ def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
             path=progress.checkpoint_path, step=progress.checkpoint_step, time=context.now
         )
     return status_fields
+
+
+def last_progress(context: Context) -> datetime | None:
+    """Return when the workers of this attempt last reported progress, or became ready; None: they never report."""
+    measured = context.status.cost.measured if context.status.cost else None
+    times = [each.last_updated_time for each in (measured, context.status.trainer_status) if each is not None]
+    known = [time for time in times if time is not None]
+    if not known or context.ready_since is None:
+        return None
+    return max(*known, context.ready_since)
 
 
 def report_is_due(context: Context) -> bool:

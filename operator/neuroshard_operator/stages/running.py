@@ -1,7 +1,9 @@
 """Running: the workers' pods, their failures and restarts, and what they measure."""
 
 from dataclasses import replace
+from datetime import timedelta
 
+from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.job_policies import FailureAction
 from neuroshard_api.job_status import (
     LastFailure,
@@ -13,10 +15,10 @@ from neuroshard_api.job_status import (
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import Context, worker_count
-from neuroshard_operator.failures import Verdict, cause_of, trouble, verdict, was_stopped
+from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
+from neuroshard_operator.failures import Cause, Verdict, cause_of, verdict, was_stopped
 from neuroshard_operator.observed.objects import ChildJob
-from neuroshard_operator.stages.reports import next_report_s, reported
+from neuroshard_operator.stages.reports import last_progress, next_report_s, reported
 from neuroshard_operator.stages.result import (
     Completion,
     StageResult,
@@ -29,6 +31,14 @@ from neuroshard_operator.stages.result import (
     worker_conditions,
 )
 
+FIRST_PAUSE_S = 10.0
+"""Before the second restart that counts; the first follows at once. Each further pause is twice as long."""
+LONGEST_PAUSE_S = 300.0
+UNCOUNTED_PAUSE = timedelta(seconds=30)
+"""Between restarts that do not count, where the workers ran for less than `QUICK`: nothing else bounds their number."""
+QUICK = timedelta(minutes=10)
+SILENT_REQUEUE_S = 10.0
+"""While a pod does not answer: it counts as lost by the clock, and nothing tells when."""
 RESTARTED = "WorkersRestarted"
 """Reason of the event about a restart."""
 
@@ -65,6 +75,9 @@ def run(context: Context, current: ChildJob) -> StageResult:
     if context.is_held(current):
         message = held_message(context, current)
         return queued(_launching(context, current, Reason.QUEUED, message), message)
+    hung = _hang(context)
+    if hung is not None:
+        return hung
     wanted = context.spec.trainer.num_nodes
     pods = context.pods_of(current)
     ready = sum(pod.ready for pod in pods)
@@ -72,7 +85,7 @@ def run(context: Context, current: ChildJob) -> StageResult:
     message = f"{ready} of {wanted} workers are ready" + (f", {ended} ended well" if ended else "")
     if ready + ended >= wanted:
         return _running(context, current, Reason.WORKERS_READY, message, are_ready=True)
-    stuck = trouble(pods)
+    stuck = context.trouble_of(current)
     if stuck:
         message = f"{message}: {stuck}"
     if context.stage_status(StageName.LAUNCHING).state is StageState.SUCCEEDED:  # so these workers ran already
@@ -95,7 +108,7 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED, job_name=current.meta.name),
             StageUpdate(stage=StageName.RUNNING, state=StageState.ACTIVE, job_name=current.meta.name, message=message),
         ),
-        requeue_after_s=next_report_s(context, report),
+        requeue_after_s=earliest([next_report_s(context, report), _hang_check_s(context)]),
     )
 
 
@@ -111,47 +124,91 @@ def _launching(context: Context, current: ChildJob, reason: Reason, message: str
                 stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=current.meta.name, message=message
             ),
         ),
+        requeue_after_s=context.start_check_s(current),
     )
 
 
 def _failure(context: Context, current: ChildJob) -> StageResult:
     """Return the end of the job or the next attempt. The attempt is recorded first, and started by a later pass."""
     cause = cause_of(current, context.observed.pods)
-    has_run = context.stage_status(StageName.LAUNCHING).state is StageState.SUCCEEDED
+    silent = [pod for pod in context.pods_of(current) if pod.live and pod.termination is None]
+    if cause.exit_code == ExitCode.PEER_LOST and silent and not all(map(context.is_lost, silent)):
+        # Its peers noticed a lost node long before the cluster does. The next attempt waits for these pods anyway.
+        message = f"{described(cause)}; pod {silent[0].meta.name} on node {silent[0].node or '(none)'} does not answer"
+        if context.ready_since is None:
+            waiting = _launching(context, current, Reason.WORKERS_LOST, message)
+        else:
+            waiting = _running(context, current, Reason.WORKERS_LOST, message, are_ready=False)
+        return replace(waiting, requeue_after_s=SILENT_REQUEUE_S)
     decided = verdict(
-        context.spec.failure_policy, cause, has_run=has_run, stopped=was_stopped(current, context.observed.pods)
+        context.spec.failure_policy,
+        cause,
+        has_run=context.ready_since is not None,
+        stopped=was_stopped(current, context.observed.pods),
+        lost_node=cause.exit_code == ExitCode.PEER_LOST and bool(silent),
     )
+    return _ended(context, cause, decided)
+
+
+def _hang(context: Context) -> StageResult | None:
+    """Return the restart of workers that report no progress any more; None while they do, or never did."""
+    limit_s = context.spec.failure_policy.progress_timeout_seconds
+    last = last_progress(context)
+    if limit_s is None or last is None or context.now < last + timedelta(seconds=limit_s):
+        return None
+    cause = Cause(
+        reason="NoProgress",
+        message=f"no progress was reported since {last:%H:%M:%S} UTC (failurePolicy.progressTimeoutSeconds {limit_s})",
+        time=context.now,
+    )
+    return _ended(context, cause, Verdict(action=FailureAction.RESTART_JOB, rule="progressTimeoutSeconds"))
+
+
+def _hang_check_s(context: Context) -> float | None:
+    limit_s, last = context.spec.failure_policy.progress_timeout_seconds, last_progress(context)
+    return None if limit_s is None or last is None else seconds_until(last + timedelta(seconds=limit_s), context.now)
+
+
+def _counted_before(context: Context) -> int:
+    """Return the restarts that count towards the maximum, none of them once the workers ran for long enough."""
+    healthy = timedelta(seconds=context.spec.failure_policy.reset_after_seconds)
+    if context.ready_since is not None and context.now >= context.ready_since + healthy:
+        return 0
+    return context.status.restarts_count_towards_max or 0
+
+
+def _ended(context: Context, cause: Cause, decided: Verdict) -> StageResult:
+    """Return what follows when the workers have failed: another attempt, or the end of the job."""
     failure = cause.recorded(Stage.RUNNING, context.now)
-    counted = context.status.restarts_count_towards_max or 0
+    counted = _counted_before(context)
     most = context.spec.failure_policy.max_restarts
     status_fields = {"workers": worker_count(context), **reported(context, last=True)}
     if decided.action is FailureAction.FAIL_JOB:
-        step = failed(
-            display_stage=Stage.RUNNING,
-            stage=StageName.RUNNING,
-            reason=Reason.WORKERS_FAILED,
-            message=f"{described(cause)} (failure rule: {decided.rule})",
-            failure=failure,
-        )
+        reason, message = Reason.WORKERS_FAILED, f"{described(cause)} (failure rule: {decided.rule})"
     elif decided.counts and counted >= most:
-        step = failed(
-            display_stage=Stage.RUNNING,
-            stage=StageName.RUNNING,
-            reason=Reason.TOO_MANY_RESTARTS,
-            message=f"the workers failed after {counted} of at most {most} restarts; the last time {described(cause)}",
-            failure=failure,
-        )
+        reason = Reason.TOO_MANY_RESTARTS
+        message = f"the workers failed after {counted} of at most {most} restarts; the last time {described(cause)}"
     else:
         return _restart(context, described(cause), decided, failure, status_fields)
-    return replace(
-        step, status_fields=status_fields, conditions=worker_conditions(step.reason, step.message, holds=False)
-    )
+    step = failed(display_stage=Stage.RUNNING, stage=StageName.RUNNING, reason=reason, message=message, failure=failure)
+    return replace(step, status_fields=status_fields, conditions=worker_conditions(reason, message, holds=False))
+
+
+def _pause(context: Context, decided: Verdict, counted: int) -> timedelta:
+    """Return how long the next attempt waits: longer with each failure that counts, and between quick disruptions."""
+    if decided.counts:
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(counted - 2, 30), LONGEST_PAUSE_S) if counted > 1 else 0.0
+        return timedelta(seconds=pause_s)
+    uncounted = context.attempt + 1 - (context.status.restarts_count_towards_max or 0)
+    ran_long = context.ready_since is not None and context.now - context.ready_since >= QUICK
+    return timedelta(0) if uncounted <= 1 or ran_long else UNCOUNTED_PAUSE
 
 
 def _restart(
     context: Context, what: str, decided: Verdict, failure: LastFailure, status_fields: dict[str, object]
 ) -> StageResult:
-    counted = (context.status.restarts_count_towards_max or 0) + decided.counts
+    counted = _counted_before(context) + decided.counts
+    pause = _pause(context, decided, counted)
     counting = f"restart {counted} of {context.spec.failure_policy.max_restarts}" if decided.counts else "not counted"
     message = f"all workers start again ({counting}, failure rule: {decided.rule}): {what}"
     replan = decided.action is FailureAction.REPLAN_AND_RESTART
@@ -166,6 +223,7 @@ def _restart(
             "restarts": context.attempt + 1,
             "restarts_count_towards_max": counted,
             "last_failure": failure,
+            "next_start_time": (failure.time or context.now) + pause if pause else None,
             **({"replans": (context.status.replans or 0) + 1} if replan else {}),
         },
         stage_updates=(

@@ -1,0 +1,174 @@
+"""Restarts: what counts and for how long, what is waited for, hangs, and nodes that failed."""
+
+from datetime import timedelta
+from typing import Any
+
+import builders
+import pytest
+from neuroshard_operator import names
+from operator_process import Story
+
+
+def report(story: Story, step: int) -> None:
+    """Let the workers report that they reached a step."""
+    story.world.publish("job-report", {"progress.json": builders.progress(step=step).to_json().encode()})
+
+
+def test_restarts_of_long_ago_do_not_count() -> None:
+    """Workers that ran for an hour have earned their restarts back; a job of weeks outlives more than three failures."""
+    story = Story(failurePolicy={"maxRestarts": 1}).running()
+    for _ in range(4):
+        story.later(3700)
+        story.fail(names.WORKER, 1)
+        story.later(30)
+        story.start_workers()
+        assert story.seen == ("Running", "AllWorkersReady")
+
+    assert (story.status["restarts"], story.status["restartsCountTowardsMax"]) == (4, 1)
+
+
+def test_restarts_in_a_row_count() -> None:
+    """Workers that fail again before they earned anything back end the job."""
+    story = Story(failurePolicy={"maxRestarts": 1, "resetAfterSeconds": 600}).running()
+    story.fail(names.WORKER, 1)
+    story.start_workers()
+    story.later(500)
+    story.fail(names.WORKER, 1)
+
+    assert story.seen == ("Failed", "MaxRestartsExceeded")
+
+
+def test_disruptions_in_quick_succession_are_spaced() -> None:
+    """Nothing else bounds how many Jobs a preemption that thrashes could make."""
+    story = Story().running()
+    story.fail(names.WORKER, 1, disruption="PreemptionByScheduler")
+    assert story.seen == ("Launching", "WorkersStarting")
+    story.start_workers()
+    story.fail(names.WORKER, 1, disruption="PreemptionByScheduler")
+    assert story.seen == ("Launching", "WaitingToRestart")
+    story.later(31)
+
+    assert story.seen == ("Launching", "WorkersStarting")
+    assert story.status["restartsCountTowardsMax"] == 0
+
+
+def test_a_node_that_shuts_down_does_not_count_and_one_under_pressure_does() -> None:
+    """Both come as TerminationByKubelet; only the pod's own reason tells spot reclaims from evictions."""
+    for reason, counted in (("Terminated", 0), ("Evicted", 1)):
+        story = Story().running()
+        pod = story.pods(names.WORKER)[0]
+        story.world.end_pod(pod, 1, disruption="TerminationByKubelet")
+        pod["status"]["reason"] = reason
+        story.settle()
+        story.bury()
+
+        assert story.status["restartsCountTowardsMax"] == counted
+
+
+def test_a_node_that_dies_in_silence_does_not_count() -> None:
+    """Its peers end with 7 at once; the cluster says nothing for minutes, so the pod itself is watched."""
+    story = Story(failurePolicy={"maxRestarts": 0}).running()
+    survivor, _ = story.pods(names.WORKER)
+    story.world.end_pod(survivor, 7)
+    story.settle()
+    assert story.seen == ("Running", "WorkersNotReady")
+    assert "does not answer" in story.status["message"]
+    assert story.operator.requeue_after_s is not None
+    story.later(91)  # its grace period in this cluster, and a minute
+
+    assert story.status["restarts"] == 1
+    assert story.status["restartsCountTowardsMax"] == 0
+    story.settle()
+    assert story.seen == ("Launching", "WorkersStarting")
+    assert story.world.doubled == []
+
+
+def test_a_lost_peer_whose_pod_ends_in_order_counts() -> None:
+    """The node answers, so the network or the trainer is at fault."""
+    story = Story(failurePolicy={"maxRestarts": 3}).running()
+    story.fail(names.WORKER, 7)
+
+    assert story.status["restartsCountTowardsMax"] == 1
+
+
+def test_workers_that_report_no_progress_any_more_are_restarted() -> None:
+    """A collective that hangs ends no process; the reports stop."""
+    story = Story(failurePolicy={"progressTimeoutSeconds": 900}).running()
+    report(story, 10)
+    story.later(31)
+    for step in (20, 30, 40):
+        report(story, step)
+        story.later(600)
+        assert story.seen == ("Running", "AllWorkersReady")
+    story.later(901)
+    story.bury()
+
+    assert story.status["restarts"] == 1
+    assert story.status["lastFailure"]["reason"] == "NoProgress"
+    assert story.jobs(names.WORKER)[-1] == "job-worker-1"
+    assert story.world.doubled == []
+
+
+@pytest.mark.parametrize("policy", [{}, {"progressTimeoutSeconds": 900}], ids=["no limit", "no reports"])
+def test_silence_alone_restarts_nobody(policy: dict[str, Any]) -> None:
+    """There is no limit by default, and a trainer of one's own may report nothing at all."""
+    story = Story(failurePolicy=policy).running()
+    if not policy:
+        report(story, 10)
+    story.later(31)
+    story.later(100_000)
+
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
+def test_the_next_attempt_avoids_the_node_that_failed() -> None:
+    """By preference, so that a job which has no other node starts on it again."""
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}}
+    story = Story(podTemplate={"spec": {"affinity": affinity}}).running()
+    story.fail(names.WORKER, 1)
+
+    job = story.world.objects["Job", "job-worker-1"]
+    preferred = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    [first, second] = preferred["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert first == {"weight": 1, "preference": {}}
+    assert second["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["node-0"]}]
+
+
+def test_pods_that_cannot_be_made_are_told_with_the_reason() -> None:
+    """Quota, Pod Security and admission refuse them to the Job controller, whose events alone say so."""
+    story = Story().planned()
+    [job] = story.world.of_kind("Job", names.WORKER)
+    for pod in story.pods(names.WORKER):
+        del story.world.objects["Pod", pod["metadata"]["name"]]
+    job["spec"]["suspend"] = False
+    story.world.warnings[job["metadata"]["uid"]] = 'FailedCreate: pods "job-worker-0-0" is forbidden: exceeded quota'
+    story.world.now += timedelta(seconds=31)
+    story.world.watches.catch_up()
+    story.look()
+
+    assert story.seen == ("Launching", "PodsPending")
+    assert "exceeded quota" in story.status["message"]
+
+
+def test_a_volume_that_cannot_be_mounted_is_told_with_the_reason() -> None:
+    """The pod itself says no more than ContainerCreating."""
+    story = Story().planned()
+    [pod, _] = story.pods(names.WORKER)
+    story.world.warnings[pod["metadata"]["uid"]] = 'FailedMount: secret "data" not found'
+    story.later(31)
+
+    assert story.seen == ("Launching", "PodsPending")
+    assert "FailedMount" in story.status["message"]
+
+
+def test_repeated_events_of_one_cause_are_one_event() -> None:
+    """A policy engine that edits a child for ever writes no event object for each time."""
+    story = Story().running()
+    for _ in range(3):
+        [service] = story.world.of_kind("Service")
+        service["spec"]["selector"] = {}
+        story.world.touch(service)
+        story.settle()
+
+    [event] = [event for event in story.world.events if event["reason"] == "ChildRepaired"]
+    assert event["count"] == 3
