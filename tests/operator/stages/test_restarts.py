@@ -15,7 +15,7 @@ def report(story: Story, step: int) -> None:
 
 
 def test_restarts_of_long_ago_do_not_count() -> None:
-    """Workers that ran for an hour have earned their restarts back; a job of weeks outlives more than three failures."""
+    """Workers that ran for an hour earn their restarts back: a job of weeks outlives more than three failures."""
     story = Story(failurePolicy={"maxRestarts": 1}).running()
     for _ in range(4):
         story.later(3700)
