@@ -93,6 +93,7 @@ class Histories(RuleBasedStateMachine):
     def all_goes_well_for_a_while(self) -> None:
         """Everybody does what is due: the job moves on by about one stage."""
         self.settle()
+        self.world.admit()
         self.world.run_job_controller()
         self.pods_start()
         for pod in self.world.of_kind("Pod"):
@@ -118,7 +119,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        code=st.sampled_from([0, 1, 2, 3, 137]),
+        code=st.sampled_from([0, 1, 2, 3, 7, 137, 143]),
         disruption=st.sampled_from(["", "", "EvictionByEvictionAPI"]),
     )
     def a_pod_ends(self, data: st.DataObject, code: int, disruption: str) -> None:
@@ -187,6 +188,49 @@ class Histories(RuleBasedStateMachine):
         for role in self.world.of_kind("Role"):
             role["rules"] = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
             self.world.touch(role)
+
+    @rule(data=st.data())
+    def watches_lose_deletions(self, data: st.DataObject) -> None:
+        """Children go while every watch is away for longer than the API server's history."""
+        children = [place for place in sorted(self.world.objects) if place[0] in EDGES["DELETABLE"]]
+        for place in data.draw(st.sets(st.sampled_from(children), max_size=3)) if children else set():
+            if place in self.world.objects:
+                self.world.remove(*place)
+        self.world.watches.lose_deletions()
+
+    @rule()
+    def the_plan_is_lost(self) -> None:
+        """Somebody deletes the plan and what it was copied from: workers that run go on beside its search."""
+        for role in (names.PLAN, names.PLANNER):
+            for found in self.world.of_kind("ConfigMap", role):
+                self.world.remove("ConfigMap", found["metadata"]["name"])
+
+    @rule(newer=st.booleans())
+    def the_definition_changes(self, *, newer: bool) -> None:
+        """A newer definition fills in fields that the operator does not know; a rollback takes them away."""
+        job = self.world.training_job(JOB)
+        fields = {"newPart": {"enabled": True}} if newer else {}
+        job["spec"] = {key: value for key, value in job["spec"].items() if key != "newPart"} | fields
+        job["spec"]["trainer"] = {**job["spec"]["trainer"], **({"newField": 3} if newer else {})}
+        if not newer:
+            job["spec"]["trainer"].pop("newField", None)
+        self.world.touch(job)
+
+    @rule(queue=st.sampled_from(["", "default"]))
+    def a_default_queue_comes_or_goes(self, queue: str) -> None:
+        """Kueue's webhook suspends new Jobs from now on, or no more."""
+        self.world.default_queue = queue
+
+    @rule()
+    def kueue_preempts(self) -> None:
+        """Kueue suspends the workers; those that run stop in order."""
+        for job in self.world.of_kind("Job", names.WORKER):
+            if names.QUEUE_LABEL in job["metadata"]["labels"] and not is_finished(job):
+                job["spec"]["suspend"] = True
+                self.world.touch(job)
+                for pod in self.world.of_kind("Pod", names.WORKER):
+                    if pod["status"]["phase"] == "Running" and owners(pod) == [job["metadata"]["uid"]]:
+                        self.world.end_pod(pod, 143)
 
     # What always holds
 
@@ -281,6 +325,8 @@ class Histories(RuleBasedStateMachine):
 
     def settle(self) -> None:
         """Look until nothing is wanted, and see that the next look changes nothing: status moves only with cause."""
+        self.world.watches.catch_up()
+        self.loop.run_until_complete(self.operator.resync())
         for _ in range(20):
             self.world.watches.catch_up()
             if self.loop.run_until_complete(self.operator.look(KEY)):
@@ -291,6 +337,19 @@ class Histories(RuleBasedStateMachine):
         before = self.world.writes
         assert self.loop.run_until_complete(self.operator.look(KEY))
         assert self.world.writes == before
+        self.check_that_workers_are_watched()
+
+    def check_that_workers_are_watched(self) -> None:
+        """No failure of the present workers goes unseen, whatever the job is at: planning, approval, a new size."""
+        status = self.status()
+        if status.get("stage") in {None, "Suspended", "Succeeded", "Failed"}:
+            return
+        for job in self.world.of_kind("Job", names.WORKER):
+            attempt = int(job["metadata"]["labels"][names.ATTEMPT_LABEL])
+            is_present = attempt == status.get("restarts", 0) and "deletionTimestamp" not in job["metadata"]
+            pods = [pod for pod in self.world.of_kind("Pod") if owners(pod) == [job["metadata"]["uid"]]]
+            is_clear = all(pod["status"]["phase"] in {"Succeeded", "Failed"} for pod in pods)
+            assert not (is_present and is_clear and is_finished(job)), "failed workers that nobody restarts"
 
 
 @pytest.mark.slow
