@@ -43,7 +43,7 @@ def test_a_job_goes_from_apply_to_succeeded(cluster: Kubectl, operator: Any) -> 
 
     hands.report("first", builders.step_report(plan_sha256=digest), builders.progress())
     cost = eventually("what was measured", lambda: hands.status("first")["cost"], within_s=90, accept=_is_measured)
-    assert cost["measured"]["totalMicroseconds"] == 4000
+    assert cost["measured"]["totalMicroseconds"] == 5000
     hands.end(*workers)
     status = hands.wait_for("first", "Succeeded")
     assert [stage["state"] for stage in status["stages"]] == ["Succeeded"] * 4
