@@ -83,6 +83,13 @@ RULES = (
         planRef={"name": "mine"},
     ),
     broken_rule(
+        "replanning-with-a-plan",
+        "spec",
+        "failurePolicy.rules: ReplanAndRestart makes no plan where planRef brings one; remove one of them",
+        planRef={"name": "mine"},
+        failurePolicy={"rules": [{"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [137]}}]},
+    ),
+    broken_rule(
         "unknown-manager",
         "spec.managedBy",
         "managedBy must be training.neuroshard.dev/operator or kueue.x-k8s.io/multikueue",

@@ -317,6 +317,7 @@ def status(**fields: Any) -> Status:
         "completionTime": time,
         "restarts": 2,
         "restartsCountTowardsMax": 1,
+        "nextStartTime": time,
         "replans": 1,
         "conditions": [running],
         "stages": [stage],

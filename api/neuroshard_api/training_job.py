@@ -1,6 +1,8 @@
 """The custom resource ``DLRMTrainingJob``: a model, and how it is profiled, planned and trained."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -11,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from neuroshard_api.document import DocumentError, Value, validated, validated_without_unknown
 from neuroshard_api.job_model import Model
 from neuroshard_api.job_pods import PodTemplate, Rendezvous, Trainer
-from neuroshard_api.job_policies import FailurePolicy, RunPolicy
+from neuroshard_api.job_policies import FailureAction, FailurePolicy, RunPolicy
 from neuroshard_api.job_stages import Planner, PlanReference, Profiler
 from neuroshard_api.job_status import Status
 from neuroshard_api.job_training import Checkpoint, Data, Training
@@ -67,6 +69,39 @@ _MANAGERS = Checked(
 )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Affects:
+    """What a change of one field of the spec changes."""
+
+    plan: bool = False
+    """The plan: the job is planned again."""
+    workers: bool = False
+    """What the workers run: they are started again."""
+    job_file: bool = False
+    """The job file that pods read."""
+
+
+AFFECTS: Final[Mapping[str, Affects]] = {
+    "suspend": Affects(),
+    "managed_by": Affects(),
+    "launch_policy": Affects(),
+    "model": Affects(plan=True, workers=True, job_file=True),
+    "profiler": Affects(plan=True, job_file=True),
+    "planner": Affects(plan=True, job_file=True),
+    "plan_ref": Affects(plan=True),
+    "trainer": Affects(plan=True, workers=True, job_file=True),
+    "pod_template": Affects(),
+    "rendezvous": Affects(workers=True, job_file=True),
+    "data": Affects(workers=True, job_file=True),
+    "training": Affects(workers=True, job_file=True),
+    "checkpoint": Affects(workers=True, job_file=True),
+    "failure_policy": Affects(),
+    "run_policy": Affects(),
+}
+"""Every field of the spec. Those that change the plan or the workers can be changed only while the job is suspended; of
+the others a change takes effect at the next decision, or when pods next start."""
+
+
 class Spec(Part):
     """What is wanted."""
 
@@ -76,15 +111,20 @@ class Spec(Part):
             message="launchPolicy PlanOnly makes no plan where planRef brings one; remove one of them",
             holds=lambda spec: spec.plan_ref is None or spec.launch_policy is not LaunchPolicy.PLAN_ONLY,
         ),
-        _only_while_suspended("model"),
-        _only_while_suspended("profiler"),
-        _only_while_suspended("planner"),
-        _only_while_suspended("planRef", optional=True),
-        _only_while_suspended("trainer"),
-        _only_while_suspended("rendezvous"),
-        _only_while_suspended("data"),
-        _only_while_suspended("training"),
-        _only_while_suspended("checkpoint"),
+        Rule(
+            cel="!has(self.planRef) || !has(self.failurePolicy.rules) || "
+            "!self.failurePolicy.rules.exists(rule, rule.action == 'ReplanAndRestart')",
+            message="failurePolicy.rules: ReplanAndRestart makes no plan where planRef brings one; remove one of them",
+            holds=lambda spec: (
+                spec.plan_ref is None
+                or all(rule.action is not FailureAction.REPLAN_AND_RESTART for rule in spec.failure_policy.rules)
+            ),
+        ),
+        *(
+            _only_while_suspended(to_camel(name), optional=name == "plan_ref")
+            for name, affected in AFFECTS.items()
+            if affected.plan or affected.workers
+        ),
     )
 
     suspend: bool = False

@@ -11,6 +11,7 @@ import pytest
 import torch
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.errors import StorageError
+from torch.distributed.checkpoint import state_dict_saver
 
 MIB = 2**20
 
@@ -23,8 +24,8 @@ def manifest(step: int) -> CheckpointManifest:
 
 
 def steps(folder: Path) -> list[str]:
-    """Return what is in the folder."""
-    return sorted(path.name for path in folder.iterdir())
+    """Return what is in the folder, but for the file that says whose it is."""
+    return sorted(path.name for path in folder.iterdir() if path.name != ".owner")
 
 
 def test_a_state_comes_back(tmp_path: Path, group: Any) -> None:
@@ -101,3 +102,42 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, group: Any) 
 
     with pytest.raises(StorageError, match="checkpoints: cannot be written: Not a directory"):
         CheckpointFolder(tmp_path / "file" / "checkpoints", keep=1, group=group).prepare()
+
+
+def test_a_start_that_was_superseded_writes_no_checkpoint(tmp_path: Path, group: Any) -> None:
+    """A pod on a node that the cluster lost sight of trains on while the next attempt trains too."""
+    lost = CheckpointFolder(tmp_path, keep=1, group=group)
+    lost.prepare()
+    lost.save({"w": torch.ones(1)}, manifest(1))
+    current = CheckpointFolder(tmp_path, keep=1, group=group)
+    current.prepare()
+    current.save({"w": torch.full((1,), 2.0)}, manifest(2))
+    for step in (2, 3):
+        with pytest.raises(StorageError, match="a newer start of this run has taken over"):
+            lost.save({"w": torch.zeros(1)}, manifest(step))
+
+    assert steps(tmp_path) == ["step-00000002"]
+    live = torch.zeros(1)
+    ((folder, _),) = current.whole()
+    current.load(folder, {"w": live})
+    assert live.tolist() == [2]
+
+
+def test_a_start_that_is_superseded_while_it_writes_completes_nothing(
+    tmp_path: Path, group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner is looked at again before the rename that makes a checkpoint whole."""
+    lost = CheckpointFolder(tmp_path, keep=1, group=group)
+    lost.prepare()
+    save = state_dict_saver.save
+
+    def saved(*args: Any, **kwargs: Any) -> Any:
+        done = save(*args, **kwargs)
+        (tmp_path / ".owner").write_text("another start")
+        return done
+
+    monkeypatch.setattr(state_dict_saver, "save", saved)
+    with pytest.raises(StorageError, match="a newer start of this run has taken over"):
+        lost.save({"w": torch.ones(1)}, manifest(1))
+
+    assert list(lost.whole()) == []

@@ -6,13 +6,16 @@
         .metadata
         checkpoint.json       where training was, and the hash of every other file; written last
       .step-00000300.part/    being written; renamed when complete
+      .owner                  which start of the run the folder belongs to: the newest one
 
-All ranks must see the same folder.
+All ranks must see the same folder. A start that another one has superseded completes no checkpoint and removes none: a
+pod on a node that the cluster has lost may train on.
 """
 
 import hashlib
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +37,7 @@ MANIFEST_FILE = "checkpoint.json"
 SPARE_BYTES = 2**20
 """Room for metadata and file headers beside the tensors."""
 _PREFIX, _PART = "step-", ".part"
+_OWNER_FILE = ".owner"
 
 State = Mapping[str, Any]
 """Nested mappings of tensors, as torch.distributed.checkpoint takes them."""
@@ -77,22 +81,24 @@ class CheckpointFolder:
         self._keep = keep
         self._group = group
         self._rank = dist.get_rank()
+        self._token = secrets.token_hex(8)
 
     def prepare(self) -> None:
-        """Make the folder, and remove what an interrupted run left unfinished. Raises StorageError."""
-        self._on_first_rank(self._tidy)
+        """Make the folder, take it over, and remove what an interrupted run left unfinished. Raises StorageError."""
+        self._on_first_rank(self._take_over)
 
     def save(self, state: State, manifest: CheckpointManifest) -> Path:
         """Write a checkpoint, and remove those that are too many. Returns where it lies.
 
         Raises:
-            StorageError: it does not fit or cannot be written; earlier checkpoints are as they were.
+            StorageError: it does not fit or cannot be written, or a newer start of the run has taken over the folder;
+                earlier checkpoints are as they were.
         """
         final = self._folder / f"{_PREFIX}{manifest.step:08d}"
         part = self._folder / f".{final.name}{_PART}"
         needed = torch.tensor(_local_bytes(state), dtype=torch.int64)
         dist.all_reduce(needed, group=self._group)
-        self._on_first_rank(lambda: _make_room(part, int(needed)))
+        self._on_first_rank(lambda: self._make_room(part, int(needed)))
         try:
             state_dict_saver.save(dict(state), storage_writer=FileSystemWriter(part), process_group=self._group)
             hashes = self._everyone(lambda: _hashes(part, f"__{self._rank}_*"))
@@ -127,14 +133,29 @@ class CheckpointFolder:
                 f"{folder}: cannot be loaded: {cause}; remove it to start from the one before"
             ) from error
 
-    def _tidy(self) -> None:
+    def _take_over(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
+        write_file(self._folder / _OWNER_FILE, self._token)
         for part in self._folder.glob(f".{_PREFIX}*{_PART}"):
             shutil.rmtree(part)
+
+    def _check_owner(self) -> None:
+        """Raise StorageError where a newer start of the run has taken over the folder."""
+        owner = self._folder / _OWNER_FILE
+        if owner.exists() and owner.read_text(encoding="utf-8") != self._token:
+            raise StorageError(
+                f"{self._folder}: a newer start of this run has taken over the folder; this one writes no checkpoint"
+            )
+
+    def _make_room(self, part: Path, needed_bytes: int) -> None:
+        """Make the folder for a checkpoint. Raises StorageError where the disk has no room, or it is another's."""
+        self._check_owner()
+        _make_room(part, needed_bytes)
 
     def _complete(self, part: Path, final: Path, manifest: CheckpointManifest) -> None:
         files = {**manifest.files, **_hashes(part, ".metadata")}
         write_file(part / MANIFEST_FILE, manifest.model_copy(update={"files": files}).to_json())
+        self._check_owner()
         shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step
         part.rename(final)
         _sync(self._folder)

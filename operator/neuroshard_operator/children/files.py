@@ -8,6 +8,7 @@ from neuroshard_api.config_map import ConfigMapContents, pack_files
 from neuroshard_api.document import COMPRESSED_SUFFIX
 from neuroshard_api.job_request import counts_dense
 from neuroshard_api.tables import TableSet
+from neuroshard_api.training_job import AFFECTS
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
@@ -19,7 +20,7 @@ TABLES_FILE = "tables.json"
 REQUEST_FILE = "request.json"
 
 _FILES = "files"
-_IN_JOB_FILE = {"model", "profiler", "planner", "trainer", "rendezvous", "data", "training", "checkpoint"}
+_IN_JOB_FILE = {name for name, affected in AFFECTS.items() if affected.job_file}
 """Parts of the spec that change only while a job is suspended: the file of a running job stays as it is."""
 
 

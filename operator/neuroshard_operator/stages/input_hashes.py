@@ -10,7 +10,7 @@ from neuroshard_api.job_stages import ProfilerPolicy
 from neuroshard_api.job_status import Hardware
 from neuroshard_api.job_training import Training
 from neuroshard_api.resource import Part
-from neuroshard_api.training_job import Spec
+from neuroshard_api.training_job import AFFECTS, Spec
 
 _HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources"}
 """Fields that say how a stage's pod runs and not what it decides."""
@@ -55,14 +55,7 @@ def workers_hash(spec: Spec, plan_hash: str) -> str:
 
     The pod template is not in it: a change of it waits for the next start.
     """
-    parts: Mapping[str, Part] = {
-        "trainer": spec.trainer,
-        "rendezvous": spec.rendezvous,
-        "model": spec.model,
-        "data": spec.data,
-        "training": spec.training,
-        "checkpoint": spec.checkpoint,
-    }
+    parts: Mapping[str, Part] = {name: getattr(spec, name) for name, affected in AFFECTS.items() if affected.workers}
     return _hash({name: _said(part) for name, part in parts.items()} | {"plan": plan_hash})
 
 

@@ -1,0 +1,56 @@
+"""What a change of each field of the spec changes: one table says it, and the hashes follow it."""
+
+from typing import Any
+
+import builders
+import pytest
+from neuroshard_api.job_status import Hardware
+from neuroshard_api.training_job import AFFECTS, Spec
+from neuroshard_operator.stages.input_hashes import plan_inputs_hash, workers_hash
+
+HARDWARE = Hardware(fingerprint="sha256:1")
+TABLE = {"name": "user", "numEmbeddings": 7, "embeddingDim": 16}
+CHANGES: dict[str, tuple[str, Any]] = {
+    "suspend": ("suspend", True),
+    "managed_by": ("managedBy", "kueue.x-k8s.io/multikueue"),
+    "launch_policy": ("launchPolicy", "Manual"),
+    "model": ("model", {"embeddingTables": [TABLE]}),
+    "profiler": ("profiler", {"policy": "Never", "deviceType": "h100-80gb"}),
+    "planner": ("planner", {"seed": 7}),
+    "plan_ref": ("planRef", {"name": "plan"}),
+    "trainer": ("trainer", {"numNodes": 3}),
+    "pod_template": ("podTemplate", {"spec": {"nodeSelector": {"a": "b"}}}),
+    "rendezvous": ("rendezvous", {"port": 30000}),
+    "data": ("data", {"numSamples": 7}),
+    "training": ("training", {"epochs": 7}),
+    "checkpoint": ("checkpoint", {"keep": 7}),
+    "failure_policy": ("failurePolicy", {"maxRestarts": 7}),
+    "run_policy": ("runPolicy", {"cleanPodPolicy": "All"}),
+}
+"""Another value of every field, by its name in Python and in the resource."""
+
+
+def test_the_table_names_every_field() -> None:
+    """A field that is added must say what it changes."""
+    assert set(AFFECTS) == set(Spec.model_fields) == set(CHANGES)
+
+
+@pytest.mark.parametrize("name", sorted(AFFECTS))
+def test_a_change_of_a_field_changes_what_the_table_says(name: str) -> None:
+    """The plan, the workers, both or nothing: a field can be changed while workers run only if it changes neither."""
+    key, value = CHANGES[name]
+    before, after = builders.job().spec, builders.job(**{key: value}).spec
+
+    plans = [plan_inputs_hash(spec, HARDWARE, replans=0) for spec in (before, after)]
+    assert (plans[0] != plans[1]) == AFFECTS[name].plan
+    workers = [workers_hash(spec, "plan") for spec in (before, after)]
+    assert (workers[0] != workers[1]) == AFFECTS[name].workers
+
+
+@pytest.mark.parametrize("name", sorted(AFFECTS))
+def test_what_changes_plan_or_workers_waits_for_suspension(name: str) -> None:
+    """The API server refuses it while the job runs."""
+    key, _ = CHANGES[name]
+    frozen = any(rule.cel.startswith("oldSelf.suspend") and f"self.{key} ==" in rule.cel for rule in Spec.cel_rules)
+
+    assert frozen == (AFFECTS[name].plan or AFFECTS[name].workers)
