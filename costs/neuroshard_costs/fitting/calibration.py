@@ -6,7 +6,7 @@ weights (P. J. Huber, Robust estimation of a location parameter, 1964), so that 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,8 +50,7 @@ def calibrate_to(
     records: Sequence[ProfileRecord], bundle_dir: Path, output: Path, *, where: str = "records"
 ) -> BundleManifest:
     """Do the same with records at hand; ``where`` is what errors call them."""
-    loaded = load_bundle(bundle_dir)
-    bundle = replace(loaded, manifest=loaded.manifest.model_copy(update={"calibration": None}))
+    bundle = _uncalibrated(bundle_dir)
     source = one_source(records, where=where)
     num_compute = sum(record.compute is not None for record in records)
     if num_compute < MIN_RECORDS:
@@ -59,16 +58,50 @@ def calibrate_to(
             f"{where}: holds {num_compute} compute records, at least {MIN_RECORDS} are needed to tell a "
             f"different machine from noise; measure {MIN_RECORDS - num_compute} more"
         )
-    fits = {name: _fit_left_out(pairs) for name, pairs in _pairs(bundle, records).items() if len(pairs) >= MIN_RECORDS}
-    calibration = Calibration(
-        source=source,
-        num_records=sum(fit.num_records for fit in fits.values()),
-        **{f"{name}_scale": fit.scale for name, fit in fits.items()},
-        mape_before=float(np.concatenate([fit.errors_before for fit in fits.values()]).mean()),
-        mape_after=float(np.concatenate([fit.errors_after for fit in fits.values()]).mean()),
-    )
+    calibration = _calibration(_fits(bundle, records), source)
     return save_bundle(
         output, bundle.manifest.model_copy(update={"calibration": calibration}), read_weights(bundle_dir)
+    )
+
+
+def compute_error(records: Sequence[ProfileRecord], bundle_dir: Path) -> float:
+    """Return the mean relative error of the calibrated compute network, each record left out in turn.
+
+    Raises:
+        RecordsError: there are fewer than MIN_RECORDS compute records.
+        BundleError: the bundle cannot be read.
+    """
+    fits = _fits(_uncalibrated(bundle_dir), [record for record in records if record.compute is not None])
+    if "compute" not in fits:
+        raise RecordsError(f"records: hold fewer than {MIN_RECORDS} compute records; measure more")
+    return float(fits["compute"].errors_after.mean())
+
+
+def transfer_calibration(records: Sequence[ProfileRecord], bundle_dir: Path) -> Calibration | None:
+    """Return the scales of the communication networks alone. None: there are too few records of both directions."""
+    exchanges = [record for record in records if record.communication is not None]
+    fits = _fits(_uncalibrated(bundle_dir), exchanges)
+    return _calibration(fits, one_source(records, where="records")) if fits else None
+
+
+def _uncalibrated(bundle_dir: Path) -> CostBundle:
+    loaded = load_bundle(bundle_dir)
+    return replace(loaded, manifest=loaded.manifest.model_copy(update={"calibration": None}))
+
+
+def _fits(bundle: CostBundle, records: Sequence[ProfileRecord]) -> dict[str, "_Fit"]:
+    """Return the fits of those networks that have enough records."""
+    return {name: _fit_left_out(pairs) for name, pairs in _pairs(bundle, records).items() if len(pairs) >= MIN_RECORDS}
+
+
+def _calibration(fits: Mapping[str, "_Fit"], source: str) -> Calibration:
+    scales = {f"{name}_scale": fit.scale for name, fit in fits.items()}
+    return Calibration(
+        source=source,
+        num_records=sum(fit.num_records for fit in fits.values()),
+        **{"compute_scale": (1.0, 1.0), **scales},
+        mape_before=float(np.concatenate([fit.errors_before for fit in fits.values()]).mean()),
+        mape_after=float(np.concatenate([fit.errors_after for fit in fits.values()]).mean()),
     )
 
 

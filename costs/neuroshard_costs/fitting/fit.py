@@ -1,16 +1,19 @@
 """From records to a bundle: which way of fitting, and with which error. Measures nothing.
 
 ==============  ====================================================================================================
-way             taken where
+way             of the compute network
 ==============  ====================================================================================================
-calibration     a bundle of the same kind of device is at hand, and the records are too few to train on
-regression      no such bundle is (a CPU's times have not the shape of a GPU's), and the records are too few
-training        there are at least MIN_TRAINING_RECORDS compute records and torch is installed; kept if its error is
-                below the regression's on the records that both are held against
+calibration     a bundle of the same kind of device, rescaled by two numbers
+regression      a sum of physical demands, fitted to the records
+training        a network, where there are at least MIN_TRAINING_RECORDS compute records and torch is installed
 ==============  ====================================================================================================
 
-All-to-alls are always fitted by regression, or by the calibration; where none were measured, the networks of a bundle
-of another device stand in, and the bundle is labelled simulated as they are.
+The way with the lowest error on records that it was not fitted to is taken; their number decides nothing else. Two
+cases leave no choice: a bundle that is named is calibrated, and so are records of the simulator that a bundle is of.
+
+All-to-alls are fitted by regression. Where a bundle of the same device is at hand and no exchange passed between
+nodes, the bundle's networks are calibrated instead, since they know that level. Where none were measured, the networks
+of a bundle of another device stand in. In both cases the bundle is labelled simulated as they are.
 """
 
 from collections.abc import Sequence
@@ -34,7 +37,7 @@ from neuroshard_costs.bundle import (
     read_weights,
 )
 from neuroshard_costs.errors import RecordsError
-from neuroshard_costs.fitting.calibration import calibrate_to, one_source
+from neuroshard_costs.fitting.calibration import calibrate_to, compute_error, one_source, transfer_calibration
 from neuroshard_costs.fitting.fitted import FittedNetwork, save_fitted
 from neuroshard_costs.fitting.record_samples import compute_samples, compute_validity, transfer_validity, transfers
 from neuroshard_costs.fitting.versions import library_versions
@@ -82,7 +85,7 @@ def fit_bundle(
         records: without those that ran out of memory.
         output: the bundle's directory; one that is there is replaced.
         device: what was measured.
-        base: the bundle to calibrate. None: the bundled one of the same device, if there is one.
+        base: the bundle to calibrate. None: whichever way has the lowest hold-out error.
         seed: of splits and of first weights.
         progress: shows a bar for training. None: silent.
 
@@ -92,18 +95,24 @@ def fit_bundle(
     """
     source = one_source(records, where="records")
     num_compute = sum(record.compute is not None for record in records)
-    if base is None and device.name in bundled_names():
-        base = bundled_root() / device.name
-    trainable = num_compute >= MIN_TRAINING_RECORDS and find_spec("torch") is not None
-    if base is not None and not trainable:
-        manifest = calibrate_to(records, base, output)
-        return FitReport(
-            manifest=manifest,
-            method="calibration",
-            reason=f"{num_compute} records rescale the bundle {manifest.name} of the same kind of device",
-        )
-    compute, method, reason = _fitted_compute(records, output, trainable=trainable, seed=seed, progress=progress)
-    networks, stand_in = _transfer_networks(records, base or bundled_root() / STAND_IN, seed=seed)
+    if base is not None:
+        return _calibrated(records, base, output, f"{num_compute} records rescale the bundle that was named")
+    bundled = bundled_root() / device.name if device.name in bundled_names() else None
+    if bundled is not None and load_bundle(bundled).manifest.source == source:
+        return _calibrated(records, bundled, output, f"{num_compute} records of the simulator that it is of")
+    compute, method, reason = _fitted_compute(records, output, seed=seed, progress=progress)
+    if bundled is not None:
+        error = compute_error(records, bundled)
+        reason = f"{reason}, calibration of the bundle {bundled.name} {error:.1%} with each record left out"
+        if error < compute.error.mape:
+            return _calibrated(records, bundled, output, reason)
+    spans_nodes = any(record.communication is not None and record.communication.num_nodes > 1 for record in records)
+    if bundled is not None and not spans_nodes:
+        calibration = transfer_calibration(records, bundled)
+        networks, stand_in = _networks_of(bundled)
+    else:
+        calibration = None
+        networks, stand_in = _transfer_networks(records, bundled or bundled_root() / STAND_IN, seed=seed)
     manifest = save_fitted(
         output,
         {"compute": compute, **networks},
@@ -111,8 +120,13 @@ def fit_bundle(
         source=stand_in or source,
         device=device,
         training={"method": method, "compute_source": source, **library_versions(LIBRARIES)},
+        calibration=calibration,
     )
     return FitReport(manifest=manifest, method=method, reason=reason)
+
+
+def _calibrated(records: Sequence[ProfileRecord], base: Path, output: Path, reason: str) -> FitReport:
+    return FitReport(manifest=calibrate_to(records, base, output), method="calibration", reason=reason)
 
 
 def training_settings(num_records: int, *, seed: int) -> "PretrainSettings":
@@ -131,7 +145,7 @@ def training_settings(num_records: int, *, seed: int) -> "PretrainSettings":
 
 
 def _fitted_compute(
-    records: Sequence[ProfileRecord], output: Path, *, trainable: bool, seed: int, progress: Progress | None
+    records: Sequence[ProfileRecord], output: Path, *, seed: int, progress: Progress | None
 ) -> tuple[FittedNetwork, Method, str]:
     """Return the better of regression and training, and why it is."""
     from neuroshard_costs.fitting.regression import regress_compute  # noqa: PLC0415 - scipy, only where needed
@@ -144,7 +158,7 @@ def _fitted_compute(
     arrays, validity = compute_samples(records), compute_validity(samples)
     regressed = regress_compute(arrays, validity, seed=seed)
     said = f"regression has an error of {regressed.error.mape:.1%} over five folds of {len(samples)} records"
-    if not trainable:
+    if len(samples) < MIN_TRAINING_RECORDS or find_spec("torch") is None:
         return regressed, "regression", f"{said}; training takes {MIN_TRAINING_RECORDS} and torch"
     from neuroshard_costs.pretrain.train import fit_compute  # noqa: PLC0415 - torch, only where needed
 
@@ -169,7 +183,13 @@ def _transfer_networks(
             networks[name] = regress_transfers(measured, transfer_validity(measured), seed=seed)
     if len(networks) == len(DIRECTIONS):
         return networks, None
-    manifest, weights = load_bundle(stand_in).manifest, read_weights(stand_in)
+    return _networks_of(stand_in)
+
+
+def _networks_of(path: Path) -> tuple[dict[NetworkName, FittedNetwork], str | None]:
+    """Return the communication networks of a bundle, and its source."""
+    manifest, weights = load_bundle(path).manifest, read_weights(path)
+    networks: dict[NetworkName, FittedNetwork] = {}
     for network in manifest.networks:
         if network.name in DIRECTIONS:
             networks[network.name] = FittedNetwork(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
+from neuroshard_api.bundle import BundleManifest, Calibration, ErrorReport, Network, Range
 from neuroshard_api.topology import DeviceType
 
 from neuroshard_costs.bundle import NETWORK_FEATURES, NetworkName, save_bundle
@@ -37,6 +37,7 @@ def save_fitted(
     source: str,
     device: DeviceType,
     training: Mapping[str, str | int | float],
+    calibration: Calibration | None = None,
     extras: Mapping[str, bytes] | None = None,
 ) -> BundleManifest:
     """Write three networks as a bundle directory, replacing one that is there.
@@ -48,6 +49,7 @@ def save_fitted(
         source: label of what the networks were fitted to.
         device: what they predict.
         training: settings and versions, for people; each network's notes are added under its name.
+        calibration: scales of networks that come from another bundle.
         extras: more files, as bundle.save_bundle takes them.
     """
     notes = {f"{part}_{key}": note for part, network in networks.items() for key, note in network.notes.items()}
@@ -68,6 +70,7 @@ def save_fitted(
         ),
         weights_sha256="0" * 64,  # replaced when the weights are written
         training={**training, **notes},
+        calibration=calibration,
     )
     weights = {f"{part}.{key}": array for part, network in networks.items() for key, array in network.weights.items()}
     return save_bundle(path, manifest, weights, extras=extras)

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders import device_type
 from bundle_builders import saved_bundle
 from neuroshard_api.presets import preset
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.topology import DeviceType
-from neuroshard_costs.bundle import load_bundle
+from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting import fit
 from neuroshard_costs.fitting.fit import fit_bundle
@@ -93,6 +94,51 @@ def test_all_to_alls_that_were_not_measured_make_the_bundle_simulated(tmp_path: 
     assert manifest.source.startswith("simulated:")
     assert manifest.training["compute_source"] == "measured:One GPU"
     assert load_bundle(tmp_path / "bundle").manifest == manifest
+
+
+def slower(records: Sequence[ProfileRecord], *, shape: float) -> list[ProfileRecord]:
+    """Return the same records of a real device: half as fast, and wide rows slower still by their width ** shape."""
+    changed = []
+    for record in records:
+        fields: dict[str, object] = {"source": "measured:NVIDIA H100 80GB HBM3"}
+        if record.compute is not None and record.forward_ms is not None and record.backward_ms is not None:
+            factor = 2 * max(table.embedding_dim for table in record.compute.tables) ** shape
+            fields |= {"forward_ms": record.forward_ms * factor, "backward_ms": record.backward_ms * factor}
+        changed.append(record.model_copy(update=fields))
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("count", "shape", "method"), [(60, 0.0, "calibration"), (60, 1.5, "regression")], ids=["scaled", "other shape"]
+)
+def test_the_way_with_the_lower_hold_out_error_is_taken(tmp_path: Path, count: int, shape: float, method: str) -> None:
+    """A bundle of the device is rescaled only if that predicts records better which were not fitted to."""
+    found = slower(records(tmp_path, NAMED.device, compute=count), shape=shape)
+    report = fit_bundle(found, tmp_path / "bundle", device=NAMED.device)
+    regression, calibration = (
+        float(error) for error in re.findall(r"(?:has an error of|bundle h100-80gb) ([\d.]+)%", report.reason)
+    )
+
+    assert report.method == method
+    assert calibration <= regression if method == "calibration" else regression < calibration
+    assert load_bundle(tmp_path / "bundle").manifest == report.manifest
+
+
+def test_a_profile_of_one_node_keeps_what_the_bundle_knows_of_the_network(tmp_path: Path) -> None:
+    """Exchanges between nodes must not become free because none was measured."""
+    found = slower(records(tmp_path, NAMED.device, compute=60), shape=1.5)
+    fit_bundle(found, tmp_path / "bundle", device=NAMED.device)
+    fitted, base = load_bundle(tmp_path / "bundle"), bundled_bundle("h100-80gb")
+
+    def between_nodes_ms(bundle: CostBundle) -> np.ndarray:
+        topology = NAMED.topology(num_nodes=2)
+        return bundle.transfer_ms(
+            np.array(600.0), mean_dim_sum=512.0, topology=topology, batch_size_per_device=8192, bytes_per_element=4
+        )
+
+    assert fitted.manifest.training["method"] == "regression"
+    assert fitted.manifest.source.startswith("simulated:")
+    assert between_nodes_ms(fitted) == pytest.approx(between_nodes_ms(base), rel=0.3)
 
 
 @pytest.mark.torch
