@@ -1,6 +1,5 @@
 """Where output goes: documents and tables to stdout, files whole or not at all. Formats nothing itself."""
 
-import io
 import os
 import sys
 from pathlib import Path
@@ -18,20 +17,11 @@ class ReaderGoneError(Exception):
     """Whoever read stdout, such as head, has seen enough and closed it."""
 
 
-UNBOUND_WIDTH = 10_000  # no line of ours is wider; a pipe has no edge to wrap at
-
-
 def print_text(content: "RenderableType") -> None:
-    """Show tables and text: laid out for the terminal, or one line per row without colours when piped."""
-    from rich.console import Console
+    """Show tables and text. Raises ReaderGoneError, or CommandError where stdout is a full disk."""
+    from neuroshard_report.terminal.printing import print_content
 
-    console = Console(markup=False, highlight=False)
-    if console.is_terminal:
-        console.print(content)
-        return
-    piped = io.StringIO()
-    Console(file=piped, markup=False, highlight=False, width=UNBOUND_WIDTH, color_system=None).print(content)
-    print_document("".join(f"{line.rstrip()}\n" for line in piped.getvalue().splitlines()))
+    print_content(content, write=print_document)
 
 
 def progress_console() -> "Console":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 BackendChoice = Literal["fbgemm", "torch_native", "simulated"]
 DataFormatChoice = Literal["criteo", "parquet", "npz"]
@@ -76,6 +76,7 @@ def profile(
     """
     from neuroshard_api.tables import Optimizer
     from neuroshard_report.terminal.bundle import render_manifest
+    from neuroshard_report.terminal.printing import print_content
 
     from neuroshard_profiler.budget import budget_progress, parse_budget
     from neuroshard_profiler.profile import profile as profiled
@@ -108,7 +109,7 @@ def profile(
     if json:
         sys.stdout.write(report.manifest.to_json())
     else:
-        _print(render_manifest(report.manifest))
+        print_content(render_manifest(report.manifest))
         _say(f"bundle written to {settings.out / 'bundle'}")
 
 
@@ -213,6 +214,7 @@ def fit(
     from neuroshard_costs.fitting.fit import fit_bundle
     from neuroshard_costs.fitting.records import read_records
     from neuroshard_report.terminal.bundle import render_manifest
+    from neuroshard_report.terminal.printing import print_content
 
     from neuroshard_profiler.budget import budget_progress
 
@@ -221,7 +223,7 @@ def fit(
     with budget_progress(_console()) as progress:
         report = fit_bundle(measured, out, device=device, base=base, seed=seed, progress=progress)
     _say(f"cost models by {report.method}: {report.reason}")
-    _print(render_manifest(report.manifest))
+    print_content(render_manifest(report.manifest))
 
 
 def stats(
@@ -246,6 +248,8 @@ def stats(
 
     Rows are those that the sample shows, so raise them where the whole data has more.
     """
+    from neuroshard_report.terminal.printing import print_content
+
     from neuroshard_profiler.data_files import limited, open_data
     from neuroshard_profiler.files import write_file
     from neuroshard_profiler.statistics import data_statistics
@@ -261,7 +265,7 @@ def stats(
     if json:
         sys.stdout.write(tables.to_json())
     else:
-        _print(render_statistics(statistics))
+        print_content(render_statistics(statistics))
 
 
 COMMANDS = (profile, collect_compute, collect_comm, fit, stats)
@@ -272,12 +276,6 @@ def _console() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False)
-
-
-def _print(content: "RenderableType") -> None:
-    from rich.console import Console
-
-    Console(markup=False, highlight=False).print(content)
 
 
 def _say(sentence: str) -> None:
