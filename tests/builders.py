@@ -224,7 +224,7 @@ def profile_record(**fields: Any) -> ProfileRecord:
 
 def rank_times(rank: int = 0, **fields: Any) -> RankTimes:
     """Return a rank's times with one millisecond in each part of a step."""
-    parts = set(RankTimes.model_fields) - {"rank", "step_ms"}
+    parts = {name for name in RankTimes.model_fields if name.endswith("_ms")} - {"step_ms"}
     return RankTimes(**{"rank": rank, "step_ms": float(len(parts)), **dict.fromkeys(parts, 1.0), **fields})
 
 

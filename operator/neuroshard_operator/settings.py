@@ -32,6 +32,8 @@ class Settings(Value):
     image_pull_secrets: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
     """Secrets, separated by commas, that the pods of jobs pull images with, each from its own namespace, beside those
     of spec.podTemplate. A namespace without such a Secret pulls without it."""
+    fixed_user: bool = True
+    """Run pods as user and group 65532, as the images do. False where the cluster assigns users, such as OpenShift."""
     planner_cpu: Annotated[str, Field(pattern=r"^[0-9]+m?$")] = "1"
     """CPU that a planner pod requests where its job says nothing; the search runs on one core."""
     planner_memory: Annotated[str, Field(pattern=r"^[0-9]+(Ki|Mi|Gi)$")] = "2Gi"

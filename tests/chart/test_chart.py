@@ -13,7 +13,9 @@ import pytest
 import yaml
 from neuroshard_cluster.addons import helm
 from neuroshard_cluster.bare_api import BareApi
+from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.images import ROOMS
+from neuroshard_cluster.waiting import eventually
 from neuroshard_operator.controller import MISSED_RESYNCS
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.settings import PREFIX, Settings, settings_from
@@ -32,6 +34,8 @@ SWITCHES: Mapping[str, Sequence[Values]] = {
         {},
         {
             "rbac": {"aggregate": False},
+            "fixedUser": False,
+            "admissionPolicy": {"create": True},
             "crds": {"install": False},
             "networkPolicy": {"from": [{"namespaceSelector": {}}]},
             "metrics": {key: {"create": True} for key in ("serviceMonitor", "prometheusRule", "dashboard")},
@@ -89,6 +93,53 @@ def test_every_combination_of_values_renders_what_an_api_server_takes(bare_api: 
 
     assert run_helm("lint", COMBINATIONS[-1], "--strict").returncode == 0
     bare_api.kubectl("apply", "--server-side", "--dry-run=server", "--filename=-", stdin="\n---\n".join(distinct))
+
+
+@pytest.mark.slow
+def test_the_admission_policy_keeps_the_operator_to_its_own_objects(bare_api: BareApi) -> None:
+    """On a real API server, with every right: only what a job owns, and profiles, can be made, changed or deleted."""
+    kubectl = bare_api.kubectl
+    objects = rendered({"admissionPolicy": {"create": True}})
+    kubectl.apply(*[each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")])
+    as_operator = [f"--as=system:serviceaccount:{NAMESPACE}:{NAME}", "--as-group=system:masters"]
+    labels = {"app.kubernetes.io/managed-by": "dlrm-operator"}
+    owner = {"apiVersion": "training.neuroshard.dev/v1alpha1", "kind": "DLRMTrainingJob", "name": "job", "uid": "1"}
+
+    def config_map(name: str, **metadata: Any) -> str:
+        return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}})
+
+    def refusal(*words: str, stdin: str | None = None) -> str:
+        try:
+            kubectl(*words, *as_operator, stdin=stdin)
+        except CommandError as error:
+            return str(error)
+        return ""
+
+    def created(name: str, **metadata: Any) -> str:
+        return refusal("create", "--filename=-", stdin=config_map(name, **metadata))
+
+    kubectl("create", "--filename=-", stdin=config_map("aws-auth"))
+    delete = ("delete", "configmap", "aws-auth", "--dry-run=server")
+    eventually("the policy works", lambda: refusal(*delete), within_s=30)
+
+    assert "only objects with the label" in refusal(*delete)
+    assert "only objects with the label" in refusal("label", "configmap", "aws-auth", "a=b")
+    assert "only objects with the label" in created("foreign", ownerReferences=[owner])
+    assert "only objects that a DLRMTrainingJob owns" in created("nobodys", labels=labels)
+    assert created("plan", labels=labels, ownerReferences=[owner]) == ""
+    assert created("profile", labels={**labels, "training.neuroshard.dev/role": "profile"}) == ""
+    assert refusal("delete", "configmap", "plan") == ""
+    assert kubectl.get("configmap", "aws-auth")["metadata"].get("labels") is None
+
+
+def test_pods_may_run_as_any_user() -> None:
+    """OpenShift refuses a fixed one; the operator then leaves it out of the pods of jobs too."""
+    pod = one(rendered({"fixedUser": False}), "Deployment")["spec"]["template"]["spec"]
+
+    assert "runAsUser" not in pod["securityContext"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    [setting] = [each for each in pod["containers"][0]["env"] if each["name"] == "NEUROSHARD_FIXED_USER"]
+    assert setting["value"] == "false"
 
 
 PAGES = ("README.md", "docs/guides/install.md")

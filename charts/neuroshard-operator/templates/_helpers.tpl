@@ -48,6 +48,10 @@ makes for the pods of jobs allow to patch one ConfigMap each.
 - apiGroups: [training.neuroshard.dev]
   resources: [dlrmtrainingjobs/status]
   verbs: [update]
+# Children name the job as an owner that waits for them; clusters that enforce owner references ask for this right.
+- apiGroups: [training.neuroshard.dev]
+  resources: [dlrmtrainingjobs/finalizers]
+  verbs: [update]
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]

@@ -52,21 +52,27 @@ def container(
 
 
 def pod_template(
-    context: Context, role: str, spec: Mapping[str, Any], more_labels: Mapping[str, str]
+    context: Context,
+    role: str,
+    spec: Mapping[str, Any],
+    more_labels: Mapping[str, str],
+    *,
+    overlay: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the pod template of a stage's Job."""
+    """Return the pod template of a stage's Job; `overlay` is merged over all of its spec."""
     priority = context.spec.run_policy.scheduling_policy.priority_class_name
+    user = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     defaults = {
         "restartPolicy": "Never",
         "serviceAccountName": names.account(context.name, role),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, "runAsNonRoot": True},
+        "securityContext": {**(user if context.settings.fixed_user else {}), "runAsNonRoot": True},
         **({"priorityClassName": priority} if priority else {}),
     }
     return {
         "metadata": {"labels": labels(context, role, **more_labels)},
-        "spec": {**defaults, **spec, **_pull_secrets(context)},
+        "spec": {**merged({**defaults, **spec}, overlay or {}), **_pull_secrets(context)},
     }
 
 

@@ -52,8 +52,11 @@ KEPT_FROM_TEMPLATE = (
     "affinity",
     "runtimeClassName",
     "schedulerName",
+    "resourceClaims",
+    "hostNetwork",
+    "dnsPolicy",
 )
-"""Fields of spec.podTemplate that decide which node a pod meets; the profiler must meet the same kind."""
+"""Fields of spec.podTemplate that decide which node and devices a pod meets; the profiler must meet the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,6 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
 from neuroshard_operator.children.files import JOB_FILE, stored_names
 from neuroshard_operator.children.metadata import metadata
-from neuroshard_operator.children.overlay import merged
 from neuroshard_operator.children.pods import (
     TOKEN_PATH,
     WORK,
@@ -93,8 +92,9 @@ def worker_job(
         names.ATTEMPT_LABEL: str(attempt),
         names.INPUTS_HASH_LABEL: names.short(workers_hash),
     }
-    spec = merged(_pod_spec(context, plan, plan_key, files, result), context.spec.pod_template.spec)
-    template = pod_template(context, names.WORKER, _away_from_failed_node(context, spec), more)
+    spec = _pod_spec(context, plan, plan_key, files, result)
+    template = pod_template(context, names.WORKER, spec, more, overlay=context.spec.pod_template.spec)
+    template["spec"] = _away_from_failed_node(context, template["spec"])
     said = context.spec.pod_template.metadata
     template["metadata"] = {
         "labels": {**said.labels, **template["metadata"]["labels"]},

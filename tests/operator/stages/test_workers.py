@@ -48,6 +48,26 @@ def test_ranks_have_the_grace_period_for_their_checkpoint(template: dict[str, An
     assert environment(trainer_container(story))["PET_SHUTDOWN_TIMEOUT"] == expected
 
 
+def test_the_pod_template_is_merged_over_the_security_of_pods() -> None:
+    """Another group for a volume leaves the user as it is; null takes a field away."""
+    security = {"fsGroup": 5, "runAsGroup": None}
+    story = Story(podTemplate={"spec": {"securityContext": security, "enableServiceLinks": None}}).planned()
+
+    [job] = story.world.of_kind("Job", names.WORKER)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {"runAsUser": 65532, "fsGroup": 5, "runAsNonRoot": True}
+    assert "enableServiceLinks" not in pod
+
+
+@pytest.mark.parametrize("role", [names.PROFILER, names.PLANNER, names.WORKER])
+def test_clusters_that_assign_users_get_pods_without_one(role: str) -> None:
+    """OpenShift's restricted-v2 refuses any other user than its own choice."""
+    story = Story(SETTINGS.model_copy(update={"fixed_user": False})).planned()
+
+    [job] = story.world.of_kind("Job", role)
+    assert job["spec"]["template"]["spec"]["securityContext"] == {"runAsNonRoot": True}
+
+
 def trainer_container(story: Story) -> dict[str, Any]:
     """Return the container that the workers train in."""
     [job] = story.world.of_kind("Job", names.WORKER)
