@@ -7,11 +7,12 @@ from neuroshard_api.plan import PlanCost, ShardingType
 from neuroshard_api.request import Algorithm, PlanRequest
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
-from neuroshard_planner.planning import Bundle, Found, attempts, find
+from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.memory_ledger import needed_bytes
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import lower_bound_ms
 
 

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from neuroshard_api.plan import Plan, TablePlacement
 from neuroshard_api.request import PlanRequest
 
-from neuroshard_planner.planning import Bundle, Found, attempts, document
+from neuroshard_planner.planning import Bundle, attempts, document
 from neuroshard_planner.plans.checks import require_none, require_sound, table_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import lower_bound_ms
 
 

@@ -142,14 +142,22 @@ class Problem:
         self.request = request
         self.costs = costs
         self.num_devices = request.topology.num_devices
-        self.units: tuple[Unit, ...] = resolve_units(request)
+        units = resolve_units(request)
+        self.allowed = allowed_devices(request, units)
+        self.num_allowed: IndexArray = (
+            np.full(len(units), self.num_devices) if self.allowed is None else self.allowed.sum(axis=1)
+        )
+        """[units] devices that may hold shards of the unit."""
+        self.units: tuple[Unit, ...] = tuple(
+            replace(unit, max_shards=1) if count == 1 else unit
+            for unit, count in zip(units, self.num_allowed.tolist(), strict=True)
+        )
         self.num_rows: IndexArray = np.array([unit.num_rows for unit in self.units], dtype=np.int64)
         """[units]"""
         self.min_shard_width: IndexArray = np.array([unit.min_shard_width for unit in self.units], dtype=np.int64)
         """[units]"""
         self.max_shards: IndexArray = np.array([unit.max_shards for unit in self.units], dtype=np.int64)
         """[units]"""
-        self.allowed = allowed_devices(request, self.units)
         self.memory = MemoryLedger(request)
         self.step_cost = StepCost(request, costs)
         self.evaluations = 0
@@ -172,6 +180,19 @@ class Problem:
     def work(self) -> int:
         """Work so far in device evaluations; see PROBES_PER_EVALUATION."""
         return self.evaluations + self.greedy_probes // PROBES_PER_EVALUATION
+
+    def forced_placement(self) -> Placement | None:
+        """Return the only placement there is, whether or not it fits. None: some unit has a choice of devices."""
+        if self.num_allowed.max() > 1:
+            return None
+        devices = np.zeros(len(self.units), dtype=np.int64) if self.allowed is None else self.allowed.argmax(axis=1)
+        return Placement(kinds=self.whole, devices=devices)
+
+    def fits(self, placement: Placement) -> bool:
+        """Return whether every device has memory for its shards."""
+        used = np.zeros(self.num_devices, dtype=np.int64)
+        np.add.at(used, placement.devices, self.kinds.memory_bytes[placement.kinds])
+        return bool(used.max() <= self.memory.shard_capacity_bytes)
 
     def kinds_of(self, units: Sequence[int], sizes: Sequence[ShardSize]) -> IndexArray:
         """Return the kinds of shards of these sizes, [n]; new ones are represented in one batch."""

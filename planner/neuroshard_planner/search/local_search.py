@@ -32,8 +32,10 @@ MEMORY = NUM_LEVELS
 class State:
     """A placement with the sums and levels of its devices."""
 
-    def __init__(self, problem: Problem, placement: Placement) -> None:
+    def __init__(self, problem: Problem, placement: Placement, *, max_shards: IndexArray | None = None) -> None:
+        """``max_shards`` [units] bounds the splits of steps. None: the constraints alone do."""
         self._problem = problem
+        self.max_shards: IndexArray = problem.max_shards if max_shards is None else max_shards
         self.kinds = placement.kinds
         self.devices = placement.devices
         self.sums = problem.device_sums(self.kinds, self.devices)
@@ -80,9 +82,9 @@ class LocalSearch:
         self.improvements = 0
         """Steps taken so far, over all placements."""
 
-    def improve(self, placement: Placement) -> Placement:
-        """Return a placement that costs at most as much as the merged one."""
-        state = State(self._problem, merged(self._problem, placement))
+    def improve(self, placement: Placement, *, max_shards: IndexArray | None = None) -> Placement:
+        """Return a placement that costs at most as much as the merged one; see State for ``max_shards``."""
+        state = State(self._problem, merged(self._problem, placement), max_shards=max_shards)
         while self._problem.work < self._work_budget:
             if not any(self._step(state, source) for source in bounding_devices(state)):
                 break

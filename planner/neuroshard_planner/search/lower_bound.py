@@ -24,7 +24,10 @@ PRECISION = 1e-3  # of the largest c with b(c) > c
 
 
 def lower_bound_ms(problem: Problem) -> float:
-    """Return a cost that no plan can go below."""
+    """Return a cost that no plan can go below; the cost of the only placement where there is one."""
+    forced = problem.forced_placement()
+    if forced is not None:
+        return float(problem.total_ms([forced])[0])
     unit, width, representation = _all_widths(problem)
     columns = np.array([definition.num_columns for definition in problem.units], dtype=np.float64)
     starts = np.searchsorted(unit, np.arange(len(problem.units)))

@@ -23,6 +23,7 @@ class PlacedShards(Protocol):
     kinds: IndexArray
     devices: IndexArray
     shards_of_unit: IndexArray
+    max_shards: IndexArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +131,7 @@ def splits(
     partner = shard_on(problem, state, unit, target)
     has_partner = partner != NONE
     width = kinds.num_columns[state.kinds[shard]]
-    least, most_shards = problem.min_shard_width[unit], problem.max_shards[unit]
+    least, most_shards = problem.min_shard_width[unit], state.max_shards[unit]
 
     share = np.clip(wanted[column] / np.maximum(load[shard], 1e-30), 0.0, 1.0)
     moving = DIM_MULTIPLE * np.rint(share * width / DIM_MULTIPLE).astype(np.int64)

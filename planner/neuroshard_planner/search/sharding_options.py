@@ -63,12 +63,14 @@ class OptionTable:
     A state of the search is one option per unit: an array [units] of positions in this table.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, max_shards: int | None = None) -> None:
+        """Make the options of up to ``max_shards`` shards per unit. None: all that the constraints allow."""
         options = [
             (unit, option)
             for unit, definition in enumerate(problem.units)
             for generate in GENERATORS
             for option in generate(definition, problem.num_devices)
+            if max_shards is None or len(option.shards) <= max_shards
         ]
         self.unit: IndexArray = np.array([unit for unit, _ in options], dtype=np.int64)
         """[options] ascending."""

@@ -16,8 +16,9 @@ from neuroshard_api.tables import DIM_MULTIPLE, Optimizer, Table
 from neuroshard_api.topology import Topology
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.planning import Found, attempts, find
+from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.problem import Float32Array, Problem, ShardSize
+from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import lower_bound_ms
 from ortools.sat.python import cp_model
 

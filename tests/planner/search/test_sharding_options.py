@@ -89,3 +89,11 @@ def test_the_table_of_options_finds_the_shards_of_a_state() -> None:
     assert kinds.num_columns[options.shards(state)].tolist() == [8, 4, 4, 8, 8, 4]
     assert kinds.unit[options.shards(state)].tolist() == [0, 0, 1, 2, 2, 2]
     assert kinds.num_columns[options.largest(state)].tolist() == [8, 4, 8]
+
+
+def test_a_limit_on_shards_leaves_the_options_with_fewer() -> None:
+    """The first courses of the search cut no table into many shards."""
+    problem = problem_of(request(table("a", embedding_dim=64)))
+
+    assert OptionTable(problem, max_shards=2).count.tolist() == [1, 2]
+    assert OptionTable(problem, max_shards=1).count.tolist() == [1]

@@ -1,0 +1,79 @@
+"""Whether the search is ever dearer than the published algorithm: tasks of the paper's kind with fresh seeds.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.never_dearer [--tasks 120]
+
+Both are judged by the same cost networks; only costs are compared, so that other load on the machine does not matter.
+Writes benchmarks/results/never-dearer_any_<date>.md.
+"""
+
+import argparse
+import sys
+from statistics import median
+
+import numpy as np
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.planning import plan
+from neuroshard_planner.problem.problem import Problem
+
+from benchmarks.reference_search import reference_search
+from benchmarks.results_file import write_result
+from benchmarks.tasks import DEVICE_TYPE, FEWEST_TABLES, MOST_TABLES, draw_pool, sampled_tables, weights_only_request
+
+DEVICE_COUNTS = (4, 8, 16)
+FIRST_SEED = 20_000
+"""Of the tasks; those of the other benchmarks have another."""
+EQUAL = 1e-6
+"""Relative; smaller differences are the rounding of single precision."""
+
+
+def gain(seed: int, num_devices: int) -> float | None:
+    """Return by which share the plan is cheaper than the published algorithm's. None: that one found no plan."""
+    generator = np.random.default_rng(seed)
+    num_tables = int(generator.integers(FEWEST_TABLES, MOST_TABLES + 1))
+    tables = sampled_tables(draw_pool(), num_tables, generator, name=f"task {seed}")
+    request = weights_only_request(tables, num_devices)
+    bundle = bundled_bundle(DEVICE_TYPE)
+    problem = Problem(request, bundle)
+    placement = reference_search(problem)
+    if placement is None:
+        return None
+    published_ms = float(problem.total_ms([placement])[0])
+    try:
+        found_ms = plan(request, bundle=bundle).predicted.total_ms
+    except InfeasibleError:
+        return -np.inf
+    return 1 - found_ms / published_ms
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", type=int, default=120, help="in all, divided among the numbers of devices")
+    arguments = parser.parse_args()
+    lines = [
+        f"Tasks of the paper's kind ({FEWEST_TABLES} to {MOST_TABLES} tables), seeds from {FIRST_SEED}.",
+        f"Costs by the bundled networks of {DEVICE_TYPE}; a gain of 1 % is a plan that costs 1 % less.",
+        "",
+        "| devices | tasks | dearer | equal | median gain | least gain | largest gain |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, num_devices in enumerate(DEVICE_COUNTS):
+        count = arguments.tasks // len(DEVICE_COUNTS)
+        gains = []
+        for task in range(count):
+            found = gain(FIRST_SEED + row * count + task, num_devices)
+            if found is not None:
+                gains.append(found)
+                sys.stderr.write(f"{num_devices} devices, task {task}: {found:.3%}\n")
+        dearer = sum(each < -EQUAL for each in gains)
+        equal = sum(abs(each) <= EQUAL for each in gains)
+        lines.append(
+            f"| {num_devices} | {len(gains)} | {dearer} | {equal} | {median(gains):.2%} | {min(gains):.2%} | "
+            f"{max(gains):.2%} |"
+        )
+    write_result("never-dearer", lines, hardware="any")
+
+
+if __name__ == "__main__":
+    main()

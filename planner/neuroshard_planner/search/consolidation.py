@@ -1,0 +1,58 @@
+"""Consolidation: fewer shards at equal cost, by merging shards of one table.
+
+Splits that take load off one device stay behind when the rest of the placement has changed. A merge removes one shard
+and its traffic and adds the columns to a shard of the same table elsewhere. Each round takes the cheapest merge of each
+table in turn, as long as the plan costs no more than allowed.
+"""
+
+import numpy as np
+from neuroshard_costs.shards import IndexArray
+
+from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.search.local_search import merged
+
+MOST_MERGES = 64  # of one unit that are judged per round, the narrowest shards first
+
+
+def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, work_budget: int) -> Placement:
+    """Return a placement of fewer shards that costs at most the limit, or the given one.
+
+    Args:
+        problem: what is placed.
+        placement: costs at most the limit.
+        limit_ms: highest cost.
+        work_budget: ``problem.work`` at which the search for merges ends.
+    """
+    current = merged(problem, placement)
+    while True:
+        before = len(current.kinds)
+        counts = np.bincount(problem.kinds.unit[current.kinds], minlength=len(problem.units))
+        for unit in np.argsort(-counts, kind="stable")[: int((counts > 1).sum())].tolist():
+            if problem.work >= work_budget:
+                return current
+            current = _merge(problem, current, unit, limit_ms)
+        if len(current.kinds) == before:
+            return current
+
+
+def _merge(problem: Problem, placement: Placement, unit: int, limit_ms: float) -> Placement:
+    """Return the placement after the cheapest merge of two of the unit's shards, if it costs at most the limit."""
+    own = np.flatnonzero(problem.kinds.unit[placement.kinds] == unit)
+    own = own[np.argsort(problem.kinds.num_columns[placement.kinds[own]], kind="stable")]
+    pairs = [(leaves, grows) for leaves in own.tolist() for grows in own.tolist() if leaves != grows][:MOST_MERGES]
+    options = [_after(problem, placement, leaves, grows) for leaves, grows in pairs]
+    options = [option for option in options if problem.fits(option)]
+    if not options:
+        return placement
+    totals = problem.total_ms(options)
+    best = int(totals.argmin())
+    return options[best] if totals[best] <= limit_ms else placement
+
+
+def _after(problem: Problem, placement: Placement, leaves: int, grows: int) -> Placement:
+    kinds: IndexArray = placement.kinds.copy()
+    rows, columns = (values[kinds[grows]] for values in (problem.kinds.num_rows, problem.kinds.num_columns))
+    size = ShardSize(int(rows), int(columns + problem.kinds.num_columns[kinds[leaves]]))
+    kinds[grows] = problem.kinds_of([int(problem.kinds.unit[kinds[grows]])], [size])[0]
+    stay = np.arange(len(kinds)) != leaves
+    return Placement(kinds=kinds[stay], devices=placement.devices[stay])

@@ -1,0 +1,85 @@
+"""Courses, perturbations, and when the search has nothing to do."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import GIB, request, table, tables, topology
+from neuroshard_api.presets import preset
+from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.planning import plan
+from neuroshard_planner.search.iterated import MOST_STALLED, iterated
+from neuroshard_planner.workload_store import read_workload
+from searches import planned, problem_of
+
+
+def test_one_device_has_one_plan_at_once() -> None:
+    """Nothing can be cut or moved, so a thousand tables take no search, and the plan is its own lower bound."""
+    started = time.process_time()
+
+    found = planned(request(*tables(1000, num_embeddings=1000), num_devices=1))
+
+    assert time.process_time() - started < 1.0
+    assert found.gap == 0.0
+    assert not found.search.budget_exhausted
+    assert {len(each.shards) for each in found.tables} == {1}
+
+
+def test_tables_that_are_all_pinned_have_one_plan() -> None:
+    """A choice of devices that constraints take away is none, on any number of devices."""
+    pins = {f"t{index}": TableConstraints(devices=(index % 4,)) for index in range(8)}
+
+    found = planned(request(*tables(8), constraints=Constraints(tables=pins)))
+
+    assert [each.shards[0].device for each in found.tables] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert found.gap == 0.0
+
+
+def test_one_usable_device_without_room_is_infeasible() -> None:
+    """The only placement is checked against memory like any other."""
+    asked = request(
+        table("a", num_embeddings=10**8),
+        topology=topology(2, memory_bytes=GIB),
+        constraints=Constraints(forbidden_devices=(1,)),
+    )
+
+    with pytest.raises(InfeasibleError, match="table 'a' needs 24"):
+        planned(asked)
+
+
+def dcnv2(**fields: Any) -> PlanRequest:
+    """Return MLPerf's DLRM-DCNv2 on a node of eight H100."""
+    found = read_workload("mlperf-dlrm-dcnv2")
+    return request(
+        *found.tables,
+        topology=preset("h100-80gb").topology(num_nodes=1, devices_per_node=8),
+        batch_size_per_device=8192,
+        **fields,
+    )
+
+
+@pytest.mark.slow
+def test_a_free_search_finds_at_least_what_a_limit_on_shards_would() -> None:
+    """Local search alone ends among a hundred narrow shards, dearer than a third as many."""
+    bundle = bundled_bundle("h100-80gb")
+
+    free = plan(dcnv2(), bundle=bundle)
+    limited = plan(dcnv2(constraints=Constraints(max_shards_per_table=4)), bundle=bundle)
+
+    assert free.predicted.total_ms <= limited.predicted.total_ms * 1.0005
+    assert sum(len(each.shards) for each in free.tables) < 60
+
+
+def test_a_search_that_improves_nothing_ends_before_its_budget() -> None:
+    """Equal tables on as many devices are at their best from the start, whatever the budget and the bound."""
+    problem = problem_of(request(*tables(4, embedding_dim=4), search=SearchSettings(seed=1)))
+
+    found = iterated(problem, starts=[], work_budget=10**9, bound_ms=0.0)
+
+    assert found is not None
+    assert not found.budget_exhausted
+    assert problem.work < 1000 * MOST_STALLED
+    assert np.bincount(found.placement.devices, minlength=4).tolist() == [1, 1, 1, 1]
