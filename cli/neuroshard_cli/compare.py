@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neuroshard_cli.failures import CommandError
 from neuroshard_cli.output import print_document, print_text, progress_console
 from neuroshard_cli.request_options import RequestOptions, build_request, find_bundle, takes_request_options
+from neuroshard_cli.time_limit import TimeLimitError, time_limit
 
 if TYPE_CHECKING:
+    from neuroshard_api.request import Algorithm
     from neuroshard_planner.explain.comparison import Comparison
 
 
 @takes_request_options
 def compare(
     options: RequestOptions,
+    algorithms: Annotated[str | None, typer.Option(help="Those to compare, separated by commas. Default: all.")] = None,
+    torchrec_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Most time for TorchRec's planner, whose search grows with the tables.")
+    ] = 60.0,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Compare all algorithms on one request.
@@ -24,24 +31,41 @@ def compare(
     Each is costed by the same cost models and by the simulator of the device, and timed.
     """
     from neuroshard_api.request import Algorithm
+    from neuroshard_planner.explain.comparison import Comparison
     from neuroshard_planner.explain.comparison import compare as compared
     from neuroshard_report.terminal.comparison import Timed, render_comparison
 
     request = build_request(options, Algorithm.NEUROSHARD)
     bundle = find_bundle(options.bundle, request.topology.device.name)
+    wanted = chosen_algorithms(algorithms)
     lines: list[Timed] = []
-    with progress_console().status("comparing all algorithms") as status:
-        outcomes = compared(request, bundle=bundle)
-        started = time.perf_counter()
-        for found in outcomes:
-            now = time.perf_counter()
-            lines.append(Timed(comparison=found, seconds=now - started))
-            status.update(f"compared {len(lines)} of {len(Algorithm)} algorithms")
-            started = now
+    with progress_console().status("") as status:
+        for number, algorithm in enumerate(wanted, start=1):
+            status.update(f"{algorithm}, {number} of {len(wanted)} algorithms")
+            started = time.perf_counter()
+            limit = torchrec_seconds if algorithm is Algorithm.TORCHREC else None
+            try:
+                with time_limit(limit):
+                    (found,) = compared(request, bundle=bundle, algorithms=(algorithm,))
+            except TimeLimitError:
+                problem = f"TorchRec's planner took more than {limit:g} s; raise --torchrec-seconds"
+                found = Comparison(algorithm=algorithm, evaluations=0, problem=problem)
+            lines.append(Timed(comparison=found, seconds=time.perf_counter() - started))
     if json:
         print_document(json_format.dumps([_line(timed.comparison, timed.seconds) for timed in lines], indent=1) + "\n")
     else:
         print_text(render_comparison(request, lines))
+
+
+def chosen_algorithms(names: str | None) -> "list[Algorithm]":
+    """Return the algorithms of a list of names, all for None. Raises CommandError for a name that there is not."""
+    from neuroshard_api.request import Algorithm
+
+    chosen = [name.strip() for name in names.split(",")] if names is not None else list(Algorithm)
+    unknown = [name for name in chosen if name not in list(Algorithm)]
+    if unknown:
+        raise CommandError(f"--algorithms: there is no {unknown[0]!r}; choose among {', '.join(Algorithm)}")
+    return [each for each in Algorithm if each in chosen]
 
 
 def _line(comparison: "Comparison", seconds: float) -> dict[str, object]:

@@ -32,6 +32,34 @@ def test_the_comparison_is_json_for_machines(neuroshard: Any) -> None:
     assert all("problem" in line or line["simulated"]["source"].startswith("simulated:") for line in lines)
 
 
+def test_a_choice_of_algorithms_is_compared(neuroshard: Any) -> None:
+    """Each with its cost where pooling factors and skews are off."""
+    result = neuroshard("compare", *OPTIONS, "--algorithms", "size_greedy,dim_greedy", "--json")
+
+    lines = json.loads(result.out)
+    assert [line["algorithm"] for line in lines] == ["dim_greedy", "size_greedy"]
+    assert all(0 < line["other_traffic_median_ms"] <= line["other_traffic_worst_ms"] for line in lines)
+
+
+def test_an_unknown_algorithm_is_refused(neuroshard: Any) -> None:
+    """With the names that there are."""
+    result = neuroshard("compare", *OPTIONS, "--algorithms", "dim_greedy,magic")
+
+    assert (result.code, result.out) == (2, "")
+    assert "--algorithms: there is no 'magic'; choose among neuroshard, random," in result.err
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch and torchrec, where they are installed
+def test_torchrecs_planner_is_given_a_time(neuroshard: Any) -> None:
+    """Its search may take minutes; the line says how to give it more."""
+    pytest.importorskip("torchrec")
+
+    result = neuroshard("compare", *OPTIONS, "--algorithms", "torchrec", "--torchrec-seconds", "0.1", "--json")
+
+    (line,) = json.loads(result.out)
+    assert line["problem"] == "TorchRec's planner took more than 0.1 s; raise --torchrec-seconds"
+
+
 def test_a_contradiction_is_an_error(neuroshard: Any) -> None:
     """Not one line per algorithm."""
     result = neuroshard("compare", "no-such-model", *OPTIONS[1:])

@@ -7,6 +7,7 @@ from neuroshard_api.plan import PlanCost, ShardingType
 from neuroshard_api.request import Algorithm, PlanRequest
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
+from neuroshard_planner.explain.robustness import robustness
 from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.memory_ledger import needed_bytes
@@ -32,6 +33,10 @@ class Outcome:
     """Tables with more than one shard."""
     num_shards: int
     """Shards of all tables."""
+    other_traffic_median_ms: float
+    """Predicted cost where pooling factors and skews are up to 30 % off, median over draws."""
+    other_traffic_worst_ms: float
+    """The same in the worst draw."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +85,7 @@ def _outcome(problem: Problem, placement: Placement, source: str) -> Outcome:
     predicted = predicted_cost(problem, placement, source)
     compute = [device.forward_compute_ms + device.backward_compute_ms for device in predicted.devices]
     tables = table_placements(problem, placement)
+    robust = robustness(problem, placement)
     return Outcome(
         predicted=predicted,
         simulated=simulated_cost(problem, placement),
@@ -87,4 +93,6 @@ def _outcome(problem: Problem, placement: Placement, source: str) -> Outcome:
         peak_memory_bytes=max(needed_bytes(device) for device in tables_memory(problem.memory, tables)),
         num_split_tables=sum(table.sharding_type is not ShardingType.TABLE_WISE for table in tables),
         num_shards=len(placement.kinds),
+        other_traffic_median_ms=robust.median_ms,
+        other_traffic_worst_ms=robust.worst_ms,
     )

@@ -1,0 +1,75 @@
+"""What a placement costs when the traffic is not what was planned for: pooling factors and skew off by a share.
+
+Statistics of a sample drift. Each draw multiplies every table's pooling factor and Zipf exponent by factors of its own;
+the placement stays. A measured reuse histogram is kept, and rescaled by the lookups. Memory is not judged.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import Table, TableSet
+from neuroshard_costs.reuse.shard_arrays import zipf_exponent
+
+from neuroshard_planner.problem.problem import CostModel, Placement, Problem, ShardSize
+
+DEVIATION = 0.3
+NUM_DRAWS = 8
+MOST_POOLING = 1e5  # what a table set may say
+MOST_EXPONENT = 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Robustness:
+    """A placement's cost under other traffic."""
+
+    median_ms: float
+    worst_ms: float
+
+
+def robustness(problem: Problem, placement: Placement, *, num_draws: int = NUM_DRAWS) -> Robustness:
+    """Return the cost of a placement over draws of other traffic; equal requests are drawn alike."""
+    totals = [total_under(drawn, problem, placement) for drawn in other_traffic(problem.request, num_draws=num_draws)]
+    return Robustness(median_ms=median(totals), worst_ms=max(totals))
+
+
+def other_traffic(request: PlanRequest, *, num_draws: int, deviation: float = DEVIATION) -> Iterator[PlanRequest]:
+    """Give the request with other pooling factors and skews, by the request's own seed.
+
+    Args:
+        request: what was planned for.
+        num_draws: requests given.
+        deviation: factors are uniform between 1 less this and 1 plus this.
+    """
+    for draw in range(num_draws):
+        generator = np.random.default_rng([request.search.seed, draw])
+        factors = generator.uniform(1 - deviation, 1 + deviation, size=(len(request.tables.tables), 2)).tolist()
+        members = tuple(
+            _table(table, request.tables, pooling, skew)
+            for table, (pooling, skew) in zip(request.tables.tables, factors, strict=True)
+        )
+        yield request.model_copy(update={"tables": request.tables.model_copy(update={"tables": members})})
+
+
+def total_under(drawn: PlanRequest, problem: Problem, placement: Placement) -> float:
+    """Return what a placement of a problem costs under another request with the same tables and devices."""
+    costs: CostModel = problem.costs
+    other = Problem(drawn, costs)
+    units = problem.kinds.unit[placement.kinds].tolist()
+    sizes = [
+        ShardSize(int(rows), int(columns))
+        for rows, columns in zip(
+            problem.kinds.num_rows[placement.kinds], problem.kinds.num_columns[placement.kinds], strict=True
+        )
+    ]
+    moved = Placement(kinds=other.kinds_of(units, sizes), devices=placement.devices)
+    return float(other.total_ms([moved])[0])
+
+
+def _table(table: Table, tables: TableSet, pooling: float, skew: float) -> Table:
+    update: dict[str, float] = {"pooling_factor": min(table.pooling_factor * pooling, MOST_POOLING)}
+    if table.reuse_histogram is None:
+        update["zipf_exponent"] = min(zipf_exponent(table, tables) * skew, MOST_EXPONENT)
+    return table.model_copy(update=update)

@@ -1,0 +1,58 @@
+"""A placement's cost under traffic that was not planned for."""
+
+import numpy as np
+import pytest
+from builders import request, table, tables
+from neuroshard_planner.explain.robustness import other_traffic, robustness, total_under
+from searches import placed, problem_of
+
+
+def test_draws_differ_by_at_most_the_deviation() -> None:
+    """Pooling factors and skews of every table, each by a factor of its own; the rest of the request stays."""
+    asked = request(*tables(6, pooling_factor=10.0, zipf_exponent=1.0))
+
+    drawn = list(other_traffic(asked, num_draws=3, deviation=0.3))
+
+    factors = np.array(
+        [[(each.pooling_factor / 10, each.zipf_exponent) for each in one.tables.tables] for one in drawn]
+    )
+    assert ((factors >= 0.7) & (factors <= 1.3)).all()
+    assert len(np.unique(factors)) == factors.size
+    assert all(one.topology == asked.topology for one in drawn)
+
+
+def test_equal_requests_are_drawn_alike() -> None:
+    """Robustness of a plan is a property of the plan."""
+    asked = request(*tables(3))
+
+    assert list(other_traffic(asked, num_draws=2)) == list(other_traffic(asked, num_draws=2))
+
+
+def test_without_a_deviation_the_cost_is_the_plans() -> None:
+    """The same traffic costs the same."""
+    problem = problem_of(request(*tables(3)))
+    placement = placed(problem, (0, 64, 0), (1, 32, 1), (1, 32, 2), (2, 64, 3))
+    (drawn,) = other_traffic(problem.request, num_draws=1, deviation=0.0)
+
+    assert total_under(drawn, problem, placement) == pytest.approx(float(problem.total_ms([placement])[0]))
+
+
+def test_a_measured_histogram_stays() -> None:
+    """Only its lookups are off."""
+    histogram = (1.0, *[0.0] * 16)
+    (drawn,) = other_traffic(request(table("a", reuse_histogram=histogram, pooling_factor=2.0)), num_draws=1)
+
+    (found,) = drawn.tables.tables
+    assert found.reuse_histogram == histogram
+    assert found.zipf_exponent is None
+    assert found.pooling_factor != 2.0
+
+
+def test_the_worst_draw_is_no_cheaper_than_the_median() -> None:
+    """Both are costs of the same placement."""
+    problem = problem_of(request(*tables(4, pooling_factor=30.0), num_devices=2))
+    placement = placed(problem, *((unit, 64, unit % 2) for unit in range(4)))
+
+    found = robustness(problem, placement)
+
+    assert 0 < found.median_ms <= found.worst_ms
