@@ -4,7 +4,7 @@ import json
 
 from neuroshard_api.document import decoded, decompressed
 from neuroshard_api.job_model import Architecture
-from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings
+from neuroshard_api.request import Algorithm, Constraints, MemorySettings, Pipeline, PlanRequest, SearchSettings
 from neuroshard_api.resource import size_bytes
 from neuroshard_api.table_files import parse_table_set
 from neuroshard_api.tables import TableSet
@@ -23,7 +23,7 @@ def plan_request(
         topology=topology,
         batch_size_per_device=model.batch_size_per_device,
         optimizer=model.embedding_optimizer.optimizer,
-        pipeline=planner.trainer_pipeline.pipeline,
+        pipeline=Pipeline[job.spec.training.pipeline.name],
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),
             reserve_fraction=planner.reserved_memory_percent / 100,

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from neuroshard_api.job_pods import Image, Resources
-from neuroshard_api.request import Algorithm, Pipeline
+from neuroshard_api.request import Algorithm
 from neuroshard_api.resource import INT32_MAX, Name, Part, Rule, Size
 from neuroshard_api.tables import EmbeddingDim
 
@@ -146,18 +146,6 @@ class FallbackAlgorithm(StrEnum):
         return None if self is FallbackAlgorithm.NONE else Algorithm[self.name]
 
 
-class TrainerPipeline(StrEnum):
-    """How the trainer overlaps its steps."""
-
-    NONE = "None"
-    SPARSE_DIST = "SparseDist"
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The same in the words of the other documents."""
-        return Pipeline[self.name]
-
-
 class Planner(Part):
     """How the plan is searched, and within which limits."""
 
@@ -165,9 +153,6 @@ class Planner(Part):
     """NeuroShard searches with the cost models; the others are baselines that look at sizes only."""
     fallback_algorithm: FallbackAlgorithm = FallbackAlgorithm.NONE
     """What plans when the algorithm fails or runs out of time; None lets the job fail instead."""
-    trainer_pipeline: TrainerPipeline = TrainerPipeline.NONE
-    """None: the trainer runs one step after the other, as NeuroShard's own does, and waits for the exchange of
-    indices. SparseDist: a trainer of your own hides it behind compute with TorchRec's TrainPipelineSparseDist."""
     max_memory_per_device: Size | None = None
     """Most memory of a device that a plan may fill, as an integer of bytes or with a suffix such as 70Gi. Not given:
     all the device has, less reservedMemoryPercent."""

@@ -32,7 +32,6 @@ def test_a_request_says_what_the_job_says() -> None:
             "minShardWidth": 8,
             "seed": 7,
             "workBudget": 1000,
-            "trainerPipeline": "SparseDist",
         }
     )
     tables = job.spec.model.inline_tables("job")
@@ -48,14 +47,14 @@ def test_a_request_says_what_the_job_says() -> None:
     assert request.constraints.max_memory_bytes_per_device == 3 * 2**29
     assert (request.constraints.max_shards_per_table, request.constraints.min_shard_width) == (3, 8)
     assert (request.search.seed, request.search.work_budget) == (7, 1000)
-    assert request.pipeline is Pipeline.SPARSE_DIST
 
 
-def test_the_plan_of_the_own_trainer_waits_for_indices() -> None:
-    """It runs one step after the other."""
-    request = plan_request(builders.job(), tables=builders.table_set(), topology=builders.topology())
+@pytest.mark.parametrize(("pipeline", "expected"), [("SparseDist", Pipeline.SPARSE_DIST), ("None", Pipeline.NONE)])
+def test_the_plan_is_priced_for_the_trainers_pipeline(pipeline: str, expected: Pipeline) -> None:
+    """Only without one the step waits for the exchange of indices."""
+    job = builders.job(training={"pipeline": pipeline})
 
-    assert request.pipeline is Pipeline.NONE
+    assert plan_request(job, tables=builders.table_set(), topology=builders.topology()).pipeline is expected
 
 
 def test_the_fallback_is_asked_for_by_name() -> None:
