@@ -215,6 +215,7 @@ def test_a_trainer_of_ones_own_may_keep_checkpoints_elsewhere() -> None:
     [
         pytest.param({}, "/checkpoints/job", id="the job's name"),
         pytest.param({"checkpoint": {"folder": "shop/v2", "mountPath": "/ckpt"}}, "/ckpt/shop/v2", id="folder"),
+        pytest.param({"checkpoint": {"folder": "."}}, "/checkpoints/.", id="the volume itself"),
         pytest.param({"trainer": {"command": ["torchrun", "x"]}}, "/checkpoints", id="own trainer"),
         pytest.param({"trainer": {"command": ["x"]}, "checkpoint": {"folder": "a"}}, "/checkpoints/a", id="own folder"),
     ],
