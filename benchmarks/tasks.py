@@ -124,7 +124,7 @@ def weights_only_request(tables: TableSet, num_devices: int) -> PlanRequest:
     ledger = MemoryLedger(draft)
     index = np.arange(len(tables.tables))
     columns = np.array([table.embedding_dim for table in tables.tables])
-    beside = int((ledger.activation_bytes(np.arange(len(columns)), columns) + ledger.input_bytes(index)).sum())
+    beside = int((ledger.activation_bytes(index, columns) + ledger.input_bytes(index) + ledger.sort_bytes(index)).sum())
     return _limited(draft, MEMORY_BYTES + ledger.fixed_bytes + -(-beside // num_devices))
 
 

@@ -18,6 +18,7 @@ def plan_request(
     """Return the request for the job's plan. ``algorithm`` None: the job's own; else its fallback."""
     model, planner = job.spec.model, job.spec.planner
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
+    reserved = planner.reserved_memory_per_device
     return PlanRequest(
         tables=tables,
         topology=topology,
@@ -27,6 +28,7 @@ def plan_request(
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),
             reserve_fraction=planner.reserved_memory_percent / 100,
+            reserve_bytes=0 if reserved is None else size_bytes(reserved),
         ),
         constraints=Constraints(
             max_memory_bytes_per_device=None if limit is None else size_bytes(limit),

@@ -163,6 +163,9 @@ class Planner(Part):
     reserved_memory_percent: Annotated[int, Field(ge=0, le=90)] = 10
     """Share of a device's memory kept free, in percent: for the allocator's fragmentation, the CUDA context and
     NCCL."""
+    reserved_memory_per_device: Size | None = None
+    """Memory of a device kept free besides that share, for what does not grow with the device, such as the CUDA context
+    and NCCL's buffers. If unset: none."""
     max_shards_per_table: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
     """Most column shards of any table. Not given: bound by minShardWidth alone."""
     min_shard_width: EmbeddingDim = 4

@@ -73,11 +73,21 @@ class DeviceMemory(Value):
     activation_bytes: Count
     """Pooled embeddings and their gradients, before and after the all-to-all."""
     input_bytes: Count
-    """Indices and offsets of the pipelined batches."""
+    """Indices, lengths and offsets of the lookups that the device's shards serve, in all distributed batches."""
+    local_input_bytes: Count = 0
+    """The same for all lookups of the device's own samples, before they are exchanged, and their dense features."""
+    sort_bytes: Count = 0
+    """Temporary memory in which the backward kernels sort the lookups."""
     dense_bytes: Count
+    """The dense part; if it was counted, less the part of its working memory that the lookups have freed by then."""
     reserve_bytes: Count
     capacity_bytes: PositiveCount
     """The limit: the device's memory or the constraint, whichever is less."""
+
+    @property
+    def used_bytes(self) -> int:
+        """The sum of all purposes; a plan fits if it is at most the capacity."""
+        return sum(getattr(self, field) for field in type(self).model_fields if field != "capacity_bytes")
 
 
 class BaselineCost(Value):

@@ -86,9 +86,12 @@ class MemorySettings(Value):
     """Memory of the dense part on every device: weights, gradients, optimizer state, activations. It excludes a dense
     profile. None: the dense profile's, else 0."""
     reserve_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    """Share of the device's memory kept free for the allocator's fragmentation, the CUDA context and NCCL."""
-    num_pipelined_batches: Annotated[int, Field(ge=1, le=8)] = 2
-    """Input batches on the device at once; 2 is TorchRec's TrainPipelineSparseDist."""
+    """Share of the device's memory kept free, for what grows with it: fragmentation of the allocator."""
+    reserve_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] = 0
+    """Memory kept free besides, for what does not: CUDA context, libraries, NCCL's buffers."""
+    num_pipelined_batches: Annotated[int, Field(ge=1, le=8)] | None = None
+    """Input batches on the device at once. None: 3 with the pipeline sparse-dist, which trains one, distributes the
+    next and copies the one after it; 1 without a pipeline."""
     output_data_type: Annotated[DataType, AfterValidator(trained_output)] = DataType.FP32
     """Type of pooled embeddings and of their gradients in the kernels and in memory."""
     wire_data_type: Annotated[DataType, AfterValidator(trained_output)] | None = None
@@ -177,6 +180,12 @@ class PlanRequest(Document):
     def dense_bytes(self) -> int:
         """Memory of the dense part on every device."""
         return (self.memory.dense_bytes or 0) if self.dense is None else self.dense.total_bytes
+
+    @property
+    def num_batches_in_flight(self) -> int:
+        """Input batches on the device at once."""
+        of_pipeline = {Pipeline.NONE: 1, Pipeline.SPARSE_DIST: 3}[self.pipeline]
+        return self.memory.num_pipelined_batches or of_pipeline
 
     @property
     def global_batch_size(self) -> int:

@@ -1,7 +1,7 @@
 """The cost of a step in the words of a job's status: what a plan predicts, and what its workers measured."""
 
 from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost, StepCost
-from neuroshard_api.plan import DeviceCost, DeviceMemory, Plan
+from neuroshard_api.plan import DeviceCost, Plan
 from neuroshard_api.step_report import RankTimes, StepReport
 
 MIB = 2**20
@@ -17,7 +17,7 @@ def predicted_cost(plan: Plan) -> PredictedCost:
             slowest.wait_ms + slowest.input_communication_ms + slowest.forward_communication_ms
         ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
-        max_device_memory_mib=max(_memory_bytes(device) for device in plan.memory) // MIB if plan.memory else None,
+        max_device_memory_mib=max(device.used_bytes for device in plan.memory) // MIB if plan.memory else None,
         source=plan.predicted.source,
     )
 
@@ -86,11 +86,6 @@ def _rank_ms(times: RankTimes) -> float:
     compute_ms = times.forward_compute_ms + times.backward_compute_ms
     communication_ms = times.input_communication_ms + times.forward_communication_ms + times.backward_communication_ms
     return compute_ms + communication_ms
-
-
-def _memory_bytes(memory: DeviceMemory) -> int:
-    needed = memory.weights_bytes + memory.optimizer_state_bytes + memory.activation_bytes
-    return needed + memory.input_bytes + memory.dense_bytes + memory.reserve_bytes
 
 
 def _microseconds(milliseconds: float) -> int:

@@ -72,6 +72,7 @@ class RequestOptions:
     reserve: Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of a device's memory that is kept free.")] = (
         0.1
     )
+    reserve_memory: Annotated[str, typer.Option(help="Memory of a device that is kept free besides.")] = "0"
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal plans.")] = 0
     work_budget: Annotated[
         int | None, typer.Option(min=1, help="Most evaluations of a device's cost. Default: grows with the tables.")
@@ -173,6 +174,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
                 else {"dense_bytes": parse_bytes(options.dense_memory, option="--dense-memory")}
             ),
             "reserve_fraction": options.reserve,
+            "reserve_bytes": parse_bytes(options.reserve_memory, option="--reserve-memory"),
             "output_data_type": options.output_data_type,
             "wire_data_type": options.wire_data_type,
         },

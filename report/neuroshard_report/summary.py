@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from neuroshard_api.plan import BaselineCost, DeviceCost, DeviceMemory, Plan, TablePlacement
 from neuroshard_api.tables import Table
-from neuroshard_planner.problem.memory_ledger import needed_bytes
 
 from neuroshard_report.quantities import format_ms, format_percent
 
@@ -24,6 +23,8 @@ MEMORY_TERMS = (
     ("optimizer_state_bytes", "optimizer state"),
     ("activation_bytes", "activations"),
     ("input_bytes", "inputs"),
+    ("local_input_bytes", "inputs before the exchange"),
+    ("sort_bytes", "sort buffers"),
     ("dense_bytes", "dense part"),
     ("reserve_bytes", "reserve"),
 )
@@ -71,7 +72,7 @@ class DeviceView:
     @property
     def memory_bytes(self) -> int:
         """Sum of the ledger, the reserve included."""
-        return needed_bytes(self.memory)
+        return self.memory.used_bytes
 
     @property
     def memory_share(self) -> float:

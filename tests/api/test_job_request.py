@@ -28,6 +28,7 @@ def test_a_request_says_what_the_job_says() -> None:
             "maxMemoryPerDevice": "1.5Gi",
             "denseMemoryPerDevice": 1000,
             "reservedMemoryPercent": 25,
+            "reservedMemoryPerDevice": "2Gi",
             "maxShardsPerTable": 3,
             "minShardWidth": 8,
             "seed": 7,
@@ -44,6 +45,7 @@ def test_a_request_says_what_the_job_says() -> None:
     assert request.algorithm is Algorithm.DIM_GREEDY
     assert (request.batch_size_per_device, request.optimizer) == (8192, Optimizer.ROWWISE_ADAGRAD)
     assert (request.memory.dense_bytes, request.memory.reserve_fraction) == (1000, 0.25)
+    assert request.memory.reserve_bytes == 2 * 2**30
     assert request.constraints.max_memory_bytes_per_device == 3 * 2**29
     assert (request.constraints.max_shards_per_table, request.constraints.min_shard_width) == (3, 8)
     assert (request.search.seed, request.search.work_budget) == (7, 1000)

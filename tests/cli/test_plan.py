@@ -154,7 +154,8 @@ def test_a_counted_dense_part_is_in_the_plan_and_its_ledger(neuroshard: Any, tab
 
     found = Plan.read(plan)
     assert found.request.dense == profile
-    assert {device.dense_bytes for device in found.memory} == {profile.total_bytes}
+    kept = profile.total_bytes - profile.working_bytes
+    assert all(kept <= device.dense_bytes <= profile.total_bytes for device in found.memory)
 
 
 @pytest.mark.parametrize(

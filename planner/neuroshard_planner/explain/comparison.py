@@ -10,7 +10,6 @@ from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.explain.robustness import robustness
 from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import table_placements, tables_memory
-from neuroshard_planner.problem.memory_ledger import needed_bytes
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.iterated import Found
@@ -90,7 +89,7 @@ def _outcome(problem: Problem, placement: Placement, source: str) -> Outcome:
         predicted=predicted,
         simulated=simulated_cost(problem, placement),
         compute_imbalance=max(compute) * len(compute) / sum(compute),
-        peak_memory_bytes=max(needed_bytes(device) for device in tables_memory(problem.memory, tables)),
+        peak_memory_bytes=max(device.used_bytes for device in tables_memory(problem.memory, tables)),
         num_split_tables=sum(table.sharding_type is not ShardingType.TABLE_WISE for table in tables),
         num_shards=len(placement.kinds),
         other_traffic_median_ms=robust.median_ms,

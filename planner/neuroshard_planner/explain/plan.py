@@ -13,7 +13,6 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.planning import Bundle
-from neuroshard_planner.problem.memory_ledger import needed_bytes
 from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.lower_bound import lower_bound_ms
@@ -93,7 +92,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
     devices = plan.predicted.devices
     compute = [device.forward_compute_ms + device.backward_compute_ms for device in devices]
     busiest = int(np.argmax(compute))
-    memory = [needed_bytes(device) / device.capacity_bytes for device in plan.memory]
+    memory = [device.used_bytes / device.capacity_bytes for device in plan.memory]
     fullest = int(np.argmax(memory))
     terms = _terms(plan)
     return PlanExplanation(

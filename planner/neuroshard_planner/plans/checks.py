@@ -12,7 +12,7 @@ from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.plans.tables import tables_memory
-from neuroshard_planner.problem.memory_ledger import MemoryLedger, needed_bytes
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, most_shards, resolve_units
 
 TOLERANCE = 1e-6  # relative, between costs that are written in the plan twice
@@ -208,9 +208,9 @@ def _memory_problems(plan: Plan) -> Iterator[str]:
                     f"memory[{device}].{field}: is {getattr(written, field)}, the plan's shards and its request need "
                     f"{getattr(right, field)}"
                 )
-        if needed_bytes(right) > right.capacity_bytes:
+        if right.used_bytes > right.capacity_bytes:
             yield (
-                f"memory[{device}]: needs {needed_bytes(right)} bytes of {right.capacity_bytes}; "
+                f"memory[{device}]: needs {right.used_bytes} bytes of {right.capacity_bytes}; "
                 "move or split tables, or give devices with more memory"
             )
 

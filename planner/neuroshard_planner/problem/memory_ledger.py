@@ -11,6 +11,12 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT, IndexArray
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.step_cost import INDEX_BYTES
 
+LENGTH_BYTES = 4  # KeyedJaggedTensor holds, of every sample and feature, a length of 32 bits
+OFFSET_BYTES = 4 + 8  # of the batch in work also offsets: of 32 bits in KeyedJaggedTensor, of 64 in FBGEMM's autograd
+SORT_BYTES = 40
+"""Temporary bytes per lookup of FBGEMM's backward kernels on a GPU, at their highest: linear indices before and after
+the sort (2 x 8), infos before and after (2 x 4), runs (8), their lengths (4) and cumulated lengths (4). The sort's own
+second copy (8 + 4) is freed before the runs are allocated. Source: transpose_embedding_input.cu of FBGEMM 1.8."""
 STATE_BYTES = 4  # FBGEMM keeps optimizer state in FP32
 MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 
@@ -28,32 +34,44 @@ class MemoryLedger:
         self._request = request
         tables = request.tables.tables
         self._element_bytes: IndexArray = np.array([BYTES_PER_ELEMENT[table.data_type] for table in tables])
-        self._input_bytes: IndexArray = np.array(
-            [
-                request.memory.num_pipelined_batches
-                * INDEX_BYTES
-                * round(request.global_batch_size * (table.pooling_factor + table.num_features))
-                for table in tables
-            ]
-        )
+        # On a CPU the kernels sort otherwise, in memory of their own that torch's allocator does not see.
+        self._sort_bytes_per_lookup = 0 if request.topology.device.is_cpu else SORT_BYTES
+        self._num_features: IndexArray = np.array([table.num_features for table in tables])
+        pooling_factors = [table.pooling_factor for table in tables]
+        self._num_lookups: IndexArray = _rounded(request.global_batch_size, pooling_factors)
+        is_exchanged = request.topology.num_devices > 1
+        num_batches = request.num_batches_in_flight
+        # The newest batch is still being copied to the device; without a pipeline the only one is distributed.
+        # While a batch is exchanged it exists twice, as it was sent or received and in the order of the lookups.
+        num_bags = request.global_batch_size * self._num_features
+        each_batch = INDEX_BYTES * self._num_lookups + LENGTH_BYTES * num_bags
+        self._input_bytes: IndexArray = (max(1, num_batches - 1) + is_exchanged) * each_batch + OFFSET_BYTES * num_bags
+        local = INDEX_BYTES * _rounded(request.batch_size_per_device, pooling_factors).sum(dtype=np.float64)
+        local += LENGTH_BYTES * request.batch_size_per_device * float(self._num_features.sum())
+        dense_input_bytes = 0 if request.dense is None else num_batches * request.dense.input_bytes
+        self.local_input_bytes = int((num_batches + is_exchanged) * local) + dense_input_bytes
+        """A device's own samples: lookups of all tables, and dense features where they were counted."""
+        # Without a pipeline nothing is exchanged while the dense part works.
+        is_copy_freed = is_exchanged and num_batches == 1
+        self._freed_input_bytes: IndexArray = is_copy_freed * each_batch
+        self._freed_local_bytes = int(is_copy_freed * local)
         output_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type]
         # Where the wire has a type of its own, what is sent and what is received is one more copy.
         is_converted = request.memory.wire_type is not request.memory.output_data_type
         copies_bytes = 2 * output_bytes + is_converted * BYTES_PER_ELEMENT[request.memory.wire_type]
-        self._num_features: IndexArray = np.array([table.num_features for table in tables])
-        total_columns = sum(table.embedding_dim * table.num_features for table in tables)
+        self._total_columns = sum(table.embedding_dim * table.num_features for table in tables)
         # Every pooled value exists twice (with its gradient) before the all-to-all, on the device of the shard for
         # the global batch, and twice after it, on every device for its own batch.
         self._activation_bytes_per_column = copies_bytes * request.global_batch_size
-        self._received_bytes = copies_bytes * request.batch_size_per_device * total_columns
-        if request.topology.num_devices == 1:
+        self._received_bytes = copies_bytes * request.batch_size_per_device * self._total_columns
+        if not is_exchanged:
             self._received_bytes = 0  # there is no all-to-all, hence no second copy
         device_bytes = request.topology.device.memory_bytes
         limit = request.constraints.max_memory_bytes_per_device
         self.capacity_bytes = device_bytes if limit is None else min(limit, device_bytes)
         """What a device may hold, all purposes together."""
-        self.reserve_bytes = int(request.memory.reserve_fraction * self.capacity_bytes)
-        self.fixed_bytes = self.reserve_bytes + request.dense_bytes + self._received_bytes
+        self.reserve_bytes = request.memory.reserve_bytes + int(request.memory.reserve_fraction * self.capacity_bytes)
+        self.fixed_bytes = self.reserve_bytes + request.dense_bytes + self._received_bytes + self.local_input_bytes
         """What every device needs whatever the plan."""
         self.shard_capacity_bytes = self.capacity_bytes - self.fixed_bytes
         """What is left for shards; not positive where nothing fits."""
@@ -70,12 +88,16 @@ class MemoryLedger:
         return STATE_BYTES * num_rows * per_row
 
     def activation_bytes(self, tables: IndexArray, num_columns: IndexArray) -> IndexArray:
-        """Return the pooled embeddings and gradients of shards before the all-to-all, [n]; one vector per feature."""
+        """Return the pooled embeddings and gradients of shards before the all-to-all, [n]: a set for every feature."""
         return self._num_features[tables] * num_columns * self._activation_bytes_per_column
 
     def input_bytes(self, tables: IndexArray) -> IndexArray:
-        """Return the indices and offsets of shards in all pipelined batches, [n]."""
+        """Return the indices, lengths and offsets of shards in all distributed batches, [n]."""
         return self._input_bytes[tables]
+
+    def sort_bytes(self, tables: IndexArray) -> IndexArray:
+        """Return the temporary memory in which the backward kernels sort the lookups of shards, [n]."""
+        return self._sort_bytes_per_lookup * self._num_lookups[tables]
 
     def shard_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
         """Return all that shards need on their device, [n]."""
@@ -84,6 +106,7 @@ class MemoryLedger:
             + self.optimizer_state_bytes(num_rows, num_columns)
             + self.activation_bytes(tables, num_columns)
             + self.input_bytes(tables)
+            + self.sort_bytes(tables)
         )
 
     def _check_countable(self) -> None:
@@ -103,7 +126,11 @@ class MemoryLedger:
     def devices(
         self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray, device: IndexArray
     ) -> Sequence[DeviceMemory]:
-        """Return the ledger of every device under a placement of n shards."""
+        """Return the ledger of every device under a placement of n shards.
+
+        A counted dense part needs its working memory when the lookups need theirs no more, and takes what they freed:
+        its line has what it needs besides. The search, which places shards one by one, counts both in full.
+        """
         request = self._request
 
         def per_device(shard_bytes: IndexArray) -> IndexArray:
@@ -116,29 +143,30 @@ class MemoryLedger:
             per_device(self.optimizer_state_bytes(num_rows, num_columns)),
             per_device(self.activation_bytes(tables, num_columns)),
             per_device(self.input_bytes(tables)),
+            per_device(self.sort_bytes(tables)),
+            per_device(self._freed_input_bytes[tables]),
             strict=True,
         )
+        working_bytes = 0 if request.dense is None else request.dense.working_bytes
+        kept_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type] * request.batch_size_per_device
+        freed_bytes = max(0, self._received_bytes - kept_bytes * self._total_columns) + self._freed_local_bytes
         return [
             DeviceMemory(
                 weights_bytes=int(weights),
                 optimizer_state_bytes=int(state),
                 activation_bytes=int(activation) + self._received_bytes,
                 input_bytes=int(inputs),
-                dense_bytes=request.dense_bytes,
+                local_input_bytes=self.local_input_bytes,
+                sort_bytes=int(sort),
+                dense_bytes=request.dense_bytes
+                - min(working_bytes, freed_bytes + int(activation) + int(sort) + int(freed_inputs)),
                 reserve_bytes=self.reserve_bytes,
                 capacity_bytes=self.capacity_bytes,
             )
-            for weights, state, activation, inputs in columns
+            for weights, state, activation, inputs, sort, freed_inputs in columns
         ]
 
 
-def needed_bytes(device: DeviceMemory) -> int:
-    """Return what a device's ledger adds up to; a plan fits where that is at most the capacity."""
-    return (
-        device.weights_bytes
-        + device.optimizer_state_bytes
-        + device.activation_bytes
-        + device.input_bytes
-        + device.dense_bytes
-        + device.reserve_bytes
-    )
+def _rounded(num_samples: int, pooling_factors: Sequence[float]) -> IndexArray:
+    """Return the lookups of a batch by table, [tables]."""
+    return np.array([round(num_samples * each) for each in pooling_factors], dtype=np.int64)

@@ -62,7 +62,8 @@ def _remedy(request: PlanRequest, packing: Packing) -> str:
     needed = _least_capacity(packing)
     if needed is not None:
         ledger = MemoryLedger(request)
-        per_device = (needed + ledger.fixed_bytes - ledger.reserve_bytes) / (1 - request.memory.reserve_fraction)
+        kept = ledger.fixed_bytes - ledger.reserve_bytes + request.memory.reserve_bytes
+        per_device = (needed + kept) / (1 - request.memory.reserve_fraction)
         enough = _gib(math.ceil(per_device / GIB * 100) * GIB / 100)  # rounded down it might not do
         limit = request.constraints.max_memory_bytes_per_device
         if limit is None:

@@ -66,8 +66,9 @@ def test_helps_come_with_numbers() -> None:
 def test_a_nearly_full_device_is_said_to_limit() -> None:
     """Memory that is almost used up leaves the search little freedom."""
     entry = explained(request_of(num_devices=1))[0].memory[0]
-    shards = entry.weights_bytes + entry.optimizer_state_bytes + entry.activation_bytes + entry.input_bytes
-    limit = Constraints(max_memory_bytes_per_device=round(shards / 0.87))  # a tenth is reserve
+    limit = Constraints(
+        max_memory_bytes_per_device=round((entry.used_bytes - entry.reserve_bytes) / 0.87)
+    )  # a tenth is reserve
 
     _, found = explained(request_of(num_devices=1, constraints=limit))
 
