@@ -52,6 +52,25 @@ def test_every_setting_is_described(name: str) -> None:
     assert f"| `{PREFIX}{name.upper()}` | {named} |" in REFERENCE
 
 
+@pytest.mark.parametrize("name", [name for name, field in Settings.model_fields.items() if not field.is_required()])
+def test_every_default_is_described(name: str) -> None:
+    """With the value that the operator takes where the variable is not set."""
+    default = Settings.model_fields[name].default
+    [row] = [line for line in REFERENCE.splitlines() if line.startswith(f"| `{PREFIX}{name.upper()}` |")]
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        assert float(row.split("|")[2]) == default
+
+
+def test_every_row_of_what_happens_when_names_a_test_that_exists() -> None:
+    """The table promises only what is tested."""
+    rows = CONCEPT[CONCEPT.index("| what happens | ") : CONCEPT.index("## Conditions")].splitlines()[2:]
+    for row in filter(None, rows):
+        named = [name.strip(" `") for name in row.split("|")[-2].split(",")]
+        for name in named:
+            folder = ROOT if name.startswith("tests/") else ROOT / "tests" / "operator"
+            assert (folder / name).is_file(), row
+
+
 def test_every_metric_is_described() -> None:
     """By the name that Prometheus shows."""
     families = [family.name for family in Metrics().registry.collect()]
