@@ -18,7 +18,7 @@ async def health_server(
         return _answer(is_alive(), "the last resync is too long ago")
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer(is_ready(), "the caches are not filled yet")
+        return _answer(is_ready(), "the API server has not been listed yet")
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

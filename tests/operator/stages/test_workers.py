@@ -425,3 +425,13 @@ def test_a_rule_can_ask_for_another_plan() -> None:
     assert story.seen == ("Planning", "PlannerRunning")
     requests = [each["data"]["request.json"] for each in story.world.of_kind("ConfigMap", names.REQUEST)]
     assert len({text for text in requests if '"reserve_fraction": 0.15' in text}) == 1
+
+
+def test_a_security_context_of_the_template_is_merged_over_the_restricted_one() -> None:
+    """A group for volumes does not take the user away that restricted namespaces ask for."""
+    story = Story(podTemplate={"spec": {"securityContext": {"fsGroup": 1000}}}).planned()
+
+    [job] = story.world.of_kind("Job", names.WORKER)
+    context = job["spec"]["template"]["spec"]["securityContext"]
+    assert context["fsGroup"] == 1000
+    assert context["runAsNonRoot"]
