@@ -1,0 +1,126 @@
+"""What torch's allocator gives out in real training steps, on one of two processes; for ``memory_error``.
+
+Arguments: files of a job and of a plan in turn, and the folder for the results, one file of each rank.
+"""
+
+import ctypes
+import gc
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from neuroshard_api.plan import Plan
+from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_trainer.data.batches import Batch, BatchMaker
+from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.data.synthetic import SyntheticSource
+from neuroshard_trainer.job_file import read_job
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
+from neuroshard_trainer.plan_adapter import sharding_plan
+from torch._C._profiler import _EventType
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.profiler import ProfilerActivity, profile
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from benchmarks.sharded_training import start_process
+
+NUM_STEPS = 5  # DistributedDataParallel makes its buckets anew in the third
+CPU = torch.device("cpu")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Train each job under its plan, and write the peak of this rank."""
+    logging.disable(logging.WARNING)
+    start_process()
+    count_on_all_threads()
+    *files, folder = arguments
+    peaks = [
+        _peak_bytes(read_job(Path(job)), Plan.read(Path(plan)))
+        for job, plan in zip(files[::2], files[1::2], strict=True)
+    ]
+    (Path(folder) / f"{dist.get_rank()}.json").write_text(json.dumps(peaks))
+    dist.barrier()
+
+
+def _peak_bytes(job: DLRMTrainingJob, plan: Plan) -> int:
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        torch.empty(1)  # its event tells what was allocated before
+        _train(job, plan)
+    tree = profiler.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    totals = sorted(each for root in tree for each in _allocated(root))
+    return max(total for _, total in totals) - totals[0][1]
+
+
+def _train(job: DLRMTrainingJob, plan: Plan) -> None:
+    spec, tables = job.spec, plan.request.tables
+    world = dist.group.WORLD
+    assert world is not None
+    model = DistributedModelParallel(
+        RecommendationModel(spec.model, tables.tables),
+        env=ShardingEnv.from_process_group(world),
+        device=CPU,
+        plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+        sharders=[embedding_sharder(plan.request.optimizer, learning_rate=0.01, device=CPU)],
+    )
+    optimizer = dense_optimizer(model, spec.training, tables_path=TABLES_PATH)
+    for batch in _batches(job, plan):
+        own = _in_torchs_memory(batch)
+        optimizer.zero_grad()
+        loss = binary_cross_entropy_with_logits(model(own.dense, own.lookups), own.labels)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        del own, loss
+
+
+def _batches(job: DLRMTrainingJob, plan: Plan) -> list[Batch]:
+    size, num_dense = job.spec.model.batch_size_per_device, job.spec.model.num_dense_features
+    features = features_of(plan.request.tables.tables)
+    count = NUM_STEPS * dist.get_world_size() * size
+    source = SyntheticSource(plan.request.tables, features, num_dense=num_dense, num_samples=count, seed=0)
+    order = SampleOrder(source.block_sizes, validation_percent=0, seed=0, shuffle=False)
+    maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=dist.get_world_size(), batch_size=size)
+    return [maker.training(index * maker.global_batch_size) for index in range(NUM_STEPS)]
+
+
+def _in_torchs_memory(batch: Batch) -> Batch:
+    """Return a copy of a batch, which torch allocates as it does the copy to a GPU; batches are NumPy's otherwise."""
+    lookups = batch.lookups
+    return Batch(
+        dense=batch.dense.clone(),
+        lookups=KeyedJaggedTensor(
+            keys=lookups.keys(), values=lookups.values().clone(), lengths=lookups.lengths().clone()
+        ),
+        labels=batch.labels.clone(),
+        num_real=batch.num_real,
+    )
+
+
+def _allocated(event: Any) -> Iterator[tuple[int, int]]:  # noqa: ANN401 - torch gives no type
+    """Yield time and total of what was allocated, after each allocation."""
+    if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
+        yield event.start_time_ns, event.extra_fields.total_allocated
+    for child in event.children:
+        yield from _allocated(child)
+
+
+def count_on_all_threads() -> None:
+    """Let torch's allocator count what any thread frees: gloo's threads are often the last to hold a buffer.
+
+    Without it the count takes part in the threads that are profiled alone, and what others free is never subtracted.
+    """
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    ctypes.c_bool.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_report_cpu_memory_usage").value = True
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

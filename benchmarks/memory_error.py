@@ -1,0 +1,155 @@
+"""The memory ledger beside what torch's allocator gives out in real training: three models, three plans each.
+
+Two processes of one CPU train each model under each plan for some steps, over gloo. The ledger is a CPU's, without
+reserve: no sort buffers of CUDA kernels, the optimizer's temporary tensors one parameter at a time. No number in it is
+fitted to this measurement. Resident memory is not compared: it also has libraries and what the allocator keeps.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuroshard_api.document import validated
+from neuroshard_api.job_request import plan_request
+from neuroshard_api.plan import DeviceMemory, Plan
+from neuroshard_api.presets import preset
+from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_planner.planning import plan as search
+from neuroshard_planner.plans.tables import tables_memory
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_trainer.dense_profile import dense_profile
+
+from benchmarks.results_file import hardware_slug, write_result
+from benchmarks.sharded_training import WORLD_SIZE, torchrun
+
+MIB = 2**20
+DEVICE = "h100-80gb"  # whose cost models search the plans; they decide no byte of them
+POOLING_FACTORS = (1, 1, 2, 3, 1, 5, 1, 20, 10, 1, 1, 30, 60)  # of every 13 tables
+LARGEST = 400  # of the last table, so that the search cuts it
+NUM_TABLES = 26
+ALGORITHMS = (Algorithm.NEUROSHARD, Algorithm.SIZE_GREEDY, Algorithm.RANDOM)
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "DLRM": {"architecture": "DLRM", "batchSizePerDevice": 2048},
+    "DCNv2": {"architecture": "DCNv2", "batchSizePerDevice": 2048},
+    "wide cross network": {
+        "architecture": "DCNv2",
+        "batchSizePerDevice": 1024,
+        "crossNetwork": {"numLayers": 4, "lowRankDim": 1024},
+    },
+}
+TARGET = 0.05
+
+
+def main() -> None:
+    """Plan, train and write the result."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        names, ledgers, files = [], [], []
+        for model in MODELS:
+            job = _job(model)
+            request = _request(job)
+            for algorithm in ALGORITHMS:
+                plan = search(request.model_copy(update={"algorithm": algorithm}), bundle=bundled_bundle(DEVICE))
+                names.append((model, algorithm, max(len(table.shards) for table in plan.tables)))
+                ledgers.append(_ledger_on_cpu(plan))
+                for kind, document in (("job", job), ("plan", plan)):
+                    files.append(folder / f"{len(names)}.{kind}.json")
+                    files[-1].write_text(document.to_json(), encoding="utf-8")
+        command = [
+            sys.executable,
+            *torchrun(Path(__file__).with_name("allocated_memory.py"), *map(str, files), scratch),
+        ]
+        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - a script of this folder
+        measured = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
+    print(write_result("memory-error", report(names, ledgers, measured), hardware=hardware_slug()))
+
+
+def report(
+    names: Sequence[tuple[str, Algorithm, int]],
+    ledgers: Sequence[Sequence[DeviceMemory]],
+    measured: Sequence[Sequence[int]],
+) -> list[str]:
+    """Return the lines of the result.
+
+    Args:
+        names: model, algorithm and most shards of a table, of each plan.
+        ledgers: of the devices of each plan.
+        measured: peak bytes, by rank and plan.
+    """
+    rows, errors = [], []
+    for index, (model, algorithm, shards) in enumerate(names):
+        for rank, memory in enumerate(ledgers[index]):
+            found = measured[rank][index]
+            counted = memory.used_bytes - memory.reserve_bytes
+            errors.append(counted / found - 1)
+            tables = (memory.weights_bytes + memory.optimizer_state_bytes) / MIB
+            dense = memory.dense_bytes / MIB
+            rows.append(
+                f"| {model} | {algorithm} | {shards} | {rank} | {found / MIB:.1f} | {counted / MIB:.1f} | "
+                f"{100 * errors[-1]:+.1f} % | {tables:.1f} | {dense:.1f} |"
+            )
+    within = sum(abs(error) <= TARGET for error in errors)
+    median = sorted(abs(error) for error in errors)[len(errors) // 2]
+    summary = (
+        f"{within} of {len(errors)} within {100 * TARGET:.0f} %; median {100 * median:.1f} %, "
+        f"from {100 * min(errors):+.1f} to {100 * max(errors):+.1f} %."
+    )
+    return [
+        "# The memory ledger beside torch's allocator",
+        "",
+        *str(__doc__).splitlines()[2:],
+        "",
+        f"Tables: {NUM_TABLES} of 20,000 x 64, pooling factors 1 to {LARGEST}. MiB, peak of five steps of each rank.",
+        "",
+        "| model | plan | most shards of a table | rank | allocated | ledger | error | tables | dense part |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+        summary,
+    ]
+
+
+def _job(model: str) -> DLRMTrainingJob:
+    tables = [
+        {
+            "name": f"t{index}",
+            "numEmbeddings": 20_000,
+            "embeddingDim": 64,
+            "poolingFactor": POOLING_FACTORS[index % len(POOLING_FACTORS)] if index < NUM_TABLES - 1 else LARGEST,
+        }
+        for index in range(NUM_TABLES)
+    ]
+    raw = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "memory"},
+        "spec": {"model": {"embeddingTables": tables, "overArchLayerSizes": [512, 256], **MODELS[model]}},
+    }
+    return validated(DLRMTrainingJob, raw, where=model)
+
+
+def _request(job: DLRMTrainingJob) -> PlanRequest:
+    tables = job.spec.model.inline_tables("memory")
+    assert tables is not None, "they are in the job"
+    topology = preset(DEVICE).topology(num_nodes=1, devices_per_node=WORLD_SIZE)
+    request = plan_request(job, tables=tables, topology=topology)
+    return request.with_dense(dense_profile(job, tables, multi_tensor=False), where="dense profile")
+
+
+def _ledger_on_cpu(plan: Plan) -> Sequence[DeviceMemory]:
+    """Return the ledger of the same shards on processes of a CPU."""
+    topology = plan.request.topology
+    device = topology.device.model_copy(update={"name": "cpu-benchmark"})
+    update = {"topology": topology.model_copy(update={"device": device})}
+    return tables_memory(MemoryLedger(plan.request.model_copy(update=update)), plan.tables)
+
+
+if __name__ == "__main__":
+    main()
