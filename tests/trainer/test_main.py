@@ -66,7 +66,7 @@ def progress(folder: Path) -> TrainingProgress:
 
 def saved_steps(folder: Path) -> list[int]:
     """Return the steps of a run's checkpoints."""
-    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*"))
 
 
 def weights_hash(folder: Path, step: int = WHOLE) -> dict[str, str]:
