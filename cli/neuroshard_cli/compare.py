@@ -2,6 +2,7 @@
 
 import json as json_format
 import time
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,8 @@ def compare(
     Each is costed by the same cost models and by the simulator of the device, and timed.
     """
     from neuroshard_api.request import Algorithm
+    from neuroshard_planner.baselines.torchrec import require_torchrec
+    from neuroshard_planner.errors import MissingPackageError
     from neuroshard_planner.explain.comparison import Comparison
     from neuroshard_planner.explain.comparison import compare as compared
     from neuroshard_report.terminal.comparison import Timed, render_comparison
@@ -44,6 +47,9 @@ def compare(
             status.update(f"{algorithm}, {number} of {len(wanted)} algorithms")
             started = time.perf_counter()
             limit = torchrec_seconds if algorithm is Algorithm.TORCHREC else None
+            if limit is not None:
+                with suppress(MissingPackageError):  # which the comparison reports
+                    require_torchrec("the algorithm torchrec")  # an import must not be cut off
             try:
                 with time_limit(limit):
                     (found,) = compared(request, bundle=bundle, algorithms=(algorithm,))
