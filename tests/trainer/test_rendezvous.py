@@ -26,8 +26,8 @@ from neuroshard_trainer.process import joined, lost_peers
 
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 try:
-    process = joined("cpu", timeout_seconds=60)
-    with lost_peers(lambda: "while training"):
+    process = joined(torch.device("cpu"), timeout_seconds=60)
+    with lost_peers(lambda: "while training", trains=lambda: True):
         for step in range(steps):
             dist.all_reduce(torch.ones(1))
             (folder / f"rank-{process.rank}").write_text(sys.argv[0])
