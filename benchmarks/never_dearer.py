@@ -52,6 +52,8 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=120, help="in all, divided among the numbers of devices")
     arguments = parser.parse_args()
     lines = [
+        "# Never dearer than the published algorithm",
+        "",
         f"Tasks of the paper's kind ({FEWEST_TABLES} to {MOST_TABLES} tables), seeds from {FIRST_SEED}.",
         f"Costs by the bundled networks of {DEVICE_TYPE}; a gain of 1 % is a plan that costs 1 % less.",
         "",

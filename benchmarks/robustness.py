@@ -64,6 +64,8 @@ def main() -> None:
     num_draws = parser.parse_args().draws
     bundle = bundled_bundle(DEVICE_TYPE)
     lines = [
+        "# Plans under traffic that they were not made for",
+        "",
         f"{num_draws} draws each, pooling factors and skews up to {DEVIATION:.0%} off; costs by the bundled networks",
         f"of {DEVICE_TYPE}. Regret: cost over that of a plan searched for the draw, less 1; median and worst draw.",
         "",
