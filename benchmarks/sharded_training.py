@@ -9,7 +9,8 @@ from neuroshard_api.host_memory import keep_freed_memory
 from neuroshard_api.job_model import Model
 from neuroshard_api.plan import Plan
 from neuroshard_api.tables import Optimizer, Table, TableSet
-from neuroshard_trainer.data.batches import Batch, BatchMaker
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
@@ -98,7 +99,8 @@ def batches(batch_size: int = BATCH_SIZE) -> list[Batch]:
     source = SyntheticSource(TABLES, features, num_dense=NUM_DENSE, num_samples=count, seed=0)
     order = SampleOrder(source.block_sizes, validation_percent=0, seed=0, shuffle=False)
     maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=WORLD_SIZE, batch_size=batch_size)
-    return [maker.training(index * maker.global_batch_size) for index in range(NUM_BATCHES)]
+    keys = [feature.name for feature in features]
+    return [Batch.of(maker.training(index * maker.global_batch_size), keys) for index in range(NUM_BATCHES)]
 
 
 def torchrun(script: Path, *arguments: str) -> list[str]:

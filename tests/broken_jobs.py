@@ -249,19 +249,37 @@ RULES = (
     broken_rule(
         "data-without-a-path",
         "spec.data",
-        "path is needed for every format but Synthetic",
+        "path is needed for every format but Synthetic and Dataset",
         data={"format": "CriteoTSV"},
     ),
     broken_rule(
         "columns-of-a-text-file",
         "spec.data",
-        "labelColumn and denseColumns are for the format Parquet only",
+        "labelColumn is for the formats Parquet and NPZ only",
         data={"format": "CriteoTSV", "path": "day_0", "labelColumn": "clicked"},
+    ),
+    broken_rule(
+        "dense-columns-of-an-archive",
+        "spec.data",
+        "denseColumns is for the format Parquet only",
+        data={"format": "NPZ", "path": "part.npz", "denseColumns": ["age"]},
+    ),
+    broken_rule(
+        "dataset-without-a-class",
+        "spec.data",
+        "dataset names the class of the format Dataset, and is for that format only",
+        data={"format": "Dataset"},
+    ),
+    broken_rule(
+        "evaluation-path-of-made-up-samples",
+        "spec.data",
+        "evaluationPath is for formats of files; Synthetic, MovieLens100K and Dataset have none",
+        data={"evaluationPath": "day_23_*"},
     ),
     broken_rule(
         "number-of-real-samples",
         "spec.data",
-        "numSamples is for the format Synthetic only; limit real data by training.maxSteps",
+        "numSamples is for the formats Synthetic and Dataset only; limit real data by training.maxSteps",
         data={"format": "Parquet", "path": "data", "numSamples": 10},
     ),
     broken_rule(

@@ -10,6 +10,7 @@ from neuroshard_api.counts import PositiveCount
 from neuroshard_api.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
 
 Column = Annotated[str, Field(min_length=1, max_length=128)]
+DataPath = Annotated[str, Field(min_length=1, max_length=4096)]
 RelativePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^/\x00][^\x00]*$")]
 
 
@@ -19,11 +20,23 @@ class DataFormat(StrEnum):
     SYNTHETIC = "Synthetic"
     """Made up: Zipf-distributed lookups with a planted signal, so that the AUC can rise."""
     CRITEO_TSV = "CriteoTSV"
+    CRITEO_BINARY = "CriteoBinary"
+    CRITEO_MULTI_HOT = "CriteoMultiHot"
     PARQUET = "Parquet"
+    NPZ = "NPZ"
     MOVIELENS_100K = "MovieLens100K"
+    DATASET = "Dataset"
+    """A torch IterableDataset of the user's own."""
 
 
-NEEDS_PATH = (DataFormat.CRITEO_TSV, DataFormat.PARQUET, DataFormat.MOVIELENS_100K)
+NEEDS_NO_PATH = (DataFormat.SYNTHETIC, DataFormat.DATASET)
+WITH_EVALUATION_PATH = (
+    DataFormat.CRITEO_TSV,
+    DataFormat.CRITEO_BINARY,
+    DataFormat.CRITEO_MULTI_HOT,
+    DataFormat.PARQUET,
+    DataFormat.NPZ,
+)
 
 
 class VolumeClaim(Part):
@@ -40,41 +53,64 @@ class Data(Part):
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="self.format == 'Synthetic' || has(self.path)",
-            message="path is needed for every format but Synthetic",
-            holds=lambda data: data.format not in NEEDS_PATH or data.path is not None,
+            cel="self.format in ['Synthetic', 'Dataset'] || has(self.path)",
+            message="path is needed for every format but Synthetic and Dataset",
+            holds=lambda data: data.format in NEEDS_NO_PATH or data.path is not None,
         ),
         Rule(
-            cel="self.format == 'Parquet' || !(has(self.labelColumn) || has(self.denseColumns))",
-            message="labelColumn and denseColumns are for the format Parquet only",
-            holds=lambda data: (
-                data.format is DataFormat.PARQUET or (data.label_column is None and data.dense_columns is None)
-            ),
+            cel="self.format == 'Parquet' || !has(self.denseColumns)",
+            message="denseColumns is for the format Parquet only",
+            holds=lambda data: data.format is DataFormat.PARQUET or data.dense_columns is None,
         ),
         Rule(
-            cel="self.format == 'Synthetic' || !has(self.numSamples)",
-            message="numSamples is for the format Synthetic only; limit real data by training.maxSteps",
-            holds=lambda data: data.format is DataFormat.SYNTHETIC or data.num_samples is None,
+            cel="self.format in ['Parquet', 'NPZ'] || !has(self.labelColumn)",
+            message="labelColumn is for the formats Parquet and NPZ only",
+            holds=lambda data: data.format in {DataFormat.PARQUET, DataFormat.NPZ} or data.label_column is None,
+        ),
+        Rule(
+            cel="self.format in ['Synthetic', 'Dataset'] || !has(self.numSamples)",
+            message="numSamples is for the formats Synthetic and Dataset only; limit real data by training.maxSteps",
+            holds=lambda data: data.format in NEEDS_NO_PATH or data.num_samples is None,
+        ),
+        Rule(
+            cel="(self.format == 'Dataset') == has(self.dataset)",
+            message="dataset names the class of the format Dataset, and is for that format only",
+            holds=lambda data: (data.format is DataFormat.DATASET) == (data.dataset is not None),
+        ),
+        Rule(
+            cel="!has(self.evaluationPath) || !(self.format in ['Synthetic', 'MovieLens100K', 'Dataset'])",
+            message="evaluationPath is for formats of files; Synthetic, MovieLens100K and Dataset have none",
+            holds=lambda data: data.evaluation_path is None or data.format in WITH_EVALUATION_PATH,
         ),
     )
 
     format: DataFormat = DataFormat.SYNTHETIC
     """Synthetic makes samples up, from the tables' own statistics and with a planted signal; CriteoTSV reads the Criteo
-    challenges' text files; Parquet reads columns by name, lookups as lists of integers; MovieLens100K reads that data
-    set from a folder or from the wheel of the package recbole."""
-    path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """File, folder or glob pattern of the data. A relative path is below mountPath in a pod, and below the job file's
-    folder with `neuroshard run`. Needed for every format but Synthetic."""
+    challenges' text files, also compressed; CriteoBinary and CriteoMultiHot read the arrays that torchrec and MLPerf
+    make of them; Parquet reads columns by name, lookups as lists of integers; NPZ reads arrays by name; MovieLens100K
+    reads that data set from a folder or from the wheel of the package recbole; Dataset iterates over your own class."""
+    path: DataPath | None = None
+    """File, folder, glob pattern or URL (such as s3://bucket/day_*) of the data. A relative path is below mountPath in
+    a pod, and below the job file's folder with `neuroshard run`. Needed for every format but Synthetic and Dataset."""
+    dataset: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """Dataset: class of the samples, as package.module:Class."""
+    evaluation_path: DataPath | None = None
+    """Data of the same format for evaluation, such as the last day; training leaves out what it names. Not given:
+    validationPercent of the data is held out. Given: nothing is."""
+    evaluation_samples: PositiveCount = 1_048_576
+    """Most samples of one evaluation; where there are more, they come from blocks at even distances."""
+    reader_processes: Annotated[int, Field(ge=0, le=64)] = 2
+    """Processes of each rank that read, decode and collate ahead of training. 0: the training thread reads."""
     persistent_volume_claim: VolumeClaim | None = None
     """Volume that holds the data, mounted read-only. Not given: the path is in the image, or podTemplate mounts it."""
     mount_path: AbsolutePath = "/data"
     """Where the volume is mounted in the workers."""
     label_column: Column | None = None
-    """Parquet: column of the label, 0 or 1. Not given: label."""
+    """Parquet, NPZ: column or array of the label, 0 or 1. Not given: label."""
     dense_columns: Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra=ATOMIC)] | None = None
     """Parquet: columns of the dense features. Not given: dense_0, dense_1 and so on, numDenseFeatures of them."""
     num_samples: PositiveCount | None = None
-    """Synthetic: samples of one epoch, over all ranks. Not given: 1,000,000."""
+    """Synthetic, Dataset: samples of one epoch, over all ranks. Not given: 1,000,000, or the length of the dataset."""
     validation_percent: Annotated[int, Field(ge=0, le=90)] = 10
     """Share of the samples that is held out for evaluation, in percent; 0 evaluates nothing."""
     shuffle: bool = True

@@ -9,6 +9,7 @@ from neuroshard_profiler.data_files import open_data
 from neuroshard_profiler.statistics import data_statistics
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_lines import FEATURES
+from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.samples import features_of
 
 NUM_SAMPLES = 500
@@ -33,7 +34,7 @@ def test_statistics_and_training_see_the_same_lookups(file: Path) -> None:
     data = open_data(file, data_format=None, features=(), session=None)
     counted = data_statistics(data.batches(128), batch_size=128, ids_are_rows=data.ids_are_rows)
     tables = [builders.table(name, num_embeddings=NUM_ROWS) for name in FEATURES]
-    source = CriteoSource([file], features_of(tables), num_dense=13)
+    source = CriteoSource([DataFile(str(file))], features_of(tables), num_dense=13, spare=file.parent)
     trained = source.read(0).lookups
 
     assert [each.name for each in counted.features] == list(trained)

@@ -17,10 +17,9 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
-from neuroshard_trainer.data.batches import BatchMaker
-from neuroshard_trainer.data.formats import open_source
-from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.data.training_data import TrainingData, open_training_data
 from neuroshard_trainer.devices import DeviceChoice, compute_device
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import lost_peers
@@ -39,6 +38,8 @@ from neuroshard_trainer.training import Schedule, TrainingLoop
 from neuroshard_trainer.training_state import TrainingState, widths_of
 
 SHARDING_FILE = "live-sharding.json"
+DATA_FOLDER = "data"
+"""Indexes and unpacked copies that cannot lie next to the data."""
 
 logger = logging.getLogger(__name__)
 
@@ -94,26 +95,14 @@ def _set_up(
     job: DLRMTrainingJob, plan: Plan, places: Places, process: Process, metrics_port: int | None
 ) -> TrainingLoop:
     spec = job.spec
-    seed = spec.training.seed
     tables = plan.request.tables
-    features = features_of(tables.tables)
-    num_dense = spec.model.num_dense_features
-    source = open_source(spec.data, tables, features, num_dense=num_dense, seed=seed, root=places.data_dir)
-    order = SampleOrder(
-        source.block_sizes,
-        validation_percent=spec.data.validation_percent,
-        seed=seed,
-        shuffle=spec.data.shuffle,
-    )
-    maker = BatchMaker(
-        source,
-        order,
-        features,
-        rank=process.rank,
-        world_size=process.world_size,
-        batch_size=spec.model.batch_size_per_device,
-    )
-    schedule = Schedule.of(spec.training, epoch_samples=order.num_training, global_batch_size=maker.global_batch_size)
+    if spec.data.reader_processes:
+        start_server()
+    data = open_training_data(job, tables, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)
+    other = data.other_lookups(features_of(tables.tables)) if process.is_first else None
+    if other is not None:
+        logger.warning("%s: measured times will differ from the prediction", other)
+    schedule = Schedule.of(spec.training, epoch_samples=data.num_training, global_batch_size=data.global_batch_size)
     set_matmul_precision(spec.training.precision)
     model = _sharded_model(job, plan, process)
     sharding = prove_sharding(model, plan, process.group)
@@ -133,7 +122,7 @@ def _set_up(
         world_size=process.world_size,
         plan_sha256=plan_sha256,
         table_widths=dict(state.widths),
-        signature=_signature(job, plan, order),
+        signature=_signature(job, plan, data),
     )
     checkpoints = CheckpointFolder(places.run_dir / CHECKPOINTS_FOLDER, keep=spec.checkpoint.keep, group=process.group)
     checkpoints.prepare()
@@ -141,8 +130,8 @@ def _set_up(
     if found is not None:
         schedule = Schedule.of(
             spec.training,
-            epoch_samples=order.num_training,
-            global_batch_size=maker.global_batch_size,
+            epoch_samples=data.num_training,
+            global_batch_size=data.global_batch_size,
             step=found.step,
             position=found.position,
         )
@@ -156,12 +145,11 @@ def _set_up(
         report_every=spec.training.report_every_steps,
         first_step=schedule.first_step,
         group=process.group,
-        samples_per_step=maker.global_batch_size,
+        samples_per_step=data.global_batch_size,
     )
     return TrainingLoop(
         state=state,
-        maker=maker,
-        order=order,
+        data=data,
         schedule=schedule,
         training=spec.training,
         checkpoint=spec.checkpoint,
@@ -215,7 +203,7 @@ def _resumed(checkpoints: CheckpointFolder, state: TrainingState, now: Checkpoin
     return None
 
 
-def _signature(job: DLRMTrainingJob, plan: Plan, order: SampleOrder) -> dict[str, str]:
+def _signature(job: DLRMTrainingJob, plan: Plan, found: TrainingData) -> dict[str, str]:
     """Return what decides whether a checkpoint's tensors and position mean the same for this job."""
     model, data, training = job.spec.model, job.spec.data, job.spec.training
     tables = [
@@ -231,7 +219,7 @@ def _signature(job: DLRMTrainingJob, plan: Plan, order: SampleOrder) -> dict[str
         "spec.training.seed": training.seed,
         "spec.data.format": data.format,
         "spec.data.shuffle": data.shuffle,
-        "spec.data (training and held-out samples)": [order.num_training, order.num_validation],
+        "spec.data (training samples)": found.num_training,
     }
     return {field: json.dumps(value) for field, value in values.items()}
 

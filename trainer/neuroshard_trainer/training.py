@@ -14,8 +14,8 @@ from neuroshard_api.progress import TrainingProgress
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
-from neuroshard_trainer.data.batches import Batch, BatchMaker, prefetched
-from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.training_data import TrainingData
 from neuroshard_trainer.errors import DataError, InputError, StoppedError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.metrics import Evaluation
@@ -84,8 +84,7 @@ class TrainingLoop:
 
     Args:
         state: model and optimizers, as they are after ``schedule.first_step``.
-        maker: of this rank's batches.
-        order: of all samples.
+        data: batches of this rank.
         schedule: which steps there are.
         training, checkpoint: the job's settings.
         checkpoints: where the state goes.
@@ -100,8 +99,7 @@ class TrainingLoop:
         self,
         *,
         state: TrainingState,
-        maker: BatchMaker,
-        order: SampleOrder,
+        data: TrainingData,
         schedule: Schedule,
         training: Training,
         checkpoint: Checkpoint,
@@ -113,8 +111,7 @@ class TrainingLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
-        self._maker = maker
-        self._order = order
+        self._data = data
         self._schedule = schedule
         self._training = training
         self._checkpoint = checkpoint
@@ -182,10 +179,10 @@ class TrainingLoop:
         size = self._schedule.global_batch_size
         positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
         if self._pipeline is not None:  # it copies the batches to the device itself
-            batches = prefetched(self._maker.training, positions, torch.device("cpu"))
+            batches = self._data.training(positions, torch.device("cpu"))
             yield from self._reporter.pipelined(batches, self._pipeline.progress)
             return
-        for batch in self._reporter.steps(prefetched(self._maker.training, positions, self._process.device)):
+        for batch in self._reporter.steps(self._data.training(positions, self._process.device)):
             self._optimizer.zero_grad()
             loss = self._loss(batch)
             torch.autograd.backward(loss)
@@ -237,7 +234,7 @@ class TrainingLoop:
         self._progress.write(self.step)
 
     def _evaluate(self) -> None:
-        if not self._order.num_validation or self._evaluated_step == self.step:
+        if not self._data.num_validation or self._evaluated_step == self.step:
             return
         self._evaluated_step = self.step
         model = self._state.model
@@ -245,9 +242,8 @@ class TrainingLoop:
             self._pipeline.detach()
         model.eval()
         evaluation = Evaluation(self._process.group)
-        positions = range(0, self._order.num_validation, self._maker.global_batch_size)
         with torch.no_grad():
-            for batch in prefetched(self._maker.validation, positions, self._process.device):
+            for batch in self._data.validation(self._process.device):
                 logits = self._logits(batch)
                 evaluation.add(logits[: batch.num_real], batch.labels[: batch.num_real])
         model.train()

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_lines import FEATURES
+from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.line_index import LINES_PER_BLOCK
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.data.source import BLOCK_SAMPLES
 from neuroshard_trainer.errors import DataError
 
 TABLES = tuple(builders.table(name, num_embeddings=100) for name in FEATURES)
@@ -26,7 +27,7 @@ def source(folder: Path, *lines: str, end: str = "\n") -> CriteoSource:
     """Return a file with these lines as samples."""
     file = folder / "day_0.tsv"
     file.write_text("\n".join(lines) + end)
-    return CriteoSource([file], features_of(TABLES), num_dense=13)
+    return CriteoSource([DataFile(str(file))], features_of(TABLES), num_dense=13, spare=folder / "spare")
 
 
 def test_numbers_and_hashes_become_features(tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_numbers_and_hashes_become_features(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", ""], ids=["newline at the end", "none"])
-@pytest.mark.parametrize("count", [1, BLOCK_SAMPLES, BLOCK_SAMPLES + 1])
+@pytest.mark.parametrize("count", [1, LINES_PER_BLOCK, LINES_PER_BLOCK + 1])
 def test_every_line_is_in_one_block(tmp_path: Path, count: int, end: str) -> None:
     """Blocks end at lines, whatever the file ends with."""
     made = source(tmp_path, *(line(number) for number in range(count)), end=end)
@@ -54,17 +55,17 @@ def test_every_line_is_in_one_block(tmp_path: Path, count: int, end: str) -> Non
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
-        (line(cat_3="xyz"), r"line 4099: column cat_3: expected a hexadecimal hash of at most 16 digits, found 'xyz'"),
-        (line(int_4="many"), r"line 4099: column int_4: expected a number, found 'many'"),
-        (line(label=""), r"line 4099: column label: expected 0 or 1, found ''"),
-        (line().rsplit("\t", 2)[0], r"line 4099: has 38 columns, expected 40"),
-        ("", r"line 4099: has 1 columns, expected 40"),
+        (line(cat_3="xyz"), r"line 1027: column cat_3: expected a hexadecimal hash of at most 16 digits, found 'xyz'"),
+        (line(int_4="many"), r"line 1027: column int_4: expected a number, found 'many'"),
+        (line(label=""), r"line 1027: column label: expected 0 or 1, found ''"),
+        (line().rsplit("\t", 2)[0], r"line 1027: has 38 columns, expected 40"),
+        ("", r"line 1027: has 1 columns, expected 40"),
     ],
     ids=["hash", "integer", "no label", "cut off", "empty"],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, broken: str, expected: str) -> None:
     """Its number counts from the beginning of the file, and the rest of the file does not matter."""
-    made = source(tmp_path, *(line(number) for number in range(BLOCK_SAMPLES + 2)), broken, line())
+    made = source(tmp_path, *(line(number) for number in range(LINES_PER_BLOCK + 2)), broken, line())
 
     with pytest.raises(DataError, match=expected):
         made.read(1)
@@ -79,4 +80,4 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 def test_another_feature_is_refused(tmp_path: Path) -> None:
     """The sentence names what there is."""
     with pytest.raises(DataError, match=r"has no feature 'user'.*cat_0, cat_1"):
-        CriteoSource([tmp_path], features_of((builders.table("user"),)), num_dense=13)
+        CriteoSource([], features_of((builders.table("user"),)), num_dense=13, spare=tmp_path)

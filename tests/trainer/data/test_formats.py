@@ -7,9 +7,10 @@ import builders
 import pytest
 from neuroshard_api.document import validated
 from neuroshard_api.job_training import Data
+from neuroshard_trainer.data.files import DataFile, matching_files
 from neuroshard_trainer.data.formats import open_source
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.data.source import SampleSource, matching_files
+from neuroshard_trainer.data.source import SampleSource
 from neuroshard_trainer.errors import DataError
 
 
@@ -17,14 +18,16 @@ def opened(folder: Path, num_dense: int = 2, **fields: Any) -> SampleSource:
     """Open the samples that these keys of spec.data describe."""
     tables = builders.table_set(builders.table("user"))
     data = validated(Data, fields, where="spec.data")
-    return open_source(data, tables, features_of(tables.tables), num_dense=num_dense, seed=0, root=folder)
+    return open_source(
+        data, tables, features_of(tables.tables), num_dense=num_dense, seed=0, root=folder, spare=folder / "spare"
+    )
 
 
 def test_files_are_found_by_name_folder_and_pattern(tmp_path: Path) -> None:
     """In the order of their names; other files of a folder do not count."""
     for name in ("b.tsv", "a.tsv", "README"):
         (tmp_path / name).touch()
-    both = (tmp_path / "a.tsv", tmp_path / "b.tsv")
+    both = (DataFile(str(tmp_path / "a.tsv")), DataFile(str(tmp_path / "b.tsv")))
 
     assert matching_files("a.tsv", tmp_path, suffixes=(".tsv",)) == both[:1]
     assert matching_files(".", tmp_path, suffixes=(".tsv",)) == both

@@ -6,24 +6,17 @@ from pathlib import Path
 import builders
 import numpy as np
 import pytest
+from data_builders import MOVIELENS_FILES
 from neuroshard_trainer.data.movielens import MovieLensSource
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import DataError
 
-FILES = {
-    "ml-100k.user": "user_id:token\tage:token\tgender:token\toccupation:token\tzip_code:token\n"
-    "1\t24\tM\ttechnician\t85711\n2\t53\tF\tother\t94043\n",
-    "ml-100k.item": "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
-    "7\tToy Story\t1995\tAnimation Comedy\n9\tunknown\t\tunknown\n",
-    "ml-100k.inter": "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
-    "2\t7\t4\t881250949\n1\t9\t3\t881250999\n2\t9\t5\t881250949\n",
-}
 TABLES = tuple(builders.table(name) for name in ("user_id", "gender", "item_id", "release_year", "genre", "title_word"))
 
 
 def folder_with(folder: Path, **changes: str) -> Path:
     """Write the files, some of them with other text (``inter=...``)."""
-    for name, text in FILES.items():
+    for name, text in MOVIELENS_FILES.items():
         (folder / name).write_text(changes.get(name.removeprefix("ml-100k."), text))
     return folder
 
@@ -32,7 +25,7 @@ def wheel_with(folder: Path) -> Path:
     """Write a wheel like RecBole's."""
     wheel = folder / "recbole-1.2.1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name, text in FILES.items():
+        for name, text in MOVIELENS_FILES.items():
             archive.writestr(f"recbole/dataset_example/ml-100k/{name}", text)
     return wheel
 
@@ -42,7 +35,7 @@ def test_ratings_become_samples(tmp_path: Path, place: object) -> None:
     """Four stars are liked; users, movies and words are numbered as they first stand in their files."""
     assert callable(place)
     made = MovieLensSource(place(tmp_path), features_of(TABLES), num_dense=2)
-    samples = made.read(0)
+    samples = made.take(0, np.arange(3))
 
     assert made.block_sizes == (3,)
     assert samples.labels.tolist() == [1, 0, 1]
@@ -58,9 +51,9 @@ def test_ratings_become_samples(tmp_path: Path, place: object) -> None:
 @pytest.mark.parametrize(
     ("inter", "expected"),
     [
-        (FILES["ml-100k.inter"] + "2\t7\tgood\t1\n", "line 5: 'good' is not a number"),
-        (FILES["ml-100k.inter"] + "3\t7\t4\t1\n", "line 5: user_id:token '3' is not in the data set"),
-        (FILES["ml-100k.inter"] + "3\t7\n", "line 5: has not as many columns"),
+        (MOVIELENS_FILES["ml-100k.inter"] + "2\t7\tgood\t1\n", "line 5: 'good' is not a number"),
+        (MOVIELENS_FILES["ml-100k.inter"] + "3\t7\t4\t1\n", "line 5: user_id:token '3' is not in the data set"),
+        (MOVIELENS_FILES["ml-100k.inter"] + "3\t7\n", "line 5: has not as many columns"),
         ("", "has no rows"),
     ],
     ids=["rating", "user", "columns", "empty"],

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import DataError
@@ -25,7 +26,7 @@ def source(folder: Path, row_group_size: int = 3, **columns: Any) -> ParquetSour
     """Return a file of four rows as samples."""
     file = folder / "part.parquet"
     pq.write_table(pa.table({**COLUMNS, **columns}), file, row_group_size=row_group_size)
-    return ParquetSource([file], features_of(TABLES), label_column="label", dense_columns=["age"])
+    return ParquetSource([DataFile(str(file))], features_of(TABLES), label_column="label", dense_columns=["age"])
 
 
 def test_lists_and_numbers_are_lookups(tmp_path: Path) -> None:
@@ -61,7 +62,9 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": [0]}), tmp_path / "part.parquet")
 
     with pytest.raises(DataError, match="has no column 'age'; it has label"):
-        ParquetSource([tmp_path / "part.parquet"], features_of(TABLES), label_column="label", dense_columns=["age"])
+        ParquetSource(
+            [DataFile(str(tmp_path / "part.parquet"))], features_of(TABLES), label_column="label", dense_columns=["age"]
+        )
 
 
 def test_a_missing_number_is_named_with_its_row(tmp_path: Path) -> None:
@@ -78,4 +81,4 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"PAR1 but no more")
 
     with pytest.raises(DataError, match="is no Parquet file that can be read"):
-        ParquetSource([file], features_of(TABLES), label_column="label", dense_columns=[])
+        ParquetSource([DataFile(str(file))], features_of(TABLES), label_column="label", dense_columns=[])

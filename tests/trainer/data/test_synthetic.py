@@ -30,7 +30,7 @@ def test_lookups_have_the_tables_statistics() -> None:
     made = source()
     block = made.read(0)
 
-    require_valid(block, features_of(TABLES), made, 0)
+    require_valid(block, features_of(TABLES), made, 0, np.arange(len(block)))
     assert block.lookups["user"].lengths.mean() == pytest.approx(2.5, abs=0.05)
     assert set(block.lookups["user"].lengths) == {2, 3}
     assert set(block.lookups["item"].lengths) == {1}

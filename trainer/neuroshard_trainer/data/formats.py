@@ -6,54 +6,97 @@ from pathlib import Path
 from neuroshard_api.job_training import Data, DataFormat
 from neuroshard_api.tables import TableSet
 
+from neuroshard_trainer.data.criteo import CriteoSource
+from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
+from neuroshard_trainer.data.files import matching_files
+from neuroshard_trainer.data.line_index import INDEX_SUFFIX
 from neuroshard_trainer.data.movielens import MovieLensSource
+from neuroshard_trainer.data.npz import NpzSource
 from neuroshard_trainer.data.samples import Feature
-from neuroshard_trainer.data.source import SampleSource, matching_files
+from neuroshard_trainer.data.source import SampleSource
 from neuroshard_trainer.data.synthetic import SyntheticSource
+from neuroshard_trainer.data.unpack import COMPRESSED
 from neuroshard_trainer.errors import DataError, MissingPackageError
 
 DEFAULT_NUM_SAMPLES = 1_000_000
 """Samples of a synthetic epoch where the job names none."""
 DEFAULT_LABEL_COLUMN = "label"
+_TEXT = (".tsv", ".txt")
+_SUFFIXES = {
+    DataFormat.CRITEO_TSV: (*_TEXT, *(text + packed for text in _TEXT for packed in COMPRESSED)),
+    DataFormat.CRITEO_BINARY: (".npy",),
+    DataFormat.CRITEO_MULTI_HOT: (".npy",),
+    DataFormat.NPZ: (".npz",),
+    DataFormat.PARQUET: (".parquet",),
+}
 
 
 def open_source(
-    data: Data, tables: TableSet, features: Sequence[Feature], *, num_dense: int, seed: int, root: Path
+    data: Data,
+    tables: TableSet,
+    features: Sequence[Feature],
+    *,
+    num_dense: int,
+    seed: int,
+    root: Path,
+    spare: Path,
+    path: str | None = None,
+    leave_out: str | None = None,
 ) -> SampleSource:
-    """Return the samples of a job.
+    """Return samples of a job.
 
     Args:
-        data: says where they come from.
+        data: says where they come from; a dataset of the user's own is none of them.
         tables: of the model.
         features: of all tables.
         num_dense: dense features of the model.
         seed: of synthetic samples.
         root: what relative paths start from.
+        spare: folder for what cannot be written next to the data.
+        path: what is read. None: ``data.path``.
+        leave_out: names files among them that are not read.
 
     Raises:
         DataError: there are none, or they lack what the model needs.
-        MissingPackageError: the format needs pyarrow.
+        StorageError: there is no room for unpacked copies.
+        MissingPackageError: the format needs a package.
     """
     if data.format is DataFormat.SYNTHETIC:
         count = data.num_samples or DEFAULT_NUM_SAMPLES
         return SyntheticSource(tables, features, num_dense=num_dense, num_samples=count, seed=seed)
-    assert data.path is not None, "the job was checked when it was read"
+    path = path or data.path
+    assert path is not None, "the job was checked when it was read"
     if data.format is DataFormat.MOVIELENS_100K:
-        return MovieLensSource(_movielens_place(data.path, root), features, num_dense=num_dense)
+        return MovieLensSource(_movielens_place(path, root), features, num_dense=num_dense)
+    found = matching_files(path, root, suffixes=_SUFFIXES[data.format])
+    others = () if leave_out is None else matching_files(leave_out, root, suffixes=_SUFFIXES[data.format])
+    files = [
+        file for file in found if file not in others and not file.name.endswith((INDEX_SUFFIX, f"{INDEX_SUFFIX}.lock"))
+    ]
+    if not files:
+        raise DataError(f"spec.data.path: {path} names no files but those of spec.data.evaluationPath; name others")
+    if data.format is DataFormat.CRITEO_TSV:
+        _require_once([file.place for file in files])
+        return CriteoSource(files, features, num_dense=num_dense, spare=spare)
+    if data.format in {DataFormat.CRITEO_BINARY, DataFormat.CRITEO_MULTI_HOT}:
+        multi_hot = data.format is DataFormat.CRITEO_MULTI_HOT
+        return CriteoBinarySource(files, features, num_dense=num_dense, multi_hot=multi_hot)
+    label = data.label_column or DEFAULT_LABEL_COLUMN
+    if data.format is DataFormat.NPZ:
+        return NpzSource(files, features, num_dense=num_dense, label=label)
     try:
-        from neuroshard_trainer.data.criteo import CriteoSource  # noqa: PLC0415 - needs pyarrow
-        from neuroshard_trainer.data.parquet import ParquetSource  # noqa: PLC0415
+        from neuroshard_trainer.data.parquet import ParquetSource  # noqa: PLC0415 - needs pyarrow
     except ImportError as error:
         raise MissingPackageError(f"the format {data.format} needs pyarrow ({error}); `pip install pyarrow`") from error
-    if data.format is DataFormat.CRITEO_TSV:
-        files = matching_files(data.path, root, suffixes=(".tsv", ".txt"))
-        return CriteoSource(files, features, num_dense=num_dense)
-    return ParquetSource(
-        matching_files(data.path, root, suffixes=(".parquet",)),
-        features,
-        label_column=data.label_column or DEFAULT_LABEL_COLUMN,
-        dense_columns=_dense_columns(data, num_dense),
-    )
+    return ParquetSource(files, features, label_column=label, dense_columns=_dense_columns(data, num_dense))
+
+
+def _require_once(places: Sequence[str]) -> None:
+    """Do nothing unless a file is there both plain and compressed. Raises DataError."""
+    for place in places:
+        both = next((place + suffix for suffix in COMPRESSED if place + suffix in places), None)
+        if both is not None:
+            raise DataError(f"spec.data.path: matches {place} and {both}, the same samples twice; match one of them")
 
 
 def _movielens_place(path: str, root: Path) -> Path:
@@ -62,7 +105,7 @@ def _movielens_place(path: str, root: Path) -> Path:
         folder = root / path
         wheels = sorted(folder.glob("recbole-*.whl"))
         return wheels[-1] if wheels and not (folder / "ml-100k.inter").exists() else folder
-    return matching_files(path, root, suffixes=(".whl",))[0]
+    return Path(matching_files(path, root, suffixes=(".whl",))[0].place)
 
 
 def _dense_columns(data: Data, num_dense: int) -> Sequence[str]:

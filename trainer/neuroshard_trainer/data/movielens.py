@@ -70,10 +70,9 @@ class MovieLensSource:
         starts = range(0, len(ratings), BLOCK_SAMPLES)
         self.block_sizes = tuple(min(BLOCK_SAMPLES, len(ratings) - start) for start in starts)
 
-    def read(self, block: int) -> Samples:
-        """Return a block's samples."""
-        start = block * BLOCK_SAMPLES
-        return self._samples.take(np.arange(start, start + self.block_sizes[block]))
+    def take(self, block: int, rows: IndexArray) -> Samples:
+        """Return some samples of a block, in this order."""
+        return self._samples.take(rows + block * BLOCK_SAMPLES)
 
     def place(self, block: int, row: int) -> str:
         """Return the line of the rating; line 1 is the header."""

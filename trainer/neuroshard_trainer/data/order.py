@@ -1,18 +1,21 @@
 """Which samples come when: the split into training and validation, and the order of an epoch. Reads no samples.
 
-The order is one for all ranks and does not depend on their number, so that training goes on with the very next sample
-after a restart with more or fewer of them. Blocks are shuffled, and the samples in each block.
+The order is one for all ranks and reader processes and does not depend on their number, so that training goes on with
+the very next sample after a restart with more or fewer of them. Blocks are shuffled, and the samples in each block.
+A rank's part of a global batch is a stretch of this order: the blocks within it are read by no other rank, only the two
+at its ends are shared with its neighbors.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from neuroshard_trainer.data.recent import Recent
 from neuroshard_trainer.data.samples import IndexArray
 
 _SPLIT, _BLOCKS, _ROWS = range(3)  # what a random stream is for
+_KEPT_PERMUTATIONS = 8  # a block's order is asked for again by the batches that begin and end in it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,61 +34,84 @@ class SampleOrder:
         validation_percent: share held out, the same samples of each block in every epoch.
         seed: of split and order.
         shuffle: whether an epoch's order is drawn anew; else samples come as they are stored.
+        max_validation: most samples that are held out; they come from blocks at even distances. None: no limit.
     """
 
-    def __init__(self, block_sizes: Sequence[int], *, validation_percent: int, seed: int, shuffle: bool) -> None:
+    def __init__(
+        self,
+        block_sizes: Sequence[int] | IndexArray,
+        *,
+        validation_percent: int,
+        seed: int,
+        shuffle: bool,
+        max_validation: int | None = None,
+    ) -> None:
         self._seed = seed
         self._shuffle = shuffle
-        self._sizes = block_sizes
-        before = np.concatenate(([0], np.cumsum(np.array(block_sizes, dtype=np.int64))))
+        self._sizes = np.asarray(block_sizes, dtype=np.int64)
+        before = np.concatenate(([0], np.cumsum(self._sizes)))
         # Whole samples per block, and the exact share over all blocks.
-        held_out = np.diff(before * validation_percent // 100)
-        self._held_out = held_out.tolist()
-        self._training = (np.array(block_sizes, dtype=np.int64) - held_out).tolist()
-        self.num_training = sum(self._training)
-        self.num_validation = sum(self._held_out)
-        self._epoch: tuple[int, IndexArray, list[int]] | None = None
+        self._held_out = _thinned(np.diff(before * validation_percent // 100), max_validation)
+        self._training = self._sizes - self._held_out
+        self._validation_ends = np.cumsum(self._held_out)
+        self.num_training = int(self._training.sum())
+        self.num_validation = int(self._held_out.sum())
+        self._epoch = Recent(self._blocks_of, capacity=1)
+        self._splits = Recent(self._split, capacity=_KEPT_PERMUTATIONS)
+        self._rows = Recent(self._training_rows, capacity=_KEPT_PERMUTATIONS)
 
     def training(self, start: int, count: int) -> Iterator[BlockRows]:
         """Yield ``count`` training samples, counted from the first of epoch 0, through as many epochs as needed."""
         while count > 0:
             epoch, offset = divmod(start, self.num_training)
-            blocks, ends = self._blocks_of(epoch)
-            at = bisect_right(ends, offset)
+            blocks, ends = self._epoch(epoch)
+            at = int(np.searchsorted(ends, offset, side="right"))
             block = int(blocks[at])
-            skip = offset - (ends[at - 1] if at else 0)
-            rows = self._training_rows(epoch, block)[skip : skip + count]
+            skip = offset - (int(ends[at - 1]) if at else 0)
+            rows = self._rows((epoch, block))[skip : skip + count]
             yield BlockRows(block=block, rows=rows)
             start += len(rows)
             count -= len(rows)
 
     def validation(self, start: int, count: int) -> Iterator[BlockRows]:
         """Yield ``count`` held-out samples from the ``start``-th on, in stored order; fewer where they end."""
-        ends = np.cumsum(self._held_out)
         stop = min(start + count, self.num_validation)
         while start < stop:
-            block = int(np.searchsorted(ends, start, side="right"))
-            skip = start - int(ends[block]) + self._held_out[block]
-            rows = self._split(block)[0][skip : skip + stop - start]
+            block = int(np.searchsorted(self._validation_ends, start, side="right"))
+            skip = start - int(self._validation_ends[block] - self._held_out[block])
+            rows = self._splits(block)[0][skip : skip + stop - start]
             yield BlockRows(block=block, rows=rows)
             start += len(rows)
 
-    def _blocks_of(self, epoch: int) -> tuple[IndexArray, list[int]]:
+    def _blocks_of(self, epoch: int) -> tuple[IndexArray, IndexArray]:
         """Return the blocks in an epoch's order, and at which sample of the epoch each ends."""
-        if self._epoch is None or self._epoch[0] != epoch:
-            blocks = np.arange(len(self._sizes))
-            if self._shuffle:
-                np.random.default_rng((self._seed, _BLOCKS, epoch)).shuffle(blocks)
-            ends = np.cumsum(np.array(self._training, dtype=np.int64)[blocks]).tolist()
-            self._epoch = (epoch, blocks, ends)
-        return self._epoch[1:]
+        blocks = np.arange(len(self._sizes))
+        if self._shuffle:
+            np.random.default_rng((self._seed, _BLOCKS, epoch)).shuffle(blocks)
+        return blocks, np.cumsum(self._training[blocks])
 
-    def _training_rows(self, epoch: int, block: int) -> IndexArray:
-        rows = self._split(block)[1]
+    def _training_rows(self, epoch_and_block: tuple[int, int]) -> IndexArray:
+        epoch, block = epoch_and_block
+        rows = self._splits(block)[1]
         return np.random.default_rng((self._seed, _ROWS, epoch, block)).permutation(rows) if self._shuffle else rows
 
     def _split(self, block: int) -> tuple[IndexArray, IndexArray]:
         """Return the held-out and the training samples of a block, each in stored order."""
-        shuffled = np.random.default_rng((self._seed, _SPLIT, block)).permutation(self._sizes[block])
-        held_out = self._held_out[block]
+        size, held_out = int(self._sizes[block]), int(self._held_out[block])
+        if held_out in {0, size}:
+            everything = np.arange(size)
+            return everything[:held_out], everything[held_out:]
+        shuffled = np.random.default_rng((self._seed, _SPLIT, block)).permutation(size)
         return np.sort(shuffled[:held_out]), np.sort(shuffled[held_out:])
+
+
+def _thinned(held_out: IndexArray, maximum: int | None) -> IndexArray:
+    """Return what is held out of each block so that it is at most so much in all."""
+    total = int(held_out.sum())
+    if maximum is None or total <= maximum:
+        return held_out
+    stride = -(-total // maximum)
+    kept = np.zeros_like(held_out)
+    kept[::stride] = held_out[::stride]
+    thinned: IndexArray = np.clip(maximum - (np.cumsum(kept) - kept), 0, kept)
+    return thinned

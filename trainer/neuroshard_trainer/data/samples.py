@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from neuroshard_api.tables import Table
@@ -11,37 +12,44 @@ from neuroshard_trainer.errors import InputError
 
 FloatArray = NDArray[np.float32]
 IndexArray = NDArray[np.int64]
+LengthArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Jagged:
-    """Lookups of one feature: sample ``i`` has ``values[offsets[i]:offsets[i + 1]]``."""
+    """Lookups of one feature, sample after sample."""
 
     values: IndexArray
-    offsets: IndexArray
-    """One more than there are samples, from 0 to the number of values."""
+    """Row ids, shape (sum of lengths,)."""
+    lengths: LengthArray
+    """Lookups of each sample, shape (samples,)."""
 
     @classmethod
     def single(cls, values: IndexArray) -> "Jagged":
         """Return one lookup per sample."""
-        return cls(values=values, offsets=np.arange(len(values) + 1))
+        return cls(values=values, lengths=np.ones(len(values), dtype=np.int32))
 
     @classmethod
-    def of_lengths(cls, values: IndexArray, lengths: IndexArray) -> "Jagged":
-        """Return ``lengths[i]`` lookups for sample ``i``."""
-        return cls(values=values, offsets=np.concatenate(([0], np.cumsum(lengths))))
+    def of_lengths(cls, values: IndexArray, lengths: NDArray[Any]) -> "Jagged":
+        """Return lookups that are given sample after sample."""
+        return cls(values=values, lengths=lengths.astype(np.int32, copy=False))
 
     @property
-    def lengths(self) -> IndexArray:
-        """Lookups of each sample."""
-        return np.diff(self.offsets)
+    def offsets(self) -> IndexArray:
+        """Where each sample's values begin, and behind them the number of values."""
+        return np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
 
     def take(self, rows: IndexArray) -> "Jagged":
         """Return these samples, in this order."""
         lengths = self.lengths[rows]
-        ends = np.cumsum(lengths)
+        if self.lengths.max(initial=0) <= 1:
+            if len(self.values) == len(self.lengths):
+                return Jagged(values=self.values[rows], lengths=lengths)
+            position = np.cumsum(self.lengths, dtype=np.int64) - 1
+            return Jagged(values=self.values[position[rows[lengths == 1]]], lengths=lengths)
+        ends = np.cumsum(lengths, dtype=np.int64)
         steps = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-        return Jagged.of_lengths(self.values[np.repeat(self.offsets[rows], lengths) + steps], lengths)
+        return Jagged(values=self.values[np.repeat(self.offsets[rows], lengths) + steps], lengths=lengths)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,9 +83,9 @@ def joined(parts: Sequence[Samples]) -> Samples:
         labels=np.concatenate([part.labels for part in parts]),
         dense=np.concatenate([part.dense for part in parts]),
         lookups={
-            feature: Jagged.of_lengths(
-                np.concatenate([part.lookups[feature].values for part in parts]),
-                np.concatenate([part.lookups[feature].lengths for part in parts]),
+            feature: Jagged(
+                values=np.concatenate([part.lookups[feature].values for part in parts]),
+                lengths=np.concatenate([part.lookups[feature].lengths for part in parts]),
             )
             for feature in parts[0].lookups
         },

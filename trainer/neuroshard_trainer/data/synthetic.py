@@ -13,7 +13,7 @@ from neuroshard_api.tables import TableSet
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray, Jagged, Samples
-from neuroshard_trainer.data.source import BLOCK_SAMPLES
+from neuroshard_trainer.data.source import BLOCK_SAMPLES, DecodedBlocks
 
 ZIPF_EXPONENT = 0.85
 """Skew of tables for which neither they nor their set give one; as the planner's default."""
@@ -22,12 +22,13 @@ SIGNAL = 2.0
 _GOLDEN_RATIO = 0.6180339887498949
 
 
-class SyntheticSource:
+class SyntheticSource(DecodedBlocks):
     """Samples made from a seed alone: each block from the seed and its number, on any rank alike."""
 
     def __init__(
         self, tables: TableSet, features: Sequence[Feature], *, num_dense: int, num_samples: int, seed: int
     ) -> None:
+        super().__init__()
         self._features = features
         self._num_dense = num_dense
         self._seed = seed

@@ -1,0 +1,110 @@
+"""Reader processes: the same batches as without them, and a sentence where one fails."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from data_builders import CRITEO_TABLES, criteo_file, criteo_line
+from neuroshard_trainer.data.collation import BatchMaker, HostBatch
+from neuroshard_trainer.data.criteo import CriteoSource
+from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.readers import Readers, start_server
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.errors import DataError, PeerLostError
+
+pytestmark = pytest.mark.slow
+FEATURES = features_of(CRITEO_TABLES)
+POSITIONS = range(0, 160, 16)
+CPU = torch.device("cpu")
+
+
+def maker(folder: Path, file: DataFile) -> BatchMaker:
+    """Return the batches of a Criteo file."""
+    source = CriteoSource([file], FEATURES, num_dense=13, spare=folder)
+    order = SampleOrder(source.block_sizes, validation_percent=10, seed=0, shuffle=True)
+    return BatchMaker(source, order, FEATURES, rank=0, world_size=1, batch_size=16)
+
+
+def readers(num_processes: int, *, timeout_seconds: float = 60) -> Readers:
+    """Return so many readers."""
+    start_server()
+    keys = [feature.name for feature in FEATURES]
+    return Readers(num_processes=num_processes, keys=keys, pin_memory=False, timeout_seconds=timeout_seconds)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A maker whose process ends, or never answers, at one position."""
+
+    made: BatchMaker
+    end: str
+
+    def __call__(self, position: int) -> HostBatch:
+        """Return a batch, or end."""
+        if position == POSITIONS[4] and self.end == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if position == POSITIONS[4] and self.end == "stuck":
+            signal.pause()
+        if position == POSITIONS[4]:
+            raise KeyError(self.end)
+        return self.made.training(position)
+
+
+@pytest.mark.parametrize("num_processes", [1, 3])
+def test_batches_do_not_depend_on_the_readers(tmp_path: Path, num_processes: int) -> None:
+    """Nor their order, over the end of an epoch, too."""
+    made = maker(tmp_path, criteo_file(tmp_path, 100))
+    alone = list(readers(0).batches(made.training, POSITIONS, CPU))
+
+    found = list(readers(num_processes).batches(made.training, POSITIONS, CPU))
+
+    assert len(found) == len(POSITIONS)
+    for batch, expected in zip(found, alone, strict=True):
+        assert torch.equal(batch.lookups.values(), expected.lookups.values())
+        assert torch.equal(batch.labels, expected.labels)
+        assert batch.lookups.length_per_key() == expected.lookups.length_per_key()
+
+
+def test_a_data_error_of_a_reader_is_raised_as_it_is(tmp_path: Path) -> None:
+    """With the line, and no traceback in its text."""
+    path = tmp_path / "day_0.tsv"
+    path.write_text("".join(f"{criteo_line(cat_3='xyz' if number == 7 else '0a')}\n" for number in range(100)))
+
+    with pytest.raises(DataError, match=r"^\S+day_0.tsv line 8: column cat_3: expected a hexadecimal hash.*'xyz'$"):
+        list(readers(2).batches(maker(tmp_path, DataFile(str(path))).training, POSITIONS, CPU))
+
+
+@pytest.mark.parametrize(
+    ("end", "timeout_seconds", "kind", "expected"),
+    [
+        ("killed", 60, PeerLostError, r"reader process \d+ of this rank was killed.*readerProcesses"),
+        ("stuck", 3, PeerLostError, r"no batch was read within spec.rendezvous.timeoutSeconds"),
+        ("a bug", 60, KeyError, "a bug"),
+    ],
+    ids=["killed", "stuck", "bug"],
+)
+def test_a_reader_that_ends_is_a_sentence(
+    tmp_path: Path, end: str, timeout_seconds: float, kind: type[Exception], expected: str
+) -> None:
+    """Not a hang; a bug keeps its own error."""
+    made = Ending(maker(tmp_path, criteo_file(tmp_path, 100)), end)
+
+    with pytest.raises(kind, match=expected):
+        list(readers(2, timeout_seconds=timeout_seconds).batches(made, POSITIONS, CPU))
+    for child in torch.multiprocessing.active_children():
+        child.kill()
+
+
+def test_sigterm_leaves_the_readers_alive(tmp_path: Path) -> None:
+    """Who stops a training sends it to all processes; the batches before the checkpoint are still read."""
+    batches = readers(1).batches(maker(tmp_path, criteo_file(tmp_path, 100)).training, POSITIONS, CPU)
+    first = next(batches)
+    (child,) = torch.multiprocessing.active_children()
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGTERM)
+
+    assert len([first, *batches]) == len(POSITIONS)

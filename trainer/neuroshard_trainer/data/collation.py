@@ -1,0 +1,121 @@
+"""Samples as the tensors of one batch, in the memory of the host. Needs torch, but nothing of TorchRec."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from neuroshard_trainer.data.order import BlockRows, SampleOrder
+from neuroshard_trainer.data.samples import Feature, IndexArray, Samples, joined
+from neuroshard_trainer.data.source import SampleSource, require_valid
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostBatch:
+    """The samples of one rank and step; every rank has equally many."""
+
+    dense: torch.Tensor
+    """FP32, shape (samples, dense features)."""
+    values: torch.Tensor
+    """Row ids of all features one after the other, INT64."""
+    lengths: torch.Tensor
+    """Lookups of each feature and sample, INT32, shape (features * samples,)."""
+    values_per_feature: list[int]
+    labels: torch.Tensor
+    """FP32, shape (samples,)."""
+    num_real: int
+    """Samples that count; the ones behind them fill up the last batch of an evaluation."""
+
+    def pin_memory(self) -> "HostBatch":
+        """Return the batch in memory that a GPU reads by itself."""
+        return replace(
+            self,
+            dense=self.dense.pin_memory(),
+            values=self.values.pin_memory(),
+            lengths=self.lengths.pin_memory(),
+            labels=self.labels.pin_memory(),
+        )
+
+
+class BatchMaker:
+    """Makes any batch of this rank.
+
+    Args:
+        source: the samples.
+        order: which of them come when, over all ranks.
+        features: in the order of the batch's keys.
+        rank, world_size: which part of every global batch is made here.
+        batch_size: samples of each rank.
+    """
+
+    def __init__(
+        self,
+        source: SampleSource,
+        order: SampleOrder,
+        features: Sequence[Feature],
+        *,
+        rank: int,
+        world_size: int,
+        batch_size: int,
+    ) -> None:
+        self._source = source
+        self._order = order
+        self._features = features
+        self._rank = rank
+        self._batch_size = batch_size
+        self.global_batch_size = world_size * batch_size
+
+    def training(self, position: int) -> HostBatch:
+        """Return this rank's part of the global batch that begins at a training sample, counted through all epochs."""
+        start = position + self._rank * self._batch_size
+        return collated(self._taken(self._order.training(start, self._batch_size)), self._features)
+
+    def validation(self, position: int) -> HostBatch:
+        """Return this rank's part of the global batch that begins at a held-out sample; there is at least one."""
+        start = position + self._rank * self._batch_size
+        parts = list(self._order.validation(start, self._batch_size)) or list(self._order.validation(0, 1))
+        num_real = min(max(0, self._order.num_validation - start), self._batch_size)
+        return filled(self._taken(parts), self._features, batch_size=self._batch_size, num_real=num_real)
+
+    def lookups_per_sample(self, count: int) -> Mapping[str, float]:
+        """Return the mean lookups of each feature among the first training samples, at most so many."""
+        found = joined(self._taken(self._order.training(0, min(count, self._order.num_training))))
+        return {name: len(jagged.values) / len(found) for name, jagged in found.lookups.items()}
+
+    def _taken(self, parts: Iterable[BlockRows]) -> list[Samples]:
+        taken = []
+        for part in parts:
+            samples = self._source.take(part.block, part.rows)
+            require_valid(samples, self._features, self._source, part.block, part.rows)
+            taken.append(samples)
+        return taken
+
+
+def filled(parts: Sequence[Samples], features: Sequence[Feature], *, batch_size: int, num_real: int) -> HostBatch:
+    """Return a whole batch of which the first samples count; the rest repeats those that there are."""
+    samples = joined(parts)
+    if len(samples) < batch_size:
+        repeated: IndexArray = np.arange(batch_size) % len(samples)
+        samples = samples.take(repeated)
+    return replace(collated([samples], features), num_real=num_real)
+
+
+def collated(parts: Sequence[Samples], features: Sequence[Feature]) -> HostBatch:
+    """Return samples as tensors, the parts one behind the other."""
+    values = [part.lookups[feature.name].values for feature in features for part in parts]
+    counts = np.array([len(each) for each in values]).reshape(len(features), len(parts)).sum(axis=1)
+    return HostBatch(
+        dense=torch.from_numpy(np.concatenate([part.dense for part in parts])),
+        values=torch.from_numpy(np.concatenate(values)),
+        lengths=torch.from_numpy(
+            np.concatenate([part.lookups[feature.name].lengths for feature in features for part in parts])
+        ),
+        values_per_feature=counts.tolist(),
+        labels=torch.from_numpy(np.concatenate([part.labels for part in parts])),
+        num_real=sum(len(part) for part in parts),
+    )
+
+
+Make = Callable[[int], HostBatch]
+"""Makes the batch of a position."""

@@ -1,0 +1,157 @@
+"""The data of a training on one rank: how many samples there are, and the batches of each pass over them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from neuroshard_api.job_training import DataFormat
+from neuroshard_api.tables import TableSet
+from neuroshard_api.training_job import DLRMTrainingJob
+
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.collation import BatchMaker
+from neuroshard_trainer.data.formats import open_source
+from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.own_dataset import OwnDataset
+from neuroshard_trainer.data.readers import Readers
+from neuroshard_trainer.data.samples import Feature, features_of
+from neuroshard_trainer.errors import DataError
+from neuroshard_trainer.process import Process
+
+COUNTED_SAMPLES = 1024
+"""Samples whose lookups are compared with what the tables say."""
+OTHER_LOOKUPS = 0.25
+"""Share by which lookups may differ from the tables' before a plan made for them is doubted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingData:
+    """Samples in batches of one rank."""
+
+    train: BatchMaker | OwnDataset
+    evaluate: BatchMaker | OwnDataset
+    num_training: int
+    """Samples of an epoch, over all ranks."""
+    num_validation: int
+    """Samples of an evaluation, over all ranks."""
+    readers: Readers
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of all ranks in a step."""
+        return self.train.global_batch_size
+
+    def training(self, positions: range, device: torch.device) -> Iterator[Batch]:
+        """Yield the batches that begin at these training samples, counted through all epochs, on a device."""
+        return self.readers.batches(self.train.training, positions, device)
+
+    def validation(self, device: torch.device) -> Iterator[Batch]:
+        """Yield the batches of one evaluation on a device; each rank has equally many."""
+        positions = range(0, self.num_validation, self.evaluate.global_batch_size)
+        return self.readers.batches(self.evaluate.validation, positions, device)
+
+    def other_lookups(self, features: Sequence[Feature]) -> str | None:
+        """Return how the data's lookups per sample differ from those the tables were planned for; None: little."""
+        if not isinstance(self.train, BatchMaker):
+            return None
+        found = sum(self.train.lookups_per_sample(COUNTED_SAMPLES).values())
+        planned = sum(feature.pooling_factor for feature in features)
+        if abs(found - planned) <= OTHER_LOOKUPS * planned:
+            return None
+        return f"the plan is for {planned:.4g} lookups per sample, the data has {found:.4g}"
+
+
+def open_training_data(
+    job: DLRMTrainingJob, tables: TableSet, process: Process, *, root: Path, spare: Path
+) -> TrainingData:
+    """Return the data of a job.
+
+    Args:
+        job: says where the data is, and how it is split and read.
+        tables: of the model.
+        process: this rank.
+        root: what relative paths start from.
+        spare: folder for what cannot be written next to the data.
+
+    Raises:
+        DataError: there is none, or it lacks what the model needs.
+        StorageError, MissingPackageError: as open_source.
+    """
+    data, training = job.spec.data, job.spec.training
+    features = features_of(tables.tables)
+    readers = Readers(
+        num_processes=data.reader_processes,
+        keys=[feature.name for feature in features],
+        pin_memory=process.device.type == "cuda",
+        timeout_seconds=job.spec.rendezvous.timeout_seconds,
+    )
+    if data.format is DataFormat.DATASET:
+        return _own(job, features, process, readers)
+    ranks = {"rank": process.rank, "world_size": process.world_size, "batch_size": job.spec.model.batch_size_per_device}
+
+    def opened(
+        path: str | None, *, percent: int, shuffle: bool, leave_out: str | None = None
+    ) -> tuple[BatchMaker, SampleOrder]:
+        source = open_source(
+            data,
+            tables,
+            features,
+            num_dense=job.spec.model.num_dense_features,
+            seed=training.seed,
+            root=root,
+            spare=spare,
+            path=path,
+            leave_out=leave_out,
+        )
+        order = SampleOrder(
+            source.block_sizes,
+            validation_percent=percent,
+            seed=training.seed,
+            shuffle=shuffle,
+            max_validation=data.evaluation_samples,
+        )
+        return BatchMaker(source, order, features, **ranks), order
+
+    percent = data.validation_percent if data.evaluation_path is None else 0
+    maker, order = opened(None, percent=percent, shuffle=data.shuffle, leave_out=data.evaluation_path)
+    evaluate, held_out = (
+        (maker, order) if data.evaluation_path is None else opened(data.evaluation_path, percent=100, shuffle=False)
+    )
+    return TrainingData(
+        train=maker,
+        evaluate=evaluate,
+        num_training=order.num_training,
+        num_validation=held_out.num_validation,
+        readers=readers,
+    )
+
+
+def _own(job: DLRMTrainingJob, features: Sequence[Feature], process: Process, readers: Readers) -> TrainingData:
+    data = job.spec.data
+    assert data.dataset is not None, "the job was checked when it was read"
+    dataset = OwnDataset(
+        name=data.dataset,
+        path=data.path,
+        features=features,
+        num_dense=job.spec.model.num_dense_features,
+        rank=process.rank,
+        world_size=process.world_size,
+        batch_size=job.spec.model.batch_size_per_device,
+        num_readers=readers.num_processes,
+        seed=job.spec.training.seed,
+    )
+    num_samples = data.num_samples or dataset.length(evaluation=False)
+    if num_samples is None:
+        raise DataError(
+            f"spec.data.dataset: {data.dataset} has no __len__; give the samples of an epoch in spec.data.numSamples"
+        )
+    return TrainingData(
+        train=dataset,
+        evaluate=dataset,
+        num_training=num_samples,
+        num_validation=min(data.evaluation_samples, dataset.length(evaluation=True) or data.evaluation_samples)
+        if data.validation_percent
+        else 0,
+        readers=readers,
+    )
