@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from neuroshard_api.presets import preset
+from neuroshard_api.request import Pipeline
 from neuroshard_api.tables import Optimizer, TableSet
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, bundled_names
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
@@ -133,8 +134,11 @@ def _load_errors(bundle: CostBundle, tables: TableSet) -> FloatArray:
             whole = shard_arrays(tables, global_batch_size=batch, optimizer=optimizer)
             for _ in range(NUM_LOADS):
                 load = _random_load(random, whole)
-                true_ms = simulator.compute_ms(load, np.zeros(len(load), dtype=np.int64), 1)
-                errors.append(bundle.compute_ms(bundle.represent(load).sum(axis=0)) / true_ms[0] - 1)
+                true_ms = simulator.compute_ms(
+                    load, np.zeros(len(load), dtype=np.int64), 1, pipeline=Pipeline.SPARSE_DIST
+                )
+                sums = bundle.represent(load).sum(axis=0)
+                errors.append(bundle.compute_ms(sums, pipeline=Pipeline.SPARSE_DIST) / true_ms[0] - 1)
     return np.array(errors)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from neuroshard_api.presets import preset
 from neuroshard_api.records import ProfileRecord
+from neuroshard_api.request import Pipeline
 from neuroshard_api.tables import Optimizer
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, bundled_root, load_bundle
 from neuroshard_costs.features import compute_features
@@ -193,7 +194,8 @@ def _geometric_mean(predicted: FloatArray, truth: FloatArray) -> float:
 
 def _of_bundle(bundle: CostBundle, records: Sequence[ProfileRecord]) -> FloatArray:
     shards = [sample_shards(record.compute) for record in records if record.compute is not None]
-    return np.array([bundle.compute_ms(bundle.represent(each).sum(axis=0)) for each in shards], dtype=np.float64)
+    times = [bundle.compute_ms(bundle.represent(each).sum(axis=0), pipeline=Pipeline.SPARSE_DIST) for each in shards]
+    return np.array(times, dtype=np.float64)
 
 
 def _of_network(network: ComputeNetwork, records: Sequence[ProfileRecord]) -> FloatArray:

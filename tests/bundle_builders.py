@@ -1,6 +1,7 @@
 """Builders of bundles: networks of random weights, which need no training."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from builders import device_type
@@ -41,6 +42,7 @@ def compute_weights(*, seed: int = 0) -> dict[str, Float32Array]:
         "head_in": random.random((NUM_DEMANDS, 2 * NUM_UNITS + 2), dtype=np.float32),
         "head_bias": bias,
         "head_out": random.random((NUM_UNITS, 2), dtype=np.float32),
+        "lane_share": random.random(NUM_DEMANDS, dtype=np.float32),
     }
 
 
@@ -52,7 +54,7 @@ def weights(*, seed: int = 0) -> dict[str, Float32Array]:
     return {f"{name}.{key}": array for name, arrays in networks.items() for key, array in arrays.items()}
 
 
-def manifest(*, validity: dict[str, Range] | None = None) -> BundleManifest:
+def manifest(*, validity: dict[str, Range] | None = None, **fields: Any) -> BundleManifest:
     """Return a manifest of random networks, valid within the given ranges."""
     return BundleManifest(
         name="random",
@@ -70,6 +72,7 @@ def manifest(*, validity: dict[str, Range] | None = None) -> BundleManifest:
             for name, features in NETWORK_FEATURES.items()
         ),
         weights_sha256="0" * 64,
+        **fields,
     )
 
 

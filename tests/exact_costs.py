@@ -4,14 +4,23 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.bundle import BundleManifest, ErrorReport, Network
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.request import Pipeline, PlanRequest
 from neuroshard_api.topology import DeviceType, Topology
 from neuroshard_costs.bundle import NETWORK_FEATURES
 from neuroshard_costs.features import FEATURE_VERSION, Float32Array
-from neuroshard_costs.shards import FloatArray, ShardArrays
+from neuroshard_costs.shards import DATA_TYPES, FloatArray, ShardArrays
 from neuroshard_costs.simulator.communication import Network as Links
-from neuroshard_costs.simulator.compute import call_seconds, demand_seconds
+from neuroshard_costs.simulator.compute import (
+    DEVICE_SECONDS,
+    HOST_SECONDS,
+    NUM_DEMANDS,
+    combined_seconds,
+    demand_seconds,
+    overlapped,
+)
+from neuroshard_costs.simulator.constants import SUB_WARP_COLUMNS
 from neuroshard_costs.simulator.device import DeviceSimulator
+from numpy.typing import NDArray
 
 MS_PER_SECOND = 1000.0
 
@@ -39,15 +48,41 @@ class ExactCosts:
         )
 
     def represent(self, shards: ShardArrays) -> Float32Array:
-        """Return [n, 7] milliseconds that each resource is busy."""
-        return (demand_seconds(self.device, shards) * MS_PER_SECOND).astype(np.float32)
+        """Return [n, 40]: per data type 7 resources' busy milliseconds, the shards, those above 32 and 64 columns."""
+        demands = demand_seconds(self.device, shards) * MS_PER_SECOND
+        above = shards.num_columns[:, None] > np.array(SUB_WARP_COLUMNS, dtype=np.float64)
+        own = np.concatenate((demands, np.ones((len(shards), 1)), above), axis=1)
+        is_type = np.arange(len(DATA_TYPES)) == shards.data_type[:, None]
+        per_type: FloatArray = is_type[:, :, None] * own[:, None, :]
+        return per_type.reshape(len(shards), -1).astype(np.float32)
 
-    def compute_ms(self, sums: Float32Array) -> Float32Array:
-        """Return [..., 2] the simulator's forward and backward times; 0 for a sum of 0."""
-        demands = sums.reshape(-1, sums.shape[-1]).astype(np.float64) / MS_PER_SECOND
-        times = call_seconds(demands, np.arange(len(demands)), len(demands)) * MS_PER_SECOND
-        times[~demands.any(axis=1)] = 0.0
-        return times.reshape(*sums.shape[:-1], 2).astype(np.float32)
+    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+        """Return [..., 2] the simulator's forward and backward times; 0 without shards."""
+        calls = sums.reshape(-1, NUM_DEMANDS + 3).astype(np.float64)
+        occupied, above_32, above_64 = calls[:, NUM_DEMANDS:].T > 0
+        share = np.where(above_64, 1.0, np.where(above_32, 0.5, 0.25))
+        kernels = combined_seconds(calls[:, :NUM_DEMANDS] / MS_PER_SECOND, share) + DEVICE_SECONDS
+        return self._step_ms((kernels * occupied[:, None]), occupied, sums, pipeline)
+
+    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+        """Return [..., 2] the times of one call in the fewest lanes."""
+        demands = sums.reshape(-1, len(DATA_TYPES), NUM_DEMANDS + 3)[:, :, :NUM_DEMANDS].astype(np.float64).sum(axis=1)
+        kernels = combined_seconds(demands / MS_PER_SECOND, np.full(len(demands), 0.25)) + DEVICE_SECONDS
+        occupied = np.zeros((len(demands), len(DATA_TYPES)), dtype=np.bool_)
+        occupied[:, 0] = True
+        spread = np.zeros((len(demands), len(DATA_TYPES), 2))
+        spread[:, 0] = kernels
+        return self._step_ms(spread, occupied, sums, pipeline)
+
+    def _step_ms(
+        self, kernels: FloatArray, occupied: NDArray[np.bool_], sums: Float32Array, pipeline: Pipeline
+    ) -> Float32Array:
+        """Return [..., 2] the times of a device's calls one after another, as simulator.compute.set_seconds does."""
+        device: FloatArray = kernels.reshape(-1, len(DATA_TYPES), 2).sum(axis=1)
+        if pipeline is Pipeline.NONE:
+            calls = occupied.reshape(-1, len(DATA_TYPES)).sum(axis=1)
+            device = overlapped(np.stack([device, calls[:, None] * HOST_SECONDS]))
+        return (device * MS_PER_SECOND).reshape(*sums.shape[:-1], 2).astype(np.float32)
 
     @property
     def is_convex(self) -> bool:

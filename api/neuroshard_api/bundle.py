@@ -12,6 +12,9 @@ Source = Annotated[str, Field(pattern=r"^(measured|cpu|simulated):.+$", max_leng
 """Where numbers come from: ``measured:<device>``, ``cpu:<model>`` or ``simulated:<device>``."""
 
 
+Milliseconds = Annotated[float, Field(ge=0)]
+
+
 class Range(Value):
     """A closed interval."""
 
@@ -67,6 +70,16 @@ class Calibration(Value):
     """Error after rescaling, each record left out in turn (leave-one-out)."""
 
 
+class Launch(Value):
+    """What a kernel call costs beyond what its tables cost; forward and backward."""
+
+    device_ms: tuple[Milliseconds, Milliseconds] = (0.0, 0.0)
+    """Device time of each call after a device's first, which the compute network's times include."""
+    host_ms: tuple[Milliseconds, Milliseconds] = (0.0, 0.0)
+    """Time in which the host launches a call; counts where no pipeline lets the host run ahead. 0 where the networks
+    were fitted to calls made alone, whose times include it."""
+
+
 class BundleManifest(Document):
     """``manifest.json`` of a bundle directory; the weights lie beside it in ``weights.safetensors``."""
 
@@ -82,6 +95,7 @@ class BundleManifest(Document):
     weights_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     training: dict[str, str | int | float] = Field(default_factory=dict)
     """Settings and library versions of the training run, for people."""
+    launch: Launch = Launch()
     calibration: Calibration | None = None
 
     @model_validator(mode="after")

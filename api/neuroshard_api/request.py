@@ -138,7 +138,8 @@ class PlanRequest(Document):
     """Samples per device and step; an embedding shard serves the batches of all devices."""
     optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
     pipeline: Pipeline = Pipeline.SPARSE_DIST
-    """How the trainer overlaps its steps; decides whether the exchange of indices is exposed."""
+    """How the trainer overlaps its steps; decides whether the exchange of indices is exposed, and whether the host's
+    launch of a kernel counts."""
     compute_peak: ComputePeak = ComputePeak.SEPARATE
     """Which compute of the devices a step waits for."""
     memory: MemorySettings = MemorySettings()

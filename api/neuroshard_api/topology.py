@@ -21,6 +21,8 @@ class DeviceType(Value):
     """Peak of the data sheet."""
     cache_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)]
     """Last-level (L2) cache."""
+    cache_partitions: PositiveCount = 1
+    """Parts of the last-level cache that may each hold a copy of a row that is read everywhere."""
     cache_bandwidth_bytes_per_second: Annotated[float, Field(gt=0)]
     """Read bandwidth of the last-level cache."""
     num_multiprocessors: PositiveCount

@@ -11,9 +11,8 @@ from typing import Literal
 import numpy as np
 from neuroshard_api.bundle import BundleManifest, Range
 from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.request import Pipeline, PlanRequest
 from neuroshard_api.topology import Topology
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
@@ -23,12 +22,15 @@ from neuroshard_costs.features import (
     COMMUNICATION_FEATURES,
     COMPUTE_FEATURES,
     FEATURE_VERSION,
+    NUM_CALL_COUNTS,
     Collectives,
     Float32Array,
+    call_counts,
     compute_features,
 )
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork, Weights
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray, ShardArrays
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, DATA_TYPES, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.simulator.compute import overlapped
 
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -39,6 +41,9 @@ NETWORK_FEATURES: dict[NetworkName, tuple[str, ...]] = {
     "backward_communication": COMMUNICATION_FEATURES,
 }
 """The networks of every bundle, in the manifest's order, with the inputs of each."""
+
+LEAST_WARP_SHARE = 0.25
+"""Share of a warp that a bag takes in calls of narrow tables alone."""
 
 _REMAKE = "make the bundle again with `neuroshard pretrain`"
 
@@ -56,25 +61,47 @@ class CostBundle:
     backward_communication: CommunicationNetwork
 
     def represent(self, shards: ShardArrays) -> Float32Array:
-        """Return the demands [n, R] of shards; sum them over a device's shards for compute_ms."""
-        return self.compute.represent(compute_features(shards))
+        """Return [n, R + 6]: the demands of shards, and what they add to the counts of calls; sum over a device."""
+        return np.concatenate((self.compute.demands(compute_features(shards)), call_counts(shards)), axis=1)
 
-    def compute_ms(self, sums: Float32Array, occupied: NDArray[np.bool_] | None = None) -> Float32Array:
-        """Return [..., 2]: forward and backward milliseconds of devices with these summed demands [..., R].
+    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+        """Return [..., 2]: forward and backward milliseconds of devices with these sums of representations [..., R+6].
 
-        Both are non-decreasing and convex in the sums; after a calibration whose exponent is below 1 non-decreasing
-        functions of convex ones, so that the largest over several devices is still no less than the time of their
-        mean demand, forward and backward each for itself.
+        Both never fall when shards are added. A device makes a call per data type that occurs on it; one without shards
+        costs 0.
 
         Args:
             sums: float32.
-            occupied: [...] which devices hold a shard; the others cost 0. None: those whose demand is not exactly 0,
-                which a running sum with subtractions does not keep.
+            pipeline: without one the host's launch of each call counts where it takes longer than the device.
         """
-        times = self.compute.times_ms(sums, occupied)
+        counts = sums[..., -NUM_CALL_COUNTS:] > 0
+        calls = counts[..., : len(DATA_TYPES)].sum(axis=-1)[..., None]
+        above = counts[..., len(DATA_TYPES) :]
+        share = np.where(above[..., 1], 1.0, np.where(above[..., 0], 0.5, LEAST_WARP_SHARE)).astype(np.float32)
+        return self._calls_ms(sums, share, calls, pipeline)
+
+    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+        """Return [..., 2]: milliseconds that no device with these sums goes below, in however few calls and lanes.
+
+        Non-decreasing and convex in the sums, after a calibration whose exponent is below 1 a non-decreasing function
+        of that; so the largest over several devices is no less than the time of their mean, forward and backward each
+        for itself.
+        """
+        return self._calls_ms(sums, LEAST_WARP_SHARE, np.ones((*sums.shape[:-1], 1), dtype=np.int64), pipeline)
+
+    def _calls_ms(
+        self, sums: Float32Array, warp_share: Float32Array | float, calls: IndexArray, pipeline: Pipeline
+    ) -> Float32Array:
+        """Return the times of devices that make so many calls [..., 1]; the network's time holds the first."""
+        times = self.compute.times_ms(sums[..., :-NUM_CALL_COUNTS], warp_share)
+        times += np.maximum(calls - 1, 0) * np.array(self.manifest.launch.device_ms, dtype=np.float32)
+        if pipeline is Pipeline.NONE:
+            host_ms = calls * np.array(self.manifest.launch.host_ms, dtype=np.float32)
+            times = overlapped(np.stack([times, host_ms])).astype(np.float32)
         if self.manifest.calibration is not None:
             exponent, factor = self.manifest.calibration.compute_scale
             times = (factor * times**exponent).astype(np.float32)
+        times *= calls > 0
         return times
 
     @property
@@ -133,6 +160,8 @@ class CostBundle:
             *((f"tables[{table.name}].num_embeddings", table.num_embeddings, compute) for table in tables),
             *((f"tables[{table.name}].embedding_dim", table.embedding_dim, compute) for table in tables),
             *((f"tables[{table.name}].pooling_factor", table.pooling_factor, compute) for table in tables),
+            *((f"tables[{table.name}].num_features", table.num_features, compute) for table in tables),
+            ("output_bytes_per_element", BYTES_PER_ELEMENT[request.memory.output_data_type], compute),
             ("global_batch_size", request.global_batch_size, compute),
             ("tables_per_device", len(tables) / num_devices, compute),
         ]

@@ -12,12 +12,14 @@ from neuroshard_api.topology import Topology
 from numpy.typing import NDArray
 
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
-from neuroshard_costs.shards import OPTIMIZERS, FloatArray, ShardArrays
+from neuroshard_costs.shards import DATA_TYPES, OPTIMIZERS, FloatArray, ShardArrays
 from neuroshard_costs.simulator.cache import missed_rows
+from neuroshard_costs.simulator.constants import BURST_BYTES, SECTOR_BYTES, SUB_WARP_COLUMNS
+from neuroshard_costs.simulator.granules import sector_bytes, sorted_bytes
 
 Float32Array = NDArray[np.float32]
 
-FEATURE_VERSION = 1
+FEATURE_VERSION = 2
 
 CACHE_MIB = (4, 16, 32, 64, 128)
 """Caches for which the row reads that miss are features: around the last-level caches of today's devices."""
@@ -27,8 +29,9 @@ COMPUTE_FEATURES = (
     "log2_num_columns",
     "log2_row_bytes",
     "log2_bytes_per_element",
+    "log2_output_bytes_per_element",
     "log2_pooling_factor",
-    "log2_batch_size",
+    "log2_bags",
     "log2_lookups",
     "log2_unique_rows",
     "log2_hits_per_unique_row",
@@ -39,6 +42,8 @@ COMPUTE_FEATURES = (
     "log2_output_sectors",
     "log2_output_bursts",
     "log2_filled_bag_bytes",
+    "log2_sorted_row_bytes",
+    "log2_sorted_state_bytes",
     *(f"log2_rows_missing_{size}_mib" for size in CACHE_MIB),
     *(f"optimizer_{optimizer.value}" for optimizer in OPTIMIZERS),
     *(f"reuse_bin_{index}" for index in range(REUSE_BINS)),
@@ -67,40 +72,35 @@ COMMUNICATION_FEATURES = (
 _LEAST_SECONDS = 1e-8  # what takes no time, such as a link without peers, is read as ten nanoseconds
 _LEAST_BYTES = 1.0
 
-SECTOR_BYTES = 32.0
-"""Granule of a GPU's cache and memory bus; rows that do not fill whole sectors waste the rest."""
-BURST_BYTES = 64.0
-"""Granule of one access to HBM."""
-OUTPUT_BYTES_PER_ELEMENT = 4.0
-"""Of pooled embeddings and their gradients in the kernel: FP32."""
-
 
 def compute_features(shards: ShardArrays) -> Float32Array:
     """Return [n, len(COMPUTE_FEATURES)]: logarithms of what a shard holds and serves, and how its rows repeat."""
-    row_bytes = shards.num_columns * shards.bytes_per_element
-    output_bytes = shards.num_columns * OUTPUT_BYTES_PER_ELEMENT
-    row_sectors = np.ceil(row_bytes / SECTOR_BYTES)
+    row_bytes, output_bytes = shards.row_bytes, shards.output_row_bytes
+    touched = {"num_rows": shards.num_rows, "touched_rows": shards.unique_rows}
     logs = np.log2(
         [
             shards.num_rows,
             shards.num_columns,
             row_bytes,
             shards.bytes_per_element,
+            shards.output_bytes_per_element,
             shards.pooling_factor,
-            shards.batch_size,
+            shards.bags,
             shards.lookups,
             shards.unique_rows,
             shards.lookups / shards.unique_rows,
             shards.lookups * row_bytes,
             shards.unique_rows * row_bytes,
-            row_sectors,
+            np.ceil(row_bytes / SECTOR_BYTES),
             np.ceil(row_bytes / BURST_BYTES),
             np.ceil(output_bytes / SECTOR_BYTES),
             np.ceil(output_bytes / BURST_BYTES),
-            shards.batch_size * -np.expm1(-shards.pooling_factor) * output_bytes,
+            shards.filled_bags * output_bytes,
+            sorted_bytes(row_bytes, **touched),
+            np.maximum(sorted_bytes(shards.state_row_bytes, **touched), _LEAST_BYTES),
             *(
                 missed_rows(
-                    shards, row_bytes=row_sectors * SECTOR_BYTES, capacity_bytes=np.full(len(shards), size * 2.0**20)
+                    shards, row_bytes=sector_bytes(row_bytes), capacity_bytes=np.full(len(shards), size * 2.0**20)
                 )
                 for size in CACHE_MIB
             ),
@@ -110,6 +110,22 @@ def compute_features(shards: ShardArrays) -> Float32Array:
     hits = shards.reuse_histogram * MEAN_HITS
     lookup_bins = hits / hits.sum(axis=1, keepdims=True)
     return np.concatenate((logs.T, one_hot, shards.reuse_histogram, lookup_bins), axis=1, dtype=np.float32)
+
+
+NUM_CALL_COUNTS = len(DATA_TYPES) + len(SUB_WARP_COLUMNS)
+"""Columns of call_counts."""
+
+
+def call_counts(shards: ShardArrays) -> Float32Array:
+    """Return [n, 6]: what each shard adds to the counts that decide its device's calls and their lanes.
+
+    Summed over a device: the shards of each data type (a call for each type that occurs), and the shards wider than 32
+    and than 64 columns. Counts add up, unlike the presence of a type or the widest shard, and a running sum that shards
+    are taken out of stays exact.
+    """
+    by_type = np.arange(len(DATA_TYPES)) == shards.data_type[:, None]
+    wider = shards.num_columns[:, None] > np.array(SUB_WARP_COLUMNS, dtype=np.float64)
+    return np.concatenate((by_type, wider), axis=1, dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

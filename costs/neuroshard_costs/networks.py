@@ -6,6 +6,10 @@ weight of the head is non-negative and its units are maxima of two affine functi
 non-decreasing in the sum. That is what makes a search's lower bounds valid: for D devices with sums x_d,
 max_d f(x_d) >= f(sum_d x_d / D), and a device costs no less than any part of its shards.
 
+What no sum of demands says are the calls: a device makes one per data type, and the widest shard of a call decides how
+many lanes a bag takes. Both enter as counts behind the demands (features.call_counts): further calls add a constant
+each, and the lanes scale a learned part of each demand. Times never fall with either.
+
 Communication: an MLP turns the collective's features into positive coefficients (each a sum of exponentials) of three
 rising functions of the largest device's columns, so that the time never falls when that device grows.
 """
@@ -15,7 +19,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neuroshard_costs.features import (
     COMMUNICATION_FEATURES,
@@ -37,11 +40,11 @@ NUM_LOAD_TERMS = 3
 def load_terms(load: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the functions of the largest device's load that a collective's time is a sum of, beside a constant.
 
-    The load is max / mean of the columns per device, at least 1. One side of a link carries the largest device's
-    columns and the other the mean; the second term is a smooth maximum of both sides, 1 at load 1.
+    The load is max / mean of the columns per device, at least 1: the fullest device's links decide. The second term is
+    a transfer in proportion to the load beside a fixed delay: one level of the network transfers while the other waits.
     """
     square = load * load
-    return load, np.sqrt(np.sqrt((square * square + 1.0) / 2.0))
+    return load, np.sqrt(np.sqrt(square * square + 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class ComputeNetwork:
     """[2K + 2]: free for the second pieces, non-negative elsewhere."""
     head_out: Float32Array
     """[K, 2]"""
+    lane_share: Float32Array
+    """[R]: the part of each demand that scales with the lanes of a bag, from 0 to 1."""
 
     @classmethod
     def from_weights(cls, weights: Weights) -> Self:
@@ -120,34 +125,35 @@ class ComputeNetwork:
         bound_bias = np.delete(head_bias, np.s_[units : 2 * units])
         if min(head_in.min(), head_out.min(), bound_bias.min()) < 0:
             raise ValueError("has negative weights in the head, which must be monotone")
-        return cls(shard_mlp=shard_mlp, head_in=head_in, head_bias=head_bias, head_out=head_out)
+        lane_share = _take(weights, "lane_share", demands)
+        if lane_share.min() < 0 or lane_share.max() > 1:
+            raise ValueError("has shares in 'lane_share' that do not lie between 0 and 1")
+        return cls(shard_mlp=shard_mlp, head_in=head_in, head_bias=head_bias, head_out=head_out, lane_share=lane_share)
 
     @property
     def num_demands(self) -> int:
         """Length R of a representation."""
         return len(self.head_in)
 
-    def represent(self, features: Float32Array) -> Float32Array:
+    def demands(self, features: Float32Array) -> Float32Array:
         """Return the demands [n, R] of shards, all positive; a device's demand is the sum over its shards."""
         return self.shard_mlp.exp(features)
 
-    def times_ms(self, sums: Float32Array, occupied: NDArray[np.bool_] | None = None) -> Float32Array:
-        """Return [..., 2], forward and backward milliseconds, of devices with these summed demands [..., R].
+    def times_ms(self, demands: Float32Array, warp_share: Float32Array | float) -> Float32Array:
+        """Return [..., 2], forward and backward milliseconds of one call with these summed demands [..., R].
 
         Args:
-            sums: float32 demands, summed over the shards of each device.
-            occupied: [...] which devices hold any shard; all others cost 0. None: those whose demand is not 0.
+            demands: float32, summed over the shards of each device.
+            warp_share: [...] share of a warp that a bag takes, 1/4 to 1.
         """
         units = self.head_out.shape[0]
-        pieces: Float32Array = sums @ self.head_in
+        share = np.asarray(warp_share, dtype=np.float32)[..., None]
+        pieces: Float32Array = (demands * (1 - self.lane_share * (1 - share))) @ self.head_in
         pieces += self.head_bias
         first = pieces[..., :units]
         np.maximum(first, pieces[..., units:-2], out=first)
         times: Float32Array = first @ self.head_out
         times += pieces[..., -2:]
-        if occupied is None:
-            occupied = sums[..., 0] > 0
-        times *= occupied[..., None]
         return times
 
 

@@ -1,4 +1,4 @@
-"""Shards as columns of numbers: what the networks and the simulator read. Holds values, predicts nothing."""
+"""Shards as columns of numbers: what an embedding kernel sees of them, however they were cut from tables."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Self
@@ -13,37 +13,79 @@ IndexArray = NDArray[np.int64]
 OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD, Optimizer.ADAM)
 """Order of the codes in ShardArrays.optimizer; append only, trained networks depend on it."""
 
+DATA_TYPES = (DataType.FP32, DataType.FP16, DataType.BF16, DataType.INT8)
+"""Order of the codes in ShardArrays.data_type; append only, trained networks depend on it."""
+
 BYTES_PER_ELEMENT = {DataType.FP32: 4, DataType.FP16: 2, DataType.BF16: 2, DataType.INT8: 1}
+
+_TYPE_BYTES = np.array([BYTES_PER_ELEMENT[data_type] for data_type in DATA_TYPES], dtype=np.float64)
+# Bytes of optimizer state per row: per column, and fixed; in the order of OPTIMIZERS. FBGEMM keeps state in FP32.
+_STATE_PER_COLUMN = np.array([0.0, 0.0, 4.0, 8.0])
+_STATE_PER_ROW = np.array([0.0, 4.0, 0.0, 0.0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardArrays:
-    """n shards, one row each. A whole table is a shard with all its rows and columns."""
+    """n shards, one row each. A whole table is a shard with all its rows and columns.
+
+    A table that k features look up is one shard with k times the bags; a shard of some of a table's rows has all its
+    bags and a part of its lookups.
+    """
 
     num_rows: FloatArray
     """[n]"""
     num_columns: FloatArray
     """[n]"""
-    pooling_factor: FloatArray
-    """[n] mean lookups per sample that reach this shard."""
-    bytes_per_element: FloatArray
-    """[n] of the stored weights."""
-    batch_size: FloatArray
-    """[n] samples of the global batch; one value within a set."""
+    bags: FloatArray
+    """[n] pooled vectors that one call returns: features times samples."""
+    lookups: FloatArray
+    """[n] rows read per call, repeats counted."""
+    data_type: IndexArray
+    """[n] position in DATA_TYPES, of the stored weights. Shards of one type on one device share a kernel call."""
+    output_bytes_per_element: FloatArray
+    """[n] of pooled vectors and of their gradients in the kernel; what travels may have another type."""
     optimizer: IndexArray
     """[n] position in OPTIMIZERS; one value within a set."""
     reuse_histogram: FloatArray
-    """[n, 17] share of the distinct touched rows by hits per row in one global batch; rows sum to 1."""
+    """[n, 17] share of the distinct touched rows by hits per row in one call; rows sum to 1."""
     unique_rows: FloatArray
-    """[n] distinct rows touched by one global batch."""
+    """[n] distinct rows touched by one call."""
 
     def __len__(self) -> int:
         return len(self.num_rows)
 
     @property
-    def lookups(self) -> FloatArray:
-        """[n] rows read per global batch, repeats counted."""
-        return self.batch_size * self.pooling_factor
+    def pooling_factor(self) -> FloatArray:
+        """[n] mean lookups per bag."""
+        return self.lookups / self.bags
+
+    @property
+    def filled_bags(self) -> FloatArray:
+        """[n] expected bags with a lookup, for Poisson numbers of lookups per bag."""
+        filled: FloatArray = self.bags * -np.expm1(-self.pooling_factor)
+        return filled
+
+    @property
+    def bytes_per_element(self) -> FloatArray:
+        """[n] of the stored weights."""
+        size: FloatArray = _TYPE_BYTES[self.data_type]
+        return size
+
+    @property
+    def row_bytes(self) -> FloatArray:
+        """[n] of the weights of one row."""
+        return self.num_columns * self.bytes_per_element
+
+    @property
+    def output_row_bytes(self) -> FloatArray:
+        """[n] of one pooled vector, or of its gradient."""
+        return self.num_columns * self.output_bytes_per_element
+
+    @property
+    def state_row_bytes(self) -> FloatArray:
+        """[n] of the optimizer state of one row."""
+        size: FloatArray = _STATE_PER_COLUMN[self.optimizer] * self.num_columns + _STATE_PER_ROW[self.optimizer]
+        return size
 
     def take(self, index: IndexArray) -> Self:
         """Return the shards at these positions, repeats allowed."""

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from builders import table, table_set
 from neuroshard_api.records import ComputeSample, ProfileRecord
+from neuroshard_api.request import Pipeline
 from neuroshard_api.tables import Optimizer
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
@@ -21,7 +22,9 @@ def records(tmp_path: Path) -> Path:
         tables = tuple(table(f"t{index}", pooling_factor=float(count)) for index in range(count))
         sample = ComputeSample(tables=tables, batch_size=65536, optimizer=Optimizer.ROWWISE_ADAGRAD)
         shards = shard_arrays(table_set(*tables), global_batch_size=sample.batch_size, optimizer=sample.optimizer)
-        forward, backward = costs.compute_ms(costs.represent(shards).sum(axis=0)).tolist()
+        forward, backward = costs.compute_ms(
+            costs.represent(shards).sum(axis=0), pipeline=Pipeline.SPARSE_DIST
+        ).tolist()
         record = ProfileRecord(
             source="measured:Test Device", compute=sample, forward_ms=1.7 * forward, backward_ms=1.7 * backward
         )

@@ -5,21 +5,22 @@ import pytest
 from bundle_builders import NUM_DEMANDS, NUM_UNITS, collectives, compute_weights, mlp_weights
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_costs.features import COMMUNICATION_FEATURES, Float32Array
+from neuroshard_costs.features import COMMUNICATION_FEATURES, COMPUTE_FEATURES, Float32Array
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork
 
 demands = st.lists(st.floats(min_value=0, max_value=1e4, width=32), min_size=NUM_DEMANDS, max_size=NUM_DEMANDS).map(
     lambda values: np.array(values, dtype=np.float32)
 )
+NUM_FEATURES = len(COMPUTE_FEATURES)
 seeds = st.integers(0, 20)
+shares = st.sampled_from((0.25, 0.5, 1.0))
 
 
-@given(first=demands, more=demands, seed=seeds)
-def test_more_demand_never_costs_less(first: Float32Array, more: Float32Array, seed: int) -> None:
+@given(first=demands, more=demands, share=shares, seed=seeds)
+def test_more_demand_never_costs_less(first: Float32Array, more: Float32Array, share: float, seed: int) -> None:
     """Both times are non-decreasing in the sums: a device costs at least what a part of its shards costs."""
     network = ComputeNetwork.from_weights(compute_weights(seed=seed))
-    everywhere = np.ones(2, dtype=np.bool_)
-    part, whole = network.times_ms(np.stack((first, first + more)), everywhere)
+    part, whole = network.times_ms(np.stack((first, first + more)), share)
 
     assert (whole >= part * (1 - 1e-6)).all()
 
@@ -31,19 +32,19 @@ def test_a_mixture_never_costs_more_than_the_mixed_times(
     """Both times are convex in the sums, so the mean over devices bounds the slowest device from below."""
     network = ComputeNetwork.from_weights(compute_weights(seed=seed))
     mixed = (share * first + (1 - share) * second).astype(np.float32)
-    times = network.times_ms(np.stack((first, second, mixed)), np.ones(3, dtype=np.bool_))
+    times = network.times_ms(np.stack((first, second, mixed)), 1.0)
 
     assert (times[2] <= (share * times[0] + (1 - share) * times[1]) * (1 + 1e-5)).all()
 
 
-def test_an_empty_device_costs_nothing() -> None:
-    """Without a mask a device of no demand is empty; with one the mask decides."""
-    network = ComputeNetwork.from_weights(compute_weights())
-    sums = np.zeros((2, 3, NUM_DEMANDS), dtype=np.float32)
+@given(sums=demands, seed=seeds)
+def test_wider_calls_never_cost_less(sums: Float32Array, seed: int) -> None:
+    """A bag that takes a whole warp costs no less than one that takes a quarter."""
+    network = ComputeNetwork.from_weights(compute_weights(seed=seed))
+    quarter, half, whole = network.times_ms(np.stack([sums] * 3), np.array([0.25, 0.5, 1.0], dtype=np.float32))
 
-    assert (network.times_ms(sums) == 0).all()
-    assert (network.times_ms(sums, np.ones((2, 3), dtype=np.bool_)) > 0).all()
-    assert network.times_ms(sums).shape == (2, 3, 2)
+    assert (quarter <= half * (1 + 1e-6)).all()
+    assert (half <= whole * (1 + 1e-6)).all()
 
 
 def test_demands_are_positive_and_finite_far_outside() -> None:
@@ -51,10 +52,10 @@ def test_demands_are_positive_and_finite_far_outside() -> None:
     network = ComputeNetwork.from_weights(compute_weights())
     num_features = len(network.shard_mlp.around)
     features = np.random.default_rng(0).normal(0, 1e6, (100, num_features)).astype(np.float32)
-    demand = network.represent(features)
+    demand = network.demands(features)
 
     assert (demand > 0).all()
-    assert np.isfinite(network.times_ms(demand)).all()
+    assert np.isfinite(network.times_ms(demand, 1.0)).all()
 
 
 @pytest.mark.parametrize(
@@ -76,8 +77,9 @@ def test_a_head_that_could_fall_is_refused(name: str, position: tuple[int, ...])
         ({"head_bias": np.ones(2, dtype=np.float32)}, "'head_bias'"),
         ({"shard.layer1.bias": np.full(NUM_DEMANDS, np.nan, dtype=np.float32)}, "not finite"),
         ({"shard.around": np.ones((3, NUM_DEMANDS), dtype=np.float32)}, "'around'"),
-        ({"shard.std": np.zeros(59, dtype=np.float32)}, "'std' that are not positive"),
-        ({"shard.layer0.weight": np.ones((59, 7), dtype=np.float64)}, "float64"),
+        ({"lane_share": np.full(NUM_DEMANDS, 1.5, dtype=np.float32)}, "'lane_share' that do not lie between 0 and 1"),
+        ({"shard.std": np.zeros(NUM_FEATURES, dtype=np.float32)}, "'std' that are not positive"),
+        ({"shard.layer0.weight": np.ones((NUM_FEATURES, 7), dtype=np.float64)}, "float64"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(change: dict[str, Float32Array], message: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from neuroshard_api.bundle import BundleManifest, Calibration
 from neuroshard_api.records import CommunicationSample, ComputeSample, ProfileRecord
+from neuroshard_api.request import Pipeline
 from neuroshard_api.topology import Topology
 
 from neuroshard_costs.bundle import NETWORK_FEATURES, CostBundle, load_bundle, read_weights, save_bundle
@@ -140,7 +141,7 @@ def _pairs(bundle: CostBundle, records: Sequence[ProfileRecord]) -> dict[str, Fl
 
 
 def _compute_pair(bundle: CostBundle, record: ProfileRecord, sample: ComputeSample) -> FloatArray:
-    predicted = bundle.compute_ms(bundle.represent(sample_shards(sample)).sum(axis=0))
+    predicted = bundle.compute_ms(bundle.represent(sample_shards(sample)).sum(axis=0), pipeline=Pipeline.SPARSE_DIST)
     return np.array([predicted, [record.forward_ms, record.backward_ms]], dtype=np.float64).T
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuroshard_api.bundle import BundleManifest, Calibration, ErrorReport, Network, Range
+from neuroshard_api.bundle import BundleManifest, Calibration, ErrorReport, Launch, Network, Range
 from neuroshard_api.topology import DeviceType
 
 from neuroshard_costs.bundle import NETWORK_FEATURES, NetworkName, save_bundle
@@ -38,6 +38,7 @@ def save_fitted(
     device: DeviceType,
     training: Mapping[str, str | int | float],
     calibration: Calibration | None = None,
+    launch: Launch | None = None,
     extras: Mapping[str, bytes] | None = None,
 ) -> BundleManifest:
     """Write three networks as a bundle directory, replacing one that is there.
@@ -50,6 +51,7 @@ def save_fitted(
         device: what they predict.
         training: settings and versions, for people; each network's notes are added under its name.
         calibration: scales of networks that come from another bundle.
+        launch: what a call costs beyond its tables. None: the compute network's times include it.
         extras: more files, as bundle.save_bundle takes them.
     """
     notes = {f"{part}_{key}": note for part, network in networks.items() for key, note in network.notes.items()}
@@ -71,6 +73,7 @@ def save_fitted(
         weights_sha256="0" * 64,  # replaced when the weights are written
         training={**training, **notes},
         calibration=calibration,
+        launch=launch or Launch(),
     )
     weights = {f"{part}.{key}": array for part, network in networks.items() for key, array in network.weights.items()}
     return save_bundle(path, manifest, weights, extras=extras)

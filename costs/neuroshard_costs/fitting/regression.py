@@ -35,10 +35,10 @@ _DEMANDS = (
     ("log2_unique_rows", "log2_row_bursts"),
     ("log2_unique_rows", "log2_output_bursts"),
     ("log2_filled_bag_bytes",),
-    ("log2_batch_size", "log2_output_sectors"),
+    ("log2_bags", "log2_output_sectors"),
     ("log2_lookups",),
     ("log2_unique_rows",),
-    ("log2_batch_size",),
+    ("log2_bags",),
     (),
     *((f"log2_rows_missing_{size}_mib", "log2_row_bursts") for size in CACHE_MIB),
     *((f"log2_rows_missing_{size}_mib",) for size in CACHE_MIB),
@@ -101,6 +101,7 @@ def regress_compute(samples: ComputeSamples, validity: dict[str, Range], *, seed
         "head_in": _float32(head_in),
         "head_bias": _float32(np.array([0.0, 0.0, forward[-1], backward[-1]])),
         "head_out": np.zeros((1, 2), dtype=np.float32),
+        "lane_share": np.zeros(len(kept), dtype=np.float32),
     }
     return FittedNetwork(
         hidden=(len(kept), 1),

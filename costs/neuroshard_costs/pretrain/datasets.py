@@ -8,17 +8,22 @@ part of it are covered:
 quantity              wide set (60 %)                            model-like set (40 %)
 ====================  =========================================  =====================================================
 shards                95 %: log-uniform 1..64; 5 %: 64..512      the same
-global batch          log-uniform 2^8..2^22                      2^11..2^20, powers of two
+samples               log-uniform 2^5..2^22                      2^8..2^20, powers of two
+features per table    80 %: 1; 20 %: log-uniform 1..64           90 %: 1; 10 %: log-uniform 1..16
 optimizer             uniform over the four                      the same
 rows                  log-uniform 1..4e9                         70 %: log-uniform 1..1e5; 30 %: 1e5..1e9
-pooling factor        log-uniform 0.05..200                      70 %: exactly 1; 30 %: log-uniform 0.1..100
+lookups per bag       75 %: log-uniform 0.05..200;               70 %: exactly 1; 30 %: log-uniform 0.1..100
+                      25 %: 1e-4..0.05 (shards of some rows)
 columns               one law per shard: 4..512 log-uniform      one power of two in 8..256 per set; 30 % of shards are
                       and rounded to a multiple of 4, or 8, ...  slices of half or a quarter of it, 10 % multiples of 4
-data type             50 % of sets one type, others mixed        70 % of sets FP32, else one type per set
+data type             75 % of sets one type, others mixed        70 % of sets FP32, else one type per set
+output type           60 % of sets 4 bytes, else 2               the same
 reuse                 75 %: Zipf exponent uniform 0..2;          90 %: Zipf exponent of the set (0.6..1.4) +- 0.2;
                       25 %: a histogram of geometric tail        10 %: a histogram of geometric tail
 ====================  =========================================  =====================================================
 
+A table has one lookup at least. A network learns the device time of one call; where a set mixes data types, it learns
+what its calls take less the fixed time of all but the first.
 Sets may exceed the device's memory: the search asks for whole tables before it cuts them.
 
 A communication sample is one all-to-all: 2..1,024 devices (log-uniform; 1, 2, 4, 8 or 16 per node, or one node of up to
@@ -37,16 +42,18 @@ from neuroshard_api.tables import REUSE_BINS
 
 from neuroshard_costs.features import Collectives
 from neuroshard_costs.reuse.shard_arrays import rescaled_counts, zipf_counts
-from neuroshard_costs.shards import OPTIMIZERS, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.shards import DATA_TYPES, OPTIMIZERS, FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.communication import Network
+from neuroshard_costs.simulator.compute import DEVICE_SECONDS, call_times
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 MAX_ROWS = 4e9
 MAX_POOLING = 200.0
-MIN_POOLING = 0.05
+MIN_POOLING = 1e-4
+MAX_FEATURES = 64
 MAX_COLUMNS = 512
 MAX_SHARDS = 512
-MIN_BATCH, MAX_BATCH = 2**8, 2**22
+MIN_BATCH, MAX_BATCH = 2**5, 2**22
 MAX_DEVICES = 1024
 MAX_MEAN_DIM_SUM = 2.0**17
 MAX_LOAD = 64.0
@@ -56,6 +63,8 @@ COMPUTE_VALIDITY = {
     "embedding_dim": Range(low=4, high=MAX_COLUMNS),
     "pooling_factor": Range(low=MIN_POOLING, high=MAX_POOLING),
     "bytes_per_element": Range(low=1, high=4),
+    "output_bytes_per_element": Range(low=2, high=4),
+    "num_features": Range(low=1, high=MAX_FEATURES),
     "global_batch_size": Range(low=MIN_BATCH, high=MAX_BATCH),
     "tables_per_device": Range(low=1, high=MAX_SHARDS),
 }
@@ -72,6 +81,9 @@ COMMUNICATION_VALIDITY = {
 """What communication samples cover."""
 
 _MODEL_LIKE = 0.4
+_FEW_LOOKUPS = 0.05  # per bag: below lie shards of some of a table's rows
+_TYPE_SHARES = (0.5, 0.15, 0.15, 0.2)  # in the order of DATA_TYPES
+_MODEL_TYPE_SHARES = (0.7, 0.1, 0.1, 0.1)
 _CHUNK_SHARDS = 8192  # bounds the memory of the Zipf grid
 
 
@@ -84,7 +96,7 @@ class ComputeSamples:
     set_index: IndexArray
     """[shards] the set each belongs to, rising."""
     times_ms: FloatArray
-    """[sets, 2] forward and backward."""
+    """[sets, 2] forward and backward device time, less the fixed time of all calls but the first."""
     is_model_like: np.ndarray
     """[sets]"""
 
@@ -124,7 +136,8 @@ def compute_samples(preset: DevicePreset, *, num_samples: int, seed: int) -> Com
         }
     )
     shards = _with_reuse(random, drawn)
-    times = DeviceSimulator(preset.device).compute_ms(shards, set_index, num_samples)
+    calls = call_times(preset.device, shards, set_index, num_samples)
+    times = 1000.0 * (calls.device_seconds - (calls.num_calls - 1)[:, None] * DEVICE_SECONDS)
     return ComputeSamples(shards=shards, set_index=set_index, times_ms=times, is_model_like=model_like)
 
 
@@ -189,9 +202,10 @@ class _Drawn:
 
     num_rows: FloatArray
     num_columns: FloatArray
-    pooling_factor: FloatArray
-    bytes_per_element: FloatArray
-    batch_size: FloatArray
+    bags: FloatArray
+    lookups: FloatArray
+    data_type: IndexArray
+    output_bytes_per_element: FloatArray
     optimizer: IndexArray
     zipf_exponent: FloatArray
     is_measured: np.ndarray
@@ -199,17 +213,21 @@ class _Drawn:
 
 def _wide_shards(random: np.random.Generator, set_index: IndexArray, num_sets: int) -> _Drawn:
     count = len(set_index)
-    mixed = (random.random(num_sets) < 0.5)[set_index]  # noqa: PLR2004
+    mixed = (random.random(num_sets) < 0.25)[set_index]  # noqa: PLR2004
     multiple = random.choice([4.0, 8.0, 16.0, 32.0], count)
     columns = np.maximum(np.round(_log_uniform(random, np.full(count, 4.0), MAX_COLUMNS) / multiple), 1) * multiple
-    set_type = random.choice([4.0, 2.0, 1.0], num_sets, p=[0.5, 0.3, 0.2])[set_index]
-    own_type = random.choice([4.0, 2.0, 1.0], count, p=[0.5, 0.3, 0.2])
+    set_type, own_type = (random.choice(len(DATA_TYPES), size, p=_TYPE_SHARES) for size in (num_sets, count))
+    batch = np.round(_log_uniform(random, np.full(num_sets, MIN_BATCH), MAX_BATCH))[set_index]
+    bags = batch * _features(random, count, 0.2, MAX_FEATURES)
+    few = random.random(count) < 0.25  # noqa: PLR2004
+    low, high = np.where(few, MIN_POOLING, _FEW_LOOKUPS), np.where(few, _FEW_LOOKUPS, MAX_POOLING)
     return _Drawn(
         num_rows=np.round(_log_uniform(random, np.ones(count), MAX_ROWS)),
         num_columns=columns,
-        pooling_factor=_log_uniform(random, np.full(count, MIN_POOLING), MAX_POOLING),
-        bytes_per_element=np.where(mixed, own_type, set_type),
-        batch_size=np.round(_log_uniform(random, np.full(num_sets, MIN_BATCH), MAX_BATCH))[set_index],
+        bags=bags,
+        lookups=np.maximum(bags * _log_uniform(random, low, high), 1.0),
+        data_type=np.where(mixed, own_type, set_type[set_index]),
+        output_bytes_per_element=_output_bytes(random, num_sets)[set_index],
         optimizer=random.integers(len(OPTIMIZERS), size=num_sets)[set_index],
         zipf_exponent=random.uniform(0.0, 2.0, count),
         is_measured=random.random(count) < 0.25,  # noqa: PLR2004
@@ -225,23 +243,36 @@ def _model_like_shards(random: np.random.Generator, set_index: IndexArray, num_s
     cut = random.choice([1.0, 2.0, 4.0], count, p=[0.7, 0.2, 0.1])
     odd = random.random(count) < 0.1  # noqa: PLR2004
     columns = np.where(odd, 4.0 * random.integers(1, 65, size=count), np.maximum(table_columns / cut, 4.0))
-    types = random.choice([4.0, 2.0, 1.0], num_sets, p=[0.7, 0.2, 0.1])
     centre = random.uniform(0.6, 1.4, num_sets)[set_index]
+    batch = np.exp2(random.integers(8, 21, size=num_sets).astype(np.float64))[set_index]
+    bags = batch * _features(random, count, 0.1, 16)
+    pooling = np.where(many_hot, _log_uniform(random, np.full(count, 0.1), 100.0), 1.0)
     return _Drawn(
         num_rows=rows,
         num_columns=columns,
-        pooling_factor=np.where(many_hot, _log_uniform(random, np.full(count, 0.1), 100.0), 1.0),
-        bytes_per_element=types[set_index],
-        batch_size=np.exp2(random.integers(11, 21, size=num_sets).astype(np.float64))[set_index],
+        bags=bags,
+        lookups=np.maximum(bags * pooling, 1.0),
+        data_type=random.choice(len(DATA_TYPES), num_sets, p=_MODEL_TYPE_SHARES)[set_index],
+        output_bytes_per_element=_output_bytes(random, num_sets)[set_index],
         optimizer=random.integers(len(OPTIMIZERS), size=num_sets)[set_index],
         zipf_exponent=centre + random.uniform(-0.2, 0.2, count),
         is_measured=random.random(count) < 0.1,  # noqa: PLR2004
     )
 
 
+def _features(random: np.random.Generator, count: int, share: float, most: int) -> FloatArray:
+    """Draw the number of features of each table: more than one for this share of them."""
+    several = random.random(count) < share
+    return np.where(several, np.round(_log_uniform(random, np.ones(count), most)), 1.0)
+
+
+def _output_bytes(random: np.random.Generator, num_sets: int) -> FloatArray:
+    return random.choice([4.0, 2.0], num_sets, p=[0.6, 0.4])
+
+
 def _with_reuse(random: np.random.Generator, drawn: _Drawn) -> ShardArrays:
     """Give every shard the reuse that its Zipf exponent or a drawn histogram implies."""
-    lookups = drawn.batch_size * drawn.pooling_factor
+    lookups = drawn.lookups
     counts = np.empty((len(lookups), REUSE_BINS))
     derived = np.flatnonzero(~drawn.is_measured)
     for start in range(0, len(derived), _CHUNK_SHARDS):
@@ -255,9 +286,10 @@ def _with_reuse(random: np.random.Generator, drawn: _Drawn) -> ShardArrays:
     return ShardArrays(
         num_rows=drawn.num_rows,
         num_columns=drawn.num_columns,
-        pooling_factor=drawn.pooling_factor,
-        bytes_per_element=drawn.bytes_per_element,
-        batch_size=drawn.batch_size,
+        bags=drawn.bags,
+        lookups=lookups,
+        data_type=drawn.data_type,
+        output_bytes_per_element=drawn.output_bytes_per_element,
         optimizer=drawn.optimizer,
         reuse_histogram=counts / touched[:, None],
         unique_rows=np.minimum(touched, np.minimum(drawn.num_rows, lookups)),

@@ -19,7 +19,9 @@ _TRAFFIC = (
     ("log2_filled_bag_bytes",),
     ("log2_lookups",),
     ("log2_unique_rows",),
-    ("log2_batch_size",),
+    ("log2_bags",),
+    ("log2_sorted_row_bytes",),
+    ("log2_sorted_state_bytes",),
     ("log2_rows_missing_16_mib", "log2_row_bursts"),
     ("log2_rows_missing_64_mib", "log2_row_bursts"),
 )
@@ -103,12 +105,14 @@ class ComputeModel(nn.Module):
         self.second_bias = nn.Parameter(torch.zeros(num_units))
         self.floor = nn.Parameter(torch.log(torch.expm1(floor_ms)))
         self.head_out = nn.Parameter(torch.empty(num_units, 2).uniform_(-4.0, -1.0))
+        self.lane_share = nn.Parameter(torch.empty(num_demands).uniform_(-3.0, 1.0))
 
-    def forward(self, features: Tensor, set_index: Tensor, num_sets: int) -> Tensor:
-        """Return [num_sets, 2] milliseconds; every set holds a shard."""
+    def forward(self, features: Tensor, set_index: Tensor, num_sets: int, warp_share: Tensor) -> Tensor:
+        """Return [num_sets, 2] milliseconds of one call; every set holds a shard. ``warp_share`` is [num_sets]."""
         demands = self.shard_mlp(features)
         sums = torch.zeros(num_sets, demands.shape[1]).index_add_(0, set_index, demands)
         weights = self._head()
+        sums = sums * (1 - weights["lane_share"] * (1 - warp_share[:, None]))
         pieces = sums @ weights["head_in"] + weights["head_bias"]
         units = torch.maximum(pieces[:, : self.num_units], pieces[:, self.num_units : -2])
         times: Tensor = units @ weights["head_out"] + pieces[:, -2:]
@@ -117,7 +121,12 @@ class ComputeModel(nn.Module):
     def _head(self) -> dict[str, Tensor]:
         positive = nn.functional.softplus
         bias = torch.cat((positive(self.first_bias), self.second_bias, positive(self.floor)))
-        return {"head_in": positive(self.head_in), "head_bias": bias, "head_out": positive(self.head_out)}
+        return {
+            "head_in": positive(self.head_in),
+            "head_bias": bias,
+            "head_out": positive(self.head_out),
+            "lane_share": torch.sigmoid(self.lane_share),
+        }
 
     def export(self) -> dict[str, Float32Array]:
         """Return the arrays that networks.ComputeNetwork reads."""

@@ -11,6 +11,7 @@ from neuroshard_costs.networks import load_terms
 from neuroshard_costs.pretrain.datasets import CommunicationSamples, ComputeSamples
 from neuroshard_costs.pretrain.models import CommunicationModel, ComputeModel, moments
 from neuroshard_costs.shards import IndexArray
+from neuroshard_costs.simulator.compute import warp_share
 
 
 class ComputeTask:
@@ -26,6 +27,10 @@ class ComputeTask:
         num_units: int,
     ) -> None:
         features = compute_features(samples.shards)
+        widest = np.maximum.reduceat(
+            samples.shards.num_columns, np.searchsorted(samples.set_index, np.arange(len(samples)))
+        )
+        self._warp_share = torch.from_numpy(warp_share(widest).astype(np.float32))
         self._sizes = np.bincount(samples.set_index, minlength=len(samples))
         self._starts = np.cumsum(self._sizes) - self._sizes
         self._features = torch.from_numpy(features)
@@ -42,7 +47,8 @@ class ComputeTask:
         """Return [samples, 2] milliseconds."""
         set_index = np.repeat(np.arange(len(samples)), self._sizes[samples])
         shards = torch.from_numpy(self._shards_of(samples))
-        times: Tensor = self.model(self._features[shards], torch.from_numpy(set_index), len(samples))
+        share = self._warp_share[torch.from_numpy(samples)]
+        times: Tensor = self.model(self._features[shards], torch.from_numpy(set_index), len(samples), share)
         return times
 
     def _shards_of(self, samples: IndexArray) -> IndexArray:

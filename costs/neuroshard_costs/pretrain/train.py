@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from neuroshard_api.bundle import BundleManifest, Range
+from neuroshard_api.bundle import BundleManifest, Launch, Range
 from neuroshard_api.presets import DevicePreset
 from numpy.typing import NDArray
 from rich.progress import Progress
@@ -33,6 +33,8 @@ from neuroshard_costs.pretrain.datasets import (
 )
 from neuroshard_costs.pretrain.fitting import FitSettings, fit, predict
 from neuroshard_costs.pretrain.tasks import CommunicationTask, ComputeTask
+from neuroshard_costs.shards import DATA_TYPES, IndexArray
+from neuroshard_costs.simulator.compute import DEVICE_SECONDS, HOST_SECONDS
 
 PLOT_FILE = "hold_out.png"
 
@@ -99,6 +101,10 @@ def pretrain(
             **{key: str(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()},
             **library_versions(),
         },
+        launch=Launch(
+            device_ms=(1000 * DEVICE_SECONDS[0], 1000 * DEVICE_SECONDS[1]),
+            host_ms=(1000 * HOST_SECONDS[0], 1000 * HOST_SECONDS[1]),
+        ),
         extras={PLOT_FILE: picture},
     )
 
@@ -192,12 +198,21 @@ def _compute_job(samples: ComputeSamples, settings: PretrainSettings, validity: 
         groups={
             "num_tables": ranges(sizes, (1, 2, 4, 9, 33, 129, MAX_SHARDS + 1)),
             "mean_dim": ranges(mean_columns, (4, 17, 33, 65, 129, 257, MAX_COLUMNS + 1)),
+            "data_types": np.where(_num_types(samples) > 1, "several", "one"),
             "kind": np.where(samples.is_model_like, "model-like", "wide"),
         },
         hidden=(*settings.compute_hidden, settings.num_demands, settings.num_units),
         validity=validity,
         max_epochs=settings.compute_epochs,
     )
+
+
+def _num_types(samples: ComputeSamples) -> IndexArray:
+    """Return [sets] the data types of each set, which is its number of calls."""
+    types = len(DATA_TYPES)
+    used = np.bincount(samples.set_index * types + samples.shards.data_type, minlength=len(samples) * types) > 0
+    count: IndexArray = used.reshape(-1, types).sum(axis=1)
+    return count
 
 
 def _communication_job(

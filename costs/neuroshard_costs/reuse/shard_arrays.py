@@ -6,10 +6,10 @@ or derived from rows, lookups and a Zipf exponent. docs/concepts/reuse.md derive
 
 import numpy as np
 from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import REUSE_BINS, Optimizer, Table, TableSet
+from neuroshard_api.tables import REUSE_BINS, DataType, Optimizer, Table, TableSet
 
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS, mix_poisson_bins, poisson_bins, rescaled_bins
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, OPTIMIZERS, FloatArray, ShardArrays
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, DATA_TYPES, OPTIMIZERS, FloatArray, ShardArrays
 
 DEFAULT_ZIPF_EXPONENT = 0.85  # fitted to published traces: benchmarks/zipf_fit.py
 
@@ -17,21 +17,38 @@ _RANK_CELLS = 160  # cells of the rank grid; 10^13 rows in 160 cells are steps o
 _CHUNK_TABLES = 2048  # bounds the memory of the rank grid to some 20 MB
 
 
-def shard_arrays(tables: TableSet, *, global_batch_size: int, optimizer: Optimizer) -> ShardArrays:
-    """Return one whole-table shard per table, in the order of the set."""
+def shard_arrays(
+    tables: TableSet,
+    *,
+    global_batch_size: int,
+    optimizer: Optimizer,
+    output_data_type: DataType = DataType.FP32,
+) -> ShardArrays:
+    """Return one whole-table shard per table, in the order of the set.
+
+    A table that several features look up returns a bag per feature and sample.
+
+    Args:
+        tables: what the model declares.
+        global_batch_size: samples of all devices; a table's lookups are its pooling factor times these.
+        optimizer: fused into the backward kernel.
+        output_data_type: of pooled vectors and their gradients in the kernel; FBGEMM's default is FP32.
+    """
     rows = np.array([table.num_embeddings for table in tables.tables], dtype=np.float64)
     pooling = np.array([table.pooling_factor for table in tables.tables])
     counts = _row_counts(tables, rows, pooling, global_batch_size)
     touched = counts.sum(axis=1)
+    lookups = pooling * global_batch_size
     return ShardArrays(
         num_rows=rows,
         num_columns=np.array([table.embedding_dim for table in tables.tables], dtype=np.float64),
-        pooling_factor=pooling,
-        bytes_per_element=np.array([BYTES_PER_ELEMENT[table.data_type] for table in tables.tables], dtype=np.float64),
-        batch_size=np.full(len(rows), float(global_batch_size)),
+        bags=np.array([float(table.num_features * global_batch_size) for table in tables.tables]),
+        lookups=lookups,
+        data_type=np.array([DATA_TYPES.index(table.data_type) for table in tables.tables], dtype=np.int64),
+        output_bytes_per_element=np.full(len(rows), float(BYTES_PER_ELEMENT[output_data_type])),
         optimizer=np.full(len(rows), OPTIMIZERS.index(optimizer), dtype=np.int64),
         reuse_histogram=counts / touched[:, None],
-        unique_rows=np.minimum(touched, np.minimum(rows, pooling * global_batch_size)),
+        unique_rows=np.minimum(touched, np.minimum(rows, lookups)),
     )
 
 

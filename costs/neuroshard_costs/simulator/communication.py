@@ -1,6 +1,6 @@
 """Time of one all-to-all over a two-level network, with the copies around it. Base units: seconds.
 
-Formulas and their sources: docs/concepts/device-simulator.md.
+Formulas: docs/concepts/device-simulator.md; numbers: constants.py.
 """
 
 from dataclasses import dataclass
@@ -10,20 +10,12 @@ import numpy as np
 from neuroshard_api.topology import DeviceType, Topology
 
 from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.simulator import constants as c
 
 Numbers = FloatArray | float
 """One number for all samples, or one for each."""
 
 Direction = Literal["forward", "backward"]
-
-LINK_EFFICIENCY = 0.80  # of the data sheet's rate, in a balanced all-to-all of large messages
-LAUNCH_SECONDS = 20e-6  # of the collective's kernel
-PEERS_AT_ONCE = 8.0  # sends (and receives) that NCCL works on at the same time
-SEND_RECEIVE_NORM = 4.0  # the busier side of a link counts, the other disturbs it a little
-LEVEL_NORM = 4.0  # the two levels of the network work at the same time
-COPY_EFFICIENCY = 0.90  # of the memory peak, elements of 4 bytes (h100_pcie_regroup)
-NARROW_COPY_EFFICIENCY = 0.79  # the same for 16-bit elements
-COPIES = 2  # regrouping from blocks by sender to rows by sample, and to the order of the features
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,30 +55,33 @@ def all_to_all_seconds(
     """Return the seconds from the last device's start to the end, copies included; 0 on a single device.
 
     Forward, a device sends its dim sum for every sample of each peer and receives the peers' dim sums for its own
-    samples; backward the other way round. So one side of the links carries the largest dim sum and the other the
-    mean one.
+    samples; backward the other way round. Links work both ways at once, so that the larger of sent and received
+    counts: that of the device with the largest dim sum.
     """
     num_devices = network.num_nodes * network.devices_per_node
     intra_peers = network.devices_per_node - 1
     inter_peers = num_devices - network.devices_per_node
     column_bytes = np.asarray(batch_size_per_device, dtype=np.float64) * bytes_per_element
-    busy_bytes = (((max_dim_sum**SEND_RECEIVE_NORM) + (mean_dim_sum**SEND_RECEIVE_NORM)) / 2) ** (
-        1 / SEND_RECEIVE_NORM
-    ) * column_bytes
     intra = _level_seconds(
-        busy_bytes, intra_peers, network.intra_bandwidth_bytes_per_second, network.intra_latency_seconds
+        max_dim_sum * column_bytes,
+        intra_peers,
+        network.intra_bandwidth_bytes_per_second * c.INTRA_NODE_EFFICIENCY,
+        network.intra_latency_seconds,
     )
     inter = _level_seconds(
-        busy_bytes, inter_peers, network.inter_bandwidth_bytes_per_second, network.inter_latency_seconds
+        max_dim_sum * column_bytes,
+        inter_peers,
+        network.inter_bandwidth_bytes_per_second * c.INTER_NODE_EFFICIENCY,
+        network.inter_latency_seconds,
     )
-    transfer = (intra**LEVEL_NORM + inter**LEVEL_NORM) ** (1 / LEVEL_NORM)
+    transfer = (intra**c.LEVEL_NORM + inter**c.LEVEL_NORM) ** (1 / c.LEVEL_NORM)
 
-    copied_dims = COPIES * np.asarray(mean_dim_sum, dtype=np.float64)
+    copied_dims = c.COPIES * np.asarray(mean_dim_sum, dtype=np.float64)
     if direction == "backward":
         copied_dims = copied_dims + max_dim_sum  # TorchRec divides the received gradients by the number of devices
-    efficiency = np.where(np.asarray(bytes_per_element) >= 4, COPY_EFFICIENCY, NARROW_COPY_EFFICIENCY)  # noqa: PLR2004
+    efficiency = np.where(np.asarray(bytes_per_element) >= 4, c.COPY_EFFICIENCY, c.NARROW_COPY_EFFICIENCY)  # noqa: PLR2004
     copy = 2 * copied_dims * num_devices * column_bytes / (device.memory_bandwidth_bytes_per_second * efficiency)
-    seconds: FloatArray = np.where(num_devices > 1, LAUNCH_SECONDS + transfer + copy, 0.0)
+    seconds: FloatArray = np.where(num_devices > 1, c.COLLECTIVE_LAUNCH_SECONDS + transfer + copy, 0.0)
     return seconds
 
 
@@ -101,9 +96,7 @@ def with_start_skew(start_ms: FloatArray, transfer_ms: Numbers) -> FloatArray:
     return device_ms
 
 
-def _level_seconds(busy_bytes: Numbers, peers: FloatArray, bandwidth: FloatArray, latency: FloatArray) -> FloatArray:
+def _level_seconds(busy_bytes: Numbers, peers: FloatArray, rate: FloatArray, latency: FloatArray) -> FloatArray:
     """Return the time for one level; the latency grows linearly with the peers, as NCCL's sends and receives do."""
-    seconds: FloatArray = peers * busy_bytes / (bandwidth * LINK_EFFICIENCY) + latency * np.where(
-        peers > 0, 1 + peers / PEERS_AT_ONCE, 0.0
-    )
+    seconds: FloatArray = peers * busy_bytes / rate + latency * np.where(peers > 0, 1 + peers / c.PEERS_AT_ONCE, 0.0)
     return seconds

@@ -1,61 +1,108 @@
-"""Time of one fused embedding call on a device: demands on its resources per shard, summed over the set, combined.
+"""Time of the embedding kernels of a device: demands on its resources per shard, summed per call, combined.
 
-Formulas and their sources: docs/concepts/device-simulator.md. Times are base units here: seconds.
+Formulas: docs/concepts/device-simulator.md; numbers: constants.py. Times are base units here: seconds.
 
-Every demand is non-negative and belongs to one shard; a set's time is a monotone convex function of the sums of its
-shards' demands. The cost networks have the same form and the lower bound of a plan relies on it.
+Every demand is non-negative and belongs to one shard. A call's time is a monotone convex function of the sums of its
+shards' demands, and never falls when its widest shard grows. The cost networks have the same form and the lower bound
+of a plan relies on it.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from neuroshard_api.request import Pipeline
 from neuroshard_api.topology import DeviceType
 
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
-from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.shards import DATA_TYPES, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.cache import missed_rows
+from neuroshard_costs.simulator.granules import random_bytes, sector_bytes, sorted_bytes
 
-DRAM_EFFICIENCY = 0.90  # of the peak: TorchRec's copy kernels reach 89-91 % on an H100 (h100_pcie_regroup)
-CACHE_EFFICIENCY = 0.68  # of the peak for gathered rows; calibrated
-ROW_ACTIVATION_BYTES = 64.0  # what opening a random row of DRAM costs, as bytes not transferred; calibrated
-TURNAROUND = 1.4  # of read-modify-write: the memory bus changes direction; calibrated
-SECTOR_BYTES = 32.0  # granule of L2 and of the memory bus
-BURST_BYTES = 64.0  # granule of an HBM access
+DEVICE_SECONDS: FloatArray = np.array([c.FORWARD_DEVICE_SECONDS, c.BACKWARD_DEVICE_SECONDS], dtype=np.float64)
+"""[2] least time on the device of a forward and of a backward call, however little they do."""
+HOST_SECONDS: FloatArray = np.array([c.FORWARD_HOST_SECONDS, c.BACKWARD_HOST_SECONDS], dtype=np.float64)
+"""[2] what the host needs to launch a forward and a backward call."""
 
-WARP_ELEMENTS = 128.0  # one pass of a warp: 32 lanes of 4 elements
-WARPS_IN_FLIGHT = 32.0  # per multiprocessor; registers allow half of the 64; assumed
-CYCLES_PER_REQUEST = 3.0  # of a multiprocessor for one row read by one warp: address, load, accumulate; calibrated
-CYCLES_PER_BAG = 8.0  # offsets, loop set-up and the write of one output row; calibrated
-CYCLES_PER_SEGMENT = 12.0  # set-up of one unique row in the backward kernel; assumed
-LOOKUPS_PER_WARP = 32.0  # FBGEMM cuts longer segments of equal rows and reduces them by several blocks
-
-INDEX_BYTES = 8.0
-GRADIENT_ELEMENT_BYTES = 4.0  # pooled embeddings and their gradients, FP32
-SORT_PASS_BYTES = 24.0  # read and write of an 8-byte key and a 4-byte payload
-SORT_FIXED_BYTES = 40.0  # linearise the indices, histogram of the digits, run-length encoding
-SORT_BITS_PER_PASS = 8.0
-SORT_EFFICIENCY = 0.6  # of the memory peak, writes are scattered; assumed
-SET_KEY_BITS = 4.0  # keys are numbered through over all tables of the call; some 16 tables assumed
-
-LAUNCH_SECONDS = np.array([300e-6, 450e-6])
-"""What the host needs to launch a forward and a backward call, once per call; hidden behind longer kernels.
-
-Forward: TorchRec's times at a small batch (torchrec_split_tbe_p90). Backward is assumed: autograd and the sort launch
-about half as many kernels again.
-"""
-OVERLAP_NORM = 3.0
-"""Resources work at the same time: infinity is perfect overlap (the slowest counts), 1 none (times add). Assumed."""
-
-_FORWARD = 3
-_SORT = 6
 NUM_DEMANDS = 7
+_ISSUE = np.array([2, 5])  # of the forward and of the backward kernel
+_FORWARD = slice(0, 3)
+_BACKWARD = slice(3, 6)
+_SORT = 6
 _CHUNK = 1 << 14  # shards per step: its temporaries stay in the processor's cache
 
-# Bytes of optimizer state per unique row: elements per column, and fixed; in the order of OPTIMIZERS.
-_STATE_PER_COLUMN = np.array([0.0, 0.0, 4.0, 8.0])
-_STATE_PER_ROW = np.array([0.0, 4.0, 0.0, 0.0])
+
+class CallTimes(NamedTuple):
+    """The calls of m sets of shards, on one device each."""
+
+    device_seconds: FloatArray
+    """[m, 2] forward and backward: what the device is busy, one call after another; 0 for an empty set."""
+    num_calls: IndexArray
+    """[m] calls in each direction: one per data type."""
+
+
+def set_seconds(
+    device: DeviceType, shards: ShardArrays, set_index: IndexArray, num_sets: int, *, pipeline: Pipeline
+) -> FloatArray:
+    """Return [num_sets, 2]: forward and backward seconds of each set's calls; 0 for an empty set.
+
+    Args:
+        device: its data sheet decides all times.
+        shards: of all sets, in any order.
+        set_index: [n] the set that each shard belongs to.
+        num_sets: sets; those that no shard belongs to are devices without tables.
+        pipeline: without one the host launches each call when the one before has ended.
+    """
+    times = call_times(device, shards, set_index, num_sets)
+    if pipeline is Pipeline.NONE:
+        return overlapped(np.stack([times.device_seconds, times.num_calls[:, None] * HOST_SECONDS]))
+    return times.device_seconds
+
+
+def call_times(device: DeviceType, shards: ShardArrays, set_index: IndexArray, num_sets: int) -> CallTimes:
+    """Return the calls of each set: the device works through one call after another."""
+    types = len(DATA_TYPES)
+    call = set_index * types + shards.data_type
+    is_used = np.bincount(call, minlength=num_sets * types) > 0
+    kernels = kernel_seconds(device, shards, call, num_sets * types) + is_used[:, None] * DEVICE_SECONDS
+    return CallTimes(
+        device_seconds=kernels.reshape(num_sets, types, 2).sum(axis=1),
+        num_calls=is_used.reshape(num_sets, types).sum(axis=1),
+    )
+
+
+def kernel_seconds(device: DeviceType, shards: ShardArrays, call_index: IndexArray, num_calls: int) -> FloatArray:
+    """Return [num_calls, 2]: seconds the kernels of each call compute, without what a call costs at least."""
+    demands = demand_seconds(device, shards)
+    sums: FloatArray = np.stack(
+        [np.bincount(call_index, weights=column, minlength=num_calls) for column in demands.T], axis=1
+    )
+    widest = np.zeros(num_calls)
+    np.maximum.at(widest, call_index, shards.num_columns)
+    return combined_seconds(sums, warp_share(widest))
+
+
+def combined_seconds(demands: FloatArray, share: FloatArray) -> FloatArray:
+    """Return [m, 2] forward and backward seconds of calls with these summed demands [m, 7] and warp shares [m]."""
+    busy = demands.T.copy()
+    busy[_ISSUE] *= share
+    return np.stack([overlapped(busy[_FORWARD]), overlapped(busy[_BACKWARD]) + busy[_SORT]], axis=1)
+
+
+def overlapped(seconds: FloatArray) -> FloatArray:
+    """Return the time in which all along the first axis are done, working side by side."""
+    total: FloatArray = (seconds**c.OVERLAP_NORM).sum(axis=0) ** (1 / c.OVERLAP_NORM)
+    return total
+
+
+def warp_share(widest_columns: FloatArray) -> FloatArray:
+    """Return the share of a warp that each bag takes in calls whose widest shard has these columns: 1/4, 1/2 or 1."""
+    narrow, middle = c.SUB_WARP_COLUMNS
+    return np.where(widest_columns <= narrow, 0.25, np.where(widest_columns <= middle, 0.5, 1.0))
 
 
 def demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
-    """Return [n, 7]: seconds each resource would be busy for each shard alone.
+    """Return [n, 7]: seconds each resource would be busy for each shard alone, a whole warp to each bag.
 
     Columns: DRAM, cache and issue slots of the forward kernel, the same of the backward kernel, and the sort.
     """
@@ -66,63 +113,47 @@ def demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
     return result
 
 
-def call_seconds(demands: FloatArray, set_index: IndexArray, num_sets: int) -> FloatArray:
-    """Return [num_sets, 2]: forward and backward seconds of one fused call per set; 0 for an empty set."""
-    kernels = kernel_seconds(demands, set_index, num_sets)
-    is_used = np.bincount(set_index, minlength=num_sets) > 0
-    return np.where(
-        is_used[:, None], _overlapped(np.stack([kernels, np.broadcast_to(LAUNCH_SECONDS, kernels.shape)])), 0.0
-    )
+def shared_cache_bytes(device: DeviceType) -> float:
+    """Return the capacity for rows that all multiprocessors read.
 
-
-def kernel_seconds(demands: FloatArray, set_index: IndexArray, num_sets: int) -> FloatArray:
-    """Return [num_sets, 2]: seconds the device computes for each set, whatever the host needs to launch it."""
-    sums: FloatArray = np.stack([np.bincount(set_index, weights=column, minlength=num_sets) for column in demands.T])
-    return np.stack([_overlapped(sums[:_FORWARD]), _overlapped(sums[_FORWARD:_SORT]) + sums[_SORT]], axis=1)
-
-
-def _overlapped(seconds: FloatArray) -> FloatArray:
-    """Return the time in which all along the first axis are done, working side by side."""
-    total: FloatArray = (seconds**OVERLAP_NORM).sum(axis=0) ** (1 / OVERLAP_NORM)
-    return total
+    Each partition of the cache may hold a copy of its own of a hot row: between a partition's size and the whole.
+    """
+    return device.cache_bytes * (1 + 1 / device.cache_partitions) / 2
 
 
 def _demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
-    lookups, unique, bags = shards.lookups, shards.unique_rows, shards.batch_size
-    weight_bytes = shards.num_columns * shards.bytes_per_element
-    output_bytes = shards.num_columns * GRADIENT_ELEMENT_BYTES
-    passes = np.maximum(1.0, shards.num_columns / WARP_ELEMENTS)
-    filled_bags = bags * -np.expm1(-shards.pooling_factor)
+    lookups, unique, bags, filled_bags = shards.lookups, shards.unique_rows, shards.bags, shards.filled_bags
+    weight_bytes, output_bytes = shards.row_bytes, shards.output_row_bytes
+    passes = np.maximum(1.0, shards.num_columns / c.WARP_COLUMNS)
 
-    dram_rate = device.memory_bandwidth_bytes_per_second * DRAM_EFFICIENCY
-    cache_rate = device.cache_bandwidth_bytes_per_second * CACHE_EFFICIENCY
+    dram_rate = device.memory_bandwidth_bytes_per_second * c.DRAM_EFFICIENCY
+    cache_rate = device.cache_bandwidth_bytes_per_second * c.CACHE_EFFICIENCY
     cycle_rate = device.num_multiprocessors * device.clock_hz
     # A call works through its tables one after another; a small batch has several tables in flight at once.
-    capacity = device.cache_bytes * bags / (bags + device.num_multiprocessors * WARPS_IN_FLIGHT)
+    capacity = shared_cache_bytes(device) * bags / (bags + device.num_multiprocessors * c.WARPS_IN_FLIGHT)
 
-    missed = missed_rows(shards, row_bytes=_rounded(weight_bytes, SECTOR_BYTES), capacity_bytes=capacity)
-    inputs = INDEX_BYTES * (lookups + bags)
-    forward_dram = missed * _random_bytes(weight_bytes) + inputs + bags * _rounded(output_bytes, SECTOR_BYTES)
-    forward_cache = lookups * _rounded(weight_bytes, SECTOR_BYTES) + inputs + bags * output_bytes
-    forward_cycles = (CYCLES_PER_REQUEST * lookups + CYCLES_PER_BAG * bags) * passes
+    missed = missed_rows(shards, row_bytes=sector_bytes(weight_bytes), capacity_bytes=capacity)
+    inputs = c.INDEX_BYTES * (lookups + bags)
+    forward_dram = missed * random_bytes(weight_bytes) + inputs + bags * sector_bytes(output_bytes)
+    forward_cache = lookups * sector_bytes(weight_bytes) + inputs + bags * output_bytes
+    forward_cycles = (c.CYCLES_PER_REQUEST * lookups + c.CYCLES_PER_BAG * bags) * passes
 
     gradient_repeats = np.maximum(lookups - filled_bags, 0.0)
     gradient_misses = filled_bags + gradient_repeats * (filled_bags * output_bytes) / (
         filled_bags * output_bytes + capacity
     )
     long_segments = _long_segments(shards)
-    state_bytes = _STATE_PER_COLUMN[shards.optimizer] * shards.num_columns + _STATE_PER_ROW[shards.optimizer]
-    state_random = np.where(state_bytes > 0, _random_bytes(state_bytes), 0.0)
+    rows = {"num_rows": shards.num_rows, "touched_rows": unique}
+    updated_bytes = sorted_bytes(weight_bytes, **rows) + sorted_bytes(shards.state_row_bytes, **rows)
     # Weights and state are read and written back; partial sums of cut segments are written and read.
-    update_bytes = (
-        TURNAROUND * 2 * (unique * (_random_bytes(weight_bytes) + state_random) + long_segments * output_bytes)
-    )
-    backward_dram = gradient_misses * _random_bytes(output_bytes) + update_bytes + INDEX_BYTES * 2 * lookups
-    backward_cache = lookups * _rounded(output_bytes, SECTOR_BYTES) + update_bytes
-    backward_cycles = (CYCLES_PER_REQUEST * lookups + CYCLES_PER_SEGMENT * (unique + long_segments)) * passes
+    partial_sum_bytes = long_segments * shards.num_columns * c.PARTIAL_SUM_BYTES
+    update_bytes = c.TURNAROUND * 2 * (updated_bytes + partial_sum_bytes)
+    backward_dram = gradient_misses * random_bytes(output_bytes) + update_bytes + c.INDEX_BYTES * 2 * lookups
+    backward_cache = lookups * sector_bytes(output_bytes) + update_bytes
+    backward_cycles = (c.CYCLES_PER_REQUEST * lookups + c.CYCLES_PER_SEGMENT * (unique + long_segments)) * passes
 
-    sort_passes = (np.log2(shards.num_rows) + SET_KEY_BITS) / SORT_BITS_PER_PASS
-    sort_bytes = lookups * (SORT_FIXED_BYTES + SORT_PASS_BYTES * sort_passes)
+    sort_passes = (np.log2(shards.num_rows) + c.SORT_KEY_BITS) / c.SORT_BITS_PER_PASS
+    sort_bytes = lookups * (c.SORT_FIXED_BYTES + c.SORT_PASS_BYTES * sort_passes)
     return np.stack(
         [
             forward_dram / dram_rate,
@@ -131,7 +162,7 @@ def _demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
             backward_dram / dram_rate,
             backward_cache / cache_rate,
             backward_cycles / cycle_rate,
-            sort_bytes / (device.memory_bandwidth_bytes_per_second * SORT_EFFICIENCY),
+            sort_bytes / (device.memory_bandwidth_bytes_per_second * c.SORT_EFFICIENCY),
         ],
         axis=1,
     )
@@ -139,15 +170,5 @@ def _demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
 
 def _long_segments(shards: ShardArrays) -> FloatArray:
     """Return [n] pieces that segments of more lookups than one warp sums are cut into."""
-    pieces = np.where(MEAN_HITS > LOOKUPS_PER_WARP, MEAN_HITS / LOOKUPS_PER_WARP, 0.0)
-    return np.minimum(shards.unique_rows * (shards.reuse_histogram @ pieces), shards.lookups / LOOKUPS_PER_WARP)
-
-
-def _rounded(num_bytes: FloatArray, granule: float) -> FloatArray:
-    result: FloatArray = np.ceil(num_bytes / granule) * granule
-    return result
-
-
-def _random_bytes(num_bytes: FloatArray) -> FloatArray:
-    """Return what one random access of a row costs in DRAM: whole bursts, and opening the row."""
-    return _rounded(num_bytes, BURST_BYTES) + ROW_ACTIVATION_BYTES
+    pieces = np.where(MEAN_HITS > c.LOOKUPS_PER_WARP, MEAN_HITS / c.LOOKUPS_PER_WARP, 0.0)
+    return np.minimum(shards.unique_rows * (shards.reuse_histogram @ pieces), shards.lookups / c.LOOKUPS_PER_WARP)

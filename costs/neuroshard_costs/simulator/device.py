@@ -1,15 +1,16 @@
 """The device simulator: a stand-in for a GPU where there is none. Its times are simulated, never measured.
 
-An analytic model of FBGEMM's fused embedding kernels and of NCCL's all-to-all. Every formula and its source is in
-docs/concepts/device-simulator.md, beside a table of simulated and published times.
+An analytic model of FBGEMM's fused embedding kernels and of NCCL's all-to-all. Its formulas are in
+docs/concepts/device-simulator.md, next to a table of simulated and published times; its numbers are in constants.py.
 """
 
 import numpy as np
+from neuroshard_api.request import Pipeline
 from neuroshard_api.topology import DeviceType
 
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.communication import Direction, Network, Numbers, all_to_all_seconds
-from neuroshard_costs.simulator.compute import call_seconds, demand_seconds
+from neuroshard_costs.simulator.compute import set_seconds
 
 _MS_PER_SECOND = 1000.0
 
@@ -37,17 +38,20 @@ class DeviceSimulator:
         """The label that every number from this simulator carries."""
         return f"simulated:{self.device.name}"
 
-    def compute_ms(self, shards: ShardArrays, set_index: IndexArray, num_sets: int) -> FloatArray:
-        """Return [num_sets, 2]: forward and backward time of one fused call per set; 0.0 for an empty set.
+    def compute_ms(
+        self, shards: ShardArrays, set_index: IndexArray, num_sets: int, *, pipeline: Pipeline
+    ) -> FloatArray:
+        """Return [num_sets, 2]: forward and backward time of each set's fused calls; 0.0 for an empty set.
 
-        The backward time includes the fused optimizer.
+        A device makes one call per data type. The backward time includes the fused optimizer.
 
         Args:
             shards: of all sets, in any order.
             set_index: [n] the set that each shard belongs to.
             num_sets: sets; those that no shard belongs to are devices without tables.
+            pipeline: without one the host's launch of each call counts.
         """
-        seconds = call_seconds(demand_seconds(self.device, shards), set_index, num_sets)
+        seconds = set_seconds(self.device, shards, set_index, num_sets, pipeline=pipeline)
         return self._noisy(seconds) * _MS_PER_SECOND
 
     def communication_ms(

@@ -36,12 +36,12 @@ def predicted_cost(problem: Problem, placement: Placement, source: str) -> PlanC
 def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
     """Return the cost that the simulator of the request's device gives, without noise; labelled ``simulated:``.
 
-    Each device's shards are one fused set; the all-to-alls run over the request's topology.
+    Each device makes a fused call per data type; the all-to-alls run over the request's topology.
     """
     request = problem.request
     simulator = DeviceSimulator(request.topology.device)
     shards, position = problem.shards_of(placement.kinds)
-    times = simulator.compute_ms(shards, placement.devices[position], problem.num_devices)
+    times = simulator.compute_ms(shards, placement.devices[position], problem.num_devices, pipeline=request.pipeline)
     traffic = device_traffic(problem, placement)
     simulated = SimulatedTransfers(simulator)
     step_cost = StepCost(request, simulated)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.request import Pipeline, PlanRequest
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from numpy.typing import NDArray
@@ -35,11 +35,16 @@ class CostModel(TransferModel, Protocol):
     def represent(self, shards: ShardArrays) -> Float32Array:
         """Return [n, r] non-negative representations, which add up over the shards of a device."""
 
-    def compute_ms(self, sums: Float32Array) -> Float32Array:
+    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
         """Return [..., 2] forward and backward times of devices with these [..., r] sums.
 
+        Never falls when shards are added. A device without shards (a zero sum) costs 0.
+        """
+
+    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+        """Return [..., 2] times that no device that holds shards of these [..., r] sums goes below.
+
         Monotone and convex in the sums up to a monotone rescaling: the lower bound depends on it.
-        A device without shards (a zero sum) costs 0.
         """
 
     @property
@@ -165,7 +170,10 @@ class Problem:
         self.greedy_probes = 0
         """Devices that greedy placement tried shards on so far."""
         self._tables = shard_arrays(
-            request.tables, global_batch_size=request.global_batch_size, optimizer=request.optimizer
+            request.tables,
+            global_batch_size=request.global_batch_size,
+            optimizer=request.optimizer,
+            output_data_type=request.memory.output_data_type,
         )
         self._num_features: IndexArray = np.array([table.num_features for table in request.tables.tables])
         self._kind_of: dict[tuple[int, ShardSize], int] = {}
@@ -250,7 +258,7 @@ class Problem:
             whole,
             num_rows=np.ceil(whole.num_rows * row_share),
             num_columns=np.rint(whole.num_columns * column_share),
-            pooling_factor=whole.pooling_factor * row_share,
+            lookups=whole.lookups * row_share,
             unique_rows=whole.unique_rows * row_share,
         )
         return shards, row, tables
@@ -258,7 +266,12 @@ class Problem:
     def compute_ms(self, sums: Float32Array) -> Float32Array:
         """Return [..., 2] forward and backward times, counted as evaluations."""
         self.evaluations += sums.size // sums.shape[-1]
-        return self.costs.compute_ms(sums)
+        return self.costs.compute_ms(sums, pipeline=self.request.pipeline)
+
+    def least_ms(self, sums: Float32Array) -> Float32Array:
+        """Return [..., 2] times that no device with these sums goes below, counted as evaluations."""
+        self.evaluations += sums.size // sums.shape[-1]
+        return self.costs.least_ms(sums, pipeline=self.request.pipeline)
 
     def pass_levels(self, sums: Float32Array) -> FloatArray:
         """Return [..., 2] the compute levels of devices with these [..., r] sums, counted as evaluations."""

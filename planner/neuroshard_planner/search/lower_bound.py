@@ -47,7 +47,7 @@ def lower_bound_ms(problem: Problem) -> float:
         if np.isinf(least).any():
             return np.inf
         average = (least * columns[:, None]).sum(axis=0) / devices
-        spread = problem.compute_ms(average[None, :].astype(np.float32))[0].astype(np.float64)
+        spread = problem.least_ms(average[None, :].astype(np.float32))[0].astype(np.float64)
         if step_cost.joins_passes:
             # A sum of functions that are convex up to a rescaling need not be: the larger of the two always bounds it.
             spread = step_cost.passes(spread) if problem.costs.is_convex else np.array([spread.max(), 0.0])

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.records import ComputeSample
+from neuroshard_api.request import Pipeline
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
@@ -56,7 +57,7 @@ class SimulatedBackend:
         one_set = np.zeros(len(shards), dtype=np.int64)
 
         def call(_: int) -> tuple[float, float]:
-            forward_ms, backward_ms = simulator.compute_ms(shards, one_set, 1)[0]
+            forward_ms, backward_ms = simulator.compute_ms(shards, one_set, 1, pipeline=Pipeline.SPARSE_DIST)[0]
             return float(forward_ms), float(backward_ms)
 
         return median_times(call, repeats)

@@ -8,9 +8,11 @@ import pytest
 from builders import table, table_set, topology
 from bundle_builders import saved_bundle
 from neuroshard_api.records import ProfileRecord
+from neuroshard_api.request import Pipeline
 from neuroshard_api.tables import Optimizer
 from neuroshard_costs.bundle import CostBundle, load_bundle
 from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.features import NUM_CALL_COUNTS
 from neuroshard_costs.fitting.calibration import calibrate
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from record_builders import communication_record, compute_record, written
@@ -29,7 +31,9 @@ def planted(bundle: CostBundle, count: int, *, seed: int = 0) -> list[ProfileRec
             "num_embeddings": int(10 ** random.uniform(2, 8)),
         }
         shards = shard_arrays(table_set(table(**fields)), global_batch_size=65536, optimizer=Optimizer.SGD)
-        forward, backward = FACTOR * bundle.compute_ms(bundle.represent(shards).sum(axis=0)) ** EXPONENT
+        forward, backward = (
+            FACTOR * bundle.compute_ms(bundle.represent(shards).sum(axis=0), pipeline=Pipeline.SPARSE_DIST) ** EXPONENT
+        )
         records.append(compute_record(forward_ms=float(forward), backward_ms=float(backward), **fields))
     return records
 
@@ -37,7 +41,7 @@ def planted(bundle: CostBundle, count: int, *, seed: int = 0) -> list[ProfileRec
 @pytest.fixture
 def bundle(tmp_path: Path) -> CostBundle:
     """A bundle of random weights under ``tmp_path / "bundle"``."""
-    return load_bundle(saved_bundle(tmp_path / "bundle"))
+    return load_bundle(saved_bundle(tmp_path / "bundle", seed=2))
 
 
 def test_a_planted_scale_is_found(tmp_path: Path, bundle: CostBundle) -> None:
@@ -69,9 +73,10 @@ def test_the_written_bundle_predicts_the_other_machine(tmp_path: Path, bundle: C
     records = planted(bundle, 8)
     calibrate(tmp_path / "bundle", written(tmp_path, *records), tmp_path / "out")
     rescaled = load_bundle(tmp_path / "out")
-    sums = np.full((1, 5), 3.0, dtype=np.float32)
+    sums = np.full((1, 5 + NUM_CALL_COUNTS), 3.0, dtype=np.float32)
 
-    np.testing.assert_allclose(rescaled.compute_ms(sums), FACTOR * bundle.compute_ms(sums) ** EXPONENT, rtol=1e-3)
+    before, after = (each.compute_ms(sums, pipeline=Pipeline.SPARSE_DIST).astype(float) for each in (bundle, rescaled))
+    np.testing.assert_allclose(after, FACTOR * before**EXPONENT, rtol=1e-3)
     assert rescaled.manifest.weights_sha256 == bundle.manifest.weights_sha256
     assert rescaled.manifest.source == bundle.manifest.source
 

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 from neuroshard_api.presets import DevicePreset, preset
+from neuroshard_api.request import Pipeline
 from neuroshard_costs.pretrain.datasets import (
     COMMUNICATION_VALIDITY,
     COMPUTE_VALIDITY,
     communication_samples,
     compute_samples,
 )
+from neuroshard_costs.simulator.compute import DEVICE_SECONDS
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 
@@ -36,30 +38,36 @@ def test_compute_samples_lie_within_the_stated_ranges(device: DevicePreset) -> N
         "embedding_dim": shards.num_columns,
         "pooling_factor": shards.pooling_factor,
         "bytes_per_element": shards.bytes_per_element,
-        "global_batch_size": shards.batch_size,
+        "output_bytes_per_element": shards.output_bytes_per_element,
         "tables_per_device": sizes,
     }.items():
         limits = COMPUTE_VALIDITY[name]
         assert limits.low <= values.min() <= values.max() <= limits.high, name
     assert (shards.num_columns % 4 == 0).all()
+    assert (shards.lookups >= 1).all()
+    assert shards.bags.min() >= COMPUTE_VALIDITY["global_batch_size"].low
+    assert shards.bags.max() <= COMPUTE_VALIDITY["global_batch_size"].high * COMPUTE_VALIDITY["num_features"].high
     assert (shards.unique_rows <= shards.lookups * (1 + 1e-9)).all()
     np.testing.assert_allclose(shards.reuse_histogram.sum(axis=1), 1.0)
 
 
-def test_one_set_has_one_batch_and_one_optimizer(device: DevicePreset) -> None:
-    """A fused call serves one batch."""
+def test_one_set_has_one_output_type_and_one_optimizer(device: DevicePreset) -> None:
+    """A device's calls belong to one training step."""
     samples = compute_samples(device, num_samples=100, seed=0)
-    for values in (samples.shards.batch_size, samples.shards.optimizer):
+    for values in (samples.shards.output_bytes_per_element, samples.shards.optimizer):
         first = values[np.searchsorted(samples.set_index, np.arange(100))]
         np.testing.assert_array_equal(values, first[samples.set_index])
 
 
 def test_times_are_the_simulators(device: DevicePreset) -> None:
-    """Targets are exact: the simulator without noise."""
-    samples = compute_samples(device, num_samples=10, seed=0)
-    expected = DeviceSimulator(device.device).compute_ms(samples.shards, samples.set_index, 10)
+    """Targets are exact: the simulator without noise, the fixed time of all calls but the first apart."""
+    samples = compute_samples(device, num_samples=40, seed=0)
+    shards = samples.shards
+    expected = DeviceSimulator(device.device).compute_ms(shards, samples.set_index, 40, pipeline=Pipeline.SPARSE_DIST)
+    types = [len(set(shards.data_type[samples.set_index == index].tolist())) for index in range(40)]
 
-    np.testing.assert_array_equal(samples.times_ms, expected)
+    np.testing.assert_allclose(samples.times_ms + 1000 * np.outer(np.array(types) - 1, DEVICE_SECONDS), expected)
+    assert max(types) > 1
 
 
 def test_communication_samples_lie_within_the_stated_ranges(device: DevicePreset) -> None:

@@ -89,16 +89,20 @@ def test_numpy_computes_what_torch_computes() -> None:
     features = compute_features(pool)
     set_index = np.repeat(np.arange(PARITY_SETS), random.integers(1, 21, PARITY_SETS))
     members = random.integers(len(pool), size=len(set_index))
+    share = random.choice(np.array([0.25, 0.5, 1.0], dtype=np.float32), PARITY_SETS)
     torch.manual_seed(0)
     model = ComputeModel(
         *moments(features), hidden=(64,), num_demands=24, num_units=16, floor_ms=torch.tensor([0.3, 0.45])
     )
     network = ComputeNetwork.from_weights(model.export())
-    sums = np.add.reduceat(network.represent(features)[members], np.searchsorted(set_index, np.arange(PARITY_SETS)))
+    sums = np.add.reduceat(network.demands(features)[members], np.searchsorted(set_index, np.arange(PARITY_SETS)))
     with torch.no_grad():
-        expected = model(torch.from_numpy(features[members]), torch.from_numpy(set_index), PARITY_SETS).numpy()
+        expected = model(
+            torch.from_numpy(features[members]), torch.from_numpy(set_index), PARITY_SETS, torch.from_numpy(share)
+        ).numpy()
 
-    np.testing.assert_allclose(network.times_ms(sums), expected, rtol=1e-4)
+    found = network.times_ms(sums, share).astype(np.float64)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_numpy_computes_what_torch_computes_for_all_to_alls() -> None:

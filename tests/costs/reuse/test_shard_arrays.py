@@ -139,12 +139,19 @@ def test_a_larger_batch_touches_more_rows_of_a_measured_table() -> None:
 
 
 def test_declared_fields_arrive_in_the_arrays() -> None:
-    """Rows, columns, pooling, weight bytes, batch and optimizer are those of the tables and the call."""
-    members = (table("a", embedding_dim=8, data_type=DataType.FP16), table("b", pooling_factor=3.5))
+    """Rows, columns, lookups, bags, weight and output bytes and optimizer are those of the tables and the call."""
+    members = (
+        table("a", embedding_dim=8, data_type=DataType.FP16),
+        table("b", pooling_factor=3.5, feature_names=("f", "g", "h")),
+    )
 
-    shards = shard_arrays(table_set(*members), global_batch_size=100, optimizer=Optimizer.ADAM)
+    shards = shard_arrays(
+        table_set(*members), global_batch_size=100, optimizer=Optimizer.ADAM, output_data_type=DataType.BF16
+    )
 
     assert shards.num_columns.tolist() == [8, 64]
     assert shards.bytes_per_element.tolist() == [2, 4]
     assert shards.lookups.tolist() == [100, 350]
+    assert shards.bags.tolist() == [100, 300]
+    assert shards.output_bytes_per_element.tolist() == [2, 2]
     assert [OPTIMIZERS[code] for code in shards.optimizer] == [Optimizer.ADAM] * 2

@@ -49,6 +49,24 @@ def test_the_largest_dim_sum_decides(direction: Direction) -> None:
     assert lopsided > 1.5 * balanced
 
 
+@pytest.mark.parametrize("load", [1.5, 4.0, 8.0])
+def test_a_skewed_collective_takes_as_long_as_its_fullest_device(load: float) -> None:
+    """Links work both ways at once: the bytes of the fullest device at the link's rate are a floor."""
+    largest = 1000.0 * load
+    floor = 7 * largest * 8192 * 4 / (0.82 * topology(8).intra_node.bandwidth_bytes_per_second)
+
+    assert seconds(max_dim_sum=largest) > floor
+
+
+@pytest.mark.parametrize(("num_nodes", "link", "efficiency"), [(1, "intra_node", 0.82), (8, "inter_node", 0.94)])
+def test_large_messages_reach_the_published_rate_of_their_link(num_nodes: int, link: str, efficiency: float) -> None:
+    """What another 10,000 columns take is their bytes at 82 % of NVLink, or at 94 % of InfiniBand; copies apart."""
+    rate = efficiency * getattr(topology(8, num_nodes=num_nodes), link).bandwidth_bytes_per_second
+    more, base = (seconds(max_dim_sum=width, num_nodes=num_nodes) for width in (20_000.0, 10_000.0))
+
+    assert more - base == pytest.approx(7 * 10_000 * 8192 * 4 / rate, rel=1e-6)
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @given(mean=st.floats(0, 1e5), surplus=st.floats(0, 1e5), more=st.floats(0, 1e4))
 def test_more_columns_never_make_it_faster(direction: Direction, mean: float, surplus: float, more: float) -> None:
@@ -64,7 +82,7 @@ def test_devices_on_several_nodes_are_slower() -> None:
     times = [seconds(num_nodes=num_nodes) for num_nodes in (1, 2, 8)]
 
     assert all(fast < slow for fast, slow in pairwise(times))
-    assert times[1] > 3 * times[0]
+    assert times[1] > 2.5 * times[0]
 
 
 def test_an_empty_collective_costs_latency_that_grows_with_the_peers() -> None:

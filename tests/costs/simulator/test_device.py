@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import device_type, table, table_set, topology
+from neuroshard_api.request import Pipeline
 from neuroshard_api.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray
@@ -37,9 +38,9 @@ def collective_ms(device: DeviceSimulator) -> FloatArray:
 
 def test_sets_are_timed_apart_and_an_empty_one_costs_nothing() -> None:
     """Each set has the time of its own shards, whatever their order; a device without tables costs 0.0."""
-    together = simulator().compute_ms(SHARDS, np.array([2, 0, 2]), 4)
-    pair = simulator().compute_ms(SHARDS.take(np.array([2, 0])), np.array([0, 0]), 1)
-    single = simulator().compute_ms(SHARDS.take(np.array([1])), np.array([0]), 1)
+    together = simulator().compute_ms(SHARDS, np.array([2, 0, 2]), 4, pipeline=Pipeline.NONE)
+    pair = simulator().compute_ms(SHARDS.take(np.array([2, 0])), np.array([0, 0]), 1, pipeline=Pipeline.NONE)
+    single = simulator().compute_ms(SHARDS.take(np.array([1])), np.array([0]), 1, pipeline=Pipeline.NONE)
 
     assert together.shape == (4, 2)
     assert together[[1, 3]].tolist() == [[0.0, 0.0], [0.0, 0.0]]
@@ -52,7 +53,7 @@ def test_more_shards_than_one_step_holds_are_all_timed() -> None:
     count = 40_000
     many = SHARDS.take(np.arange(count) % 3)
 
-    times = simulator().compute_ms(many, np.arange(count), count)
+    times = simulator().compute_ms(many, np.arange(count), count, pipeline=Pipeline.NONE)
 
     assert times.reshape(-1, 2)[:3] == pytest.approx(times[count - count % 3 - 3 : count - count % 3])
 
@@ -78,8 +79,8 @@ def test_noise_is_relative_and_keeps_the_median() -> None:
     """The logarithm of the times is spread by the noise about the noiseless time; an empty set stays 0."""
     index = np.zeros(3, dtype=np.int64)
     device = simulator(noise=0.05)
-    factors = np.array([device.compute_ms(SHARDS, index, 2) for _ in range(2000)])
-    logs = np.log(factors[:, 0] / simulator().compute_ms(SHARDS, index, 2)[0])
+    factors = np.array([device.compute_ms(SHARDS, index, 2, pipeline=Pipeline.NONE) for _ in range(2000)])
+    logs = np.log(factors[:, 0] / simulator().compute_ms(SHARDS, index, 2, pipeline=Pipeline.NONE)[0])
 
     assert logs.mean() == pytest.approx(0.0, abs=0.005)
     assert logs.std() == pytest.approx(0.05, rel=0.05)

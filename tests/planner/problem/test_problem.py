@@ -73,7 +73,7 @@ def test_the_objective_is_compute_of_the_slowest_plus_both_transfers() -> None:
     shards = shard_arrays(asked.tables, global_batch_size=asked.global_batch_size, optimizer=asked.optimizer)
     shards = slice_columns(shards, np.array([0, 1, 1, 2]), np.full(4, 64.0))
 
-    compute = DeviceSimulator(asked.topology.device).compute_ms(shards, placement.devices, 3)
+    compute = DeviceSimulator(asked.topology.device).compute_ms(shards, placement.devices, 3, pipeline=asked.pipeline)
 
     (total,) = problem.total_ms([placement])
     assert total == pytest.approx(compute.max(axis=0).sum() + problem.step_cost.pooled_ms(np.array([128.0])), rel=1e-5)
@@ -103,7 +103,7 @@ def test_work_counts_evaluations_and_probes() -> None:
     problem = problem_of(request())
     before = problem.work
 
-    problem.compute_ms(np.zeros((3, 4, 7), dtype=np.float32))
+    problem.compute_ms(np.zeros((3, 4, 40), dtype=np.float32))
     problem.greedy_probes += 2048
 
     assert problem.work - before == 14

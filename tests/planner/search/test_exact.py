@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import pytest
 from builders import request, table
-from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.request import Constraints, MemorySettings, Pipeline, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.tables import DIM_MULTIPLE, Optimizer, Table
 from neuroshard_api.topology import Topology
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
@@ -53,7 +53,11 @@ class LinearCosts:
         backward = self.shard_ms + self.backward_ms_per_element * (elements + shards.unique_rows)
         return np.stack([forward, backward], axis=1).astype(np.float32)
 
-    def compute_ms(self, sums: Float32Array) -> Float32Array:
+    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:  # noqa: ARG002
+        """Return the sums."""
+        return sums
+
+    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:  # noqa: ARG002
         """Return the sums."""
         return sums
 

@@ -74,11 +74,11 @@ def test_a_dominant_table_is_split_over_the_devices() -> None:
 
 def test_split_columns_come_together_again() -> None:
     """Half a table leaves the loaded device and joins its other half."""
-    problem = problem_of(request(*tables(2, embedding_dim=128, pooling_factor=20.0), num_devices=2))
+    problem = problem_of(request(*tables(2, embedding_dim=256, pooling_factor=20.0), num_devices=2))
 
-    found = improved(problem, (0, 64, 0), (0, 64, 1), (1, 128, 0))
+    found = improved(problem, (0, 128, 0), (0, 128, 1), (1, 256, 0))
 
-    assert found == [(0, 128, 1), (1, 128, 0)]
+    assert found == [(0, 256, 1), (1, 256, 0)]
 
 
 def test_shards_of_a_table_on_one_device_are_merged_first() -> None:

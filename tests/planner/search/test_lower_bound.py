@@ -26,13 +26,13 @@ def test_no_random_split_on_random_devices_costs_less(asked: PlanRequest, seed: 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 4])
 def test_it_is_tight_where_equal_tables_fill_the_devices_evenly(num_devices: int) -> None:
-    """Whole tables, the same on each device, cost the bound itself."""
+    """Whole tables, the same on each device, cost the bound itself but for the lanes, which it takes as fewest."""
     problem = problem_of(
         request(*tables(2 * num_devices, pooling_factor=30.0), num_devices=num_devices, constraints=WHOLE)
     )
     even = placed(problem, *((unit, 64, unit % num_devices) for unit in range(2 * num_devices)))
 
-    assert lower_bound_ms(problem) == pytest.approx(problem.total_ms([even])[0], rel=3e-5)
+    assert lower_bound_ms(problem) == pytest.approx(problem.total_ms([even])[0], rel=3e-4)
 
 
 WHOLE = Constraints(max_shards_per_table=1)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from builders import device_type, table
+from neuroshard_api.request import Pipeline
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.simulator.device import DeviceSimulator
 from neuroshard_profiler.backends.simulated import SimulatedBackend
@@ -13,7 +14,9 @@ from profiler_builders import QUICK, compute_sample
 def test_times_are_the_simulators_within_its_noise() -> None:
     """Labelled simulated, and the same for the same seed."""
     backend, sample = SimulatedBackend(device_type()), compute_sample()
-    true_ms = DeviceSimulator(device_type()).compute_ms(sample_shards(sample), np.zeros(2, dtype=np.int64), 1)[0]
+    true_ms = DeviceSimulator(device_type()).compute_ms(
+        sample_shards(sample), np.zeros(2, dtype=np.int64), 1, pipeline=Pipeline.SPARSE_DIST
+    )[0]
     first, second = (backend.measure(sample, seed=1, repeats=QUICK) for _ in range(2))
 
     assert (first.forward_ms, first.backward_ms) == pytest.approx(tuple(true_ms), rel=0.05)

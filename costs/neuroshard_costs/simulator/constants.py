@@ -1,0 +1,131 @@
+"""Every number of the device simulator that no data sheet gives: value, unit, status and source.
+
+docs/concepts/device-simulator.md shows this table; `python -m neuroshard_costs.simulator.constants` prints it.
+A calibrated constant was fitted to the published times that its source names, which are therefore no evidence for it.
+"""
+
+import sys
+from enum import StrEnum
+from typing import Self
+
+
+class Status(StrEnum):
+    """How far a constant can be trusted."""
+
+    DOCUMENTED = "documented"
+    """The vendor's documents or the kernels' source state it."""
+    MEASURED = "measured"
+    """Others measured and published it."""
+    CALIBRATED = "calibrated"
+    """Fitted to published times."""
+    ASSUMED = "assumed"
+    """An estimate without evidence."""
+
+
+class Constant(float):
+    """A number with its unit, its status and its source; in arithmetic it is the number."""
+
+    unit: str
+    status: Status
+    source: str
+
+    def __new__(cls, value: float, unit: str, status: Status, source: str) -> Self:
+        """Return the constant."""
+        constant = super().__new__(cls, value)
+        constant.unit, constant.status, constant.source = unit, status, source
+        return constant
+
+
+_V100 = "times of batched embedding kernels on a V100 (v100_batched_embedding)"
+_TORCHREC = "TorchRec's forward times (torchrec_split_tbe_p90)"
+_REGROUP = "copy kernels on an H100 PCIe (h100_pcie_regroup)"
+
+SECTOR_BYTES = Constant(32, "bytes", Status.DOCUMENTED, "CUDA programming guide: granule of L2 and of the memory bus")
+BURST_BYTES = Constant(64, "bytes", Status.DOCUMENTED, "JEDEC HBM2 and HBM3: one access of a pseudo channel")
+PAGE_BYTES = Constant(1024, "bytes", Status.DOCUMENTED, "JEDEC HBM2 and HBM3: row buffer of a pseudo channel")
+ROW_ACTIVATION_BYTES = Constant(
+    64, "bytes", Status.CALIBRATED, f"{_V100}: what opening a page costs, as bytes not transferred"
+)
+DRAM_EFFICIENCY = Constant(0.90, "of the peak", Status.MEASURED, f"{_REGROUP}: 89 to 91 %")
+CACHE_EFFICIENCY = Constant(0.68, "of the peak", Status.CALIBRATED, f"{_TORCHREC}; gathered rows")
+TURNAROUND = Constant(1.4, "times plain reads", Status.CALIBRATED, f"{_V100}: read-modify-write of updated rows")
+
+SUB_WARP_COLUMNS = (
+    Constant(32, "columns", Status.DOCUMENTED, "FBGEMM DISPATCH_OPTIMAL_FORWARD_KERNEL: up to this, 8 lanes per bag"),
+    Constant(64, "columns", Status.DOCUMENTED, "FBGEMM DISPATCH_OPTIMAL_FORWARD_KERNEL: up to this, 16 lanes per bag"),
+)
+"""Widest table of a call up to which 4, or 2, bags share a warp."""
+WARP_COLUMNS = Constant(128, "columns", Status.DOCUMENTED, "FBGEMM: 32 lanes read 4 elements each")
+WARPS_IN_FLIGHT = Constant(32, "warps per multiprocessor", Status.ASSUMED, "registers allow half of the 64")
+CYCLES_PER_REQUEST = Constant(3, "cycles", Status.CALIBRATED, f"{_V100}: one row read by one warp")
+CYCLES_PER_BAG = Constant(8, "cycles", Status.CALIBRATED, f"{_V100}: offsets, loop set-up, write of one output row")
+CYCLES_PER_SEGMENT = Constant(12, "cycles", Status.ASSUMED, "set-up of one distinct row in the backward kernel")
+LOOKUPS_PER_WARP = Constant(
+    32, "lookups", Status.DOCUMENTED, "FBGEMM max_segment_length_per_warp: longer segments are cut"
+)
+
+INDEX_BYTES = Constant(8, "bytes", Status.DOCUMENTED, "KeyedJaggedTensor holds 64-bit indices and offsets")
+PARTIAL_SUM_BYTES = Constant(4, "bytes per column", Status.DOCUMENTED, "FBGEMM sums gradients in FP32")
+SORT_PASS_BYTES = Constant(
+    24, "bytes per lookup", Status.DOCUMENTED, "CUB radix sort: 8-byte key and 4-byte payload read and written"
+)
+SORT_FIXED_BYTES = Constant(40, "bytes per lookup", Status.ASSUMED, "linearized indices, digit counts, run lengths")
+SORT_BITS_PER_PASS = Constant(8, "bits", Status.DOCUMENTED, "CUB onesweep radix sort")
+SORT_EFFICIENCY = Constant(0.6, "of the peak", Status.ASSUMED, "writes are scattered; agrees with onesweep's rates")
+SORT_KEY_BITS = Constant(4, "bits", Status.ASSUMED, "keys number the rows of all tables of a call; some 16 tables")
+
+OVERLAP_NORM = Constant(
+    3, "exponent", Status.ASSUMED, "resources overlap: infinity is perfectly (the slowest counts), 1 not at all"
+)
+FORWARD_HOST_SECONDS = Constant(
+    300e-6, "s per call", Status.CALIBRATED, f"{_TORCHREC} at batch 1,024: the host launches a call made alone"
+)
+BACKWARD_HOST_SECONDS = Constant(
+    450e-6, "s per call", Status.ASSUMED, "autograd and the sort launch about half as many kernels again"
+)
+FORWARD_DEVICE_SECONDS = Constant(
+    15e-6, "s per call", Status.ASSUMED, "least device time of a queued call: some 4 kernels of 3 to 4 us"
+)
+BACKWARD_DEVICE_SECONDS = Constant(
+    45e-6, "s per call", Status.ASSUMED, "least device time of a queued call: some 12 kernels of 3 to 4 us"
+)
+
+INTRA_NODE_EFFICIENCY = Constant(
+    0.82, "of the data sheet", Status.MEASURED, "370 of 450 GB/s over NVLink (NVIDIA/nccl-tests 212)"
+)
+INTER_NODE_EFFICIENCY = Constant(
+    0.94, "of the data sheet", Status.MEASURED, "46 to 48 of 50 GB/s over NDR InfiniBand (NVIDIA/nccl-tests 290)"
+)
+COLLECTIVE_LAUNCH_SECONDS = Constant(20e-6, "s", Status.ASSUMED, "the collective's kernel")
+PEERS_AT_ONCE = Constant(8, "peers", Status.ASSUMED, "sends and receives that NCCL works on at the same time")
+LEVEL_NORM = Constant(4, "exponent", Status.ASSUMED, "both levels of the network work at the same time")
+COPY_EFFICIENCY = Constant(0.90, "of the peak", Status.MEASURED, f"{_REGROUP}, elements of 4 bytes")
+NARROW_COPY_EFFICIENCY = Constant(0.79, "of the peak", Status.MEASURED, f"{_REGROUP}, 16-bit elements")
+COPIES = Constant(
+    2, "copies", Status.DOCUMENTED, "TorchRec: from blocks by sender to rows by sample, then to the features' order"
+)
+
+
+def constants() -> dict[str, Constant]:
+    """Return every constant by its name, in the order of this module."""
+    found: dict[str, Constant] = {}
+    for name, value in globals().items():
+        if isinstance(value, Constant):
+            found[name] = value
+        elif name == "SUB_WARP_COLUMNS":
+            found |= {f"{name}[{index}]": each for index, each in enumerate(SUB_WARP_COLUMNS)}
+    return found
+
+
+def markdown_table() -> str:
+    """Return the table of all constants in Markdown, without a line end."""
+    lines = ["| constant | value | unit | status | source |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{name}` | {value:g} | {value.unit} | {value.status} | {value.source} |"
+        for name, value in constants().items()
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{markdown_table()}\n")
