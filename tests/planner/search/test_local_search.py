@@ -195,13 +195,13 @@ def test_the_budget_is_exceeded_by_one_step_at_most() -> None:
     members = [table(f"t{index}", pooling_factor=1.0 + index) for index in range(40)]
     problem = problem_of(request(*members))
     start = placed(problem, *((unit, 64, 0) for unit in range(40)))
-    search = local_search(problem, work_budget=problem.work + 100)
-    before = problem.work
+    budget = problem.work + 200  # the slopes take some of it
+    search = local_search(problem, work_budget=budget)
 
     search.improve(start)
 
     most_per_step = 4 * 2 * 2 * 32 + 2  # bounding devices, whole steps and splits, two devices, candidates judged
-    assert before + 100 <= problem.work <= before + 100 + most_per_step
+    assert budget <= problem.work <= budget + most_per_step
 
 
 def test_a_state_kept_up_to_date_equals_one_made_anew() -> None:
