@@ -76,6 +76,7 @@ def document(
     request = problem.request
     placed = _placed(baselines)
     cost = predicted_cost(problem, result.placement, bundle.manifest.source)
+    bound_ms = min(bound_ms, cost.total_ms)  # equal but for the rounding of sums in another order
     totals_ms = dict(zip(placed, problem.total_ms(list(placed.values())).tolist(), strict=True))
     return Plan(
         algorithm=request.algorithm,

@@ -58,7 +58,7 @@ def test_a_run_writes_a_bundle_with_its_errors(tmp_path: Path) -> None:
     assert load_bundle(tmp_path / "bundle").manifest == manifest
     assert manifest.source == "simulated:NVIDIA-H100-80GB-HBM3"
     assert compute.hold_out.num_samples == 10
-    assert set(compute.hold_out.mape_by) == {"num_tables", "mean_dim", "kind"}
+    assert set(compute.hold_out.mape_by) == {"num_tables", "data_types", "mean_dim", "kind"}
     assert compute.validity["embedding_dim"].high == 512
     assert manifest.training["torch"] == torch.__version__
     assert (tmp_path / "bundle" / PLOT_FILE).read_bytes()[:4] == b"\x89PNG"

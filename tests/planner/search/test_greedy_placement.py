@@ -93,7 +93,8 @@ def test_a_price_on_memory_places_big_tables_first() -> None:
 def test_a_device_is_filled_to_the_last_byte_and_not_beyond() -> None:
     """Memory is a hard limit."""
     asked = exact_memory(2.0, 2.0, capacity_gib=10.0, num_devices=1)
-    exact = int(problem_of(asked).kinds.memory_bytes.sum())
+    whole = problem_of(asked)
+    exact = int(whole.kinds.memory_bytes.sum()) + whole.memory.fixed_bytes
     problems = [
         problem_of(asked.model_copy(update={"constraints": Constraints(max_memory_bytes_per_device=limit)}))
         for limit in (exact, exact - 1)

@@ -3,6 +3,7 @@
 import pytest
 from builders import GIB, request, table, topology
 from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, TableConstraints
+from neuroshard_planner.problem.memory_ledger import SORT_BYTES
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from neuroshard_planner.search.packing import Packing, Piece
 
@@ -109,12 +110,16 @@ def test_pinned_tables_are_packed_first() -> None:
 
 
 def test_bytes_are_affine_in_the_columns() -> None:
-    """A slice costs its columns' weights and activations, and the row-wise state and inputs once more."""
+    """A slice costs its columns' weights and activations, and the row-wise state, inputs and their sort once more."""
     packing = packing_of(1, num_devices=4)
     rows = packing.units[0].num_rows
+    num_lookups = 4  # one of each device's sample; as many bags
+    inputs = 3 * (8 + 4) + 12  # indices and lengths of two batches and of what is exchanged, offsets of one
 
     assert packing.bytes_of(0, 64) == packing.whole_bytes[0]
-    assert packing.bytes_of(0, 32) + packing.bytes_of(0, 32) - packing.bytes_of(0, 64) == 4 * rows + 2 * 8 * 4 * 2
+    assert packing.bytes_of(0, 32) + packing.bytes_of(0, 32) - packing.bytes_of(0, 64) == 4 * rows + num_lookups * (
+        inputs + SORT_BYTES
+    )
 
 
 def test_devices_that_are_full_by_pins_alone_are_named() -> None:
