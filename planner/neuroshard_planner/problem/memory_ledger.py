@@ -16,7 +16,7 @@ OFFSET_BYTES = 4 + 8  # of the batch in work also offsets: of 32 bits in KeyedJa
 SORT_BYTES = 40
 """Temporary bytes per lookup of FBGEMM's backward kernels on a GPU, at their highest: linear indices before and after
 the sort (2 x 8), infos before and after (2 x 4), runs (8), their lengths (4) and cumulated lengths (4). The sort's own
-second copy (8 + 4) is freed before the runs are allocated. Source: transpose_embedding_input.cu of FBGEMM 1.8."""
+second copy (8 + 4) is freed before the runs are allocated. Source: transpose_embedding_input.cu of FBGEMM."""
 STATE_BYTES = 4  # FBGEMM keeps optimizer state in FP32
 MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 

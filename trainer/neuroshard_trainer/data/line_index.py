@@ -71,7 +71,7 @@ def index_of(file: DataFile, *, spare: Path) -> LineIndex:
                 if place.exists():
                     return _kept(place, file)
                 made = _scanned(file)
-                _keep(made, place, file)
+                keep_index(made, place, file)
                 return made
         except OSError as error:
             logger.info("%s: cannot be written (%s)", place, error.strerror or error)
@@ -91,7 +91,8 @@ def alone(place: Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
-def _keep(index: LineIndex, place: Path, file: DataFile) -> None:
+def keep_index(index: LineIndex, place: Path, file: DataFile) -> None:
+    """Write a file's index to ``place``, whole or not at all. Raises OSError."""
     size, changed = file.stamp()
     part = place.with_name(f"{place.name}.part")
     with part.open("wb") as stream:
