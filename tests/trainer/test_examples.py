@@ -65,8 +65,10 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, job: dict[str, Any], 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": port}.items():
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, str(value))
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "1")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     tables = tables_of(job, workload)
     write_data(folder, tables)

@@ -88,4 +88,8 @@ def exit_code_of(failures: "Mapping[int, ProcessFailure]") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Torch's store may have threads left after node 0 died, and the interpreter's end would abort over them, with 134.
+    os._exit(status)
