@@ -35,7 +35,7 @@ def test_a_run_ends_with_predicted_beside_measured(runs: Runs) -> None:
     assert found["predicted"]["totalMicroseconds"] == round(1000 * plan.predicted.total_ms)
     assert found["predicted"]["source"] == "simulated:NVIDIA-H100-80GB-HBM3"
     assert found["measured"]["totalMicroseconds"] == 5000
-    assert found["errorPercent"] == round(100 * (5 / plan.predicted.total_ms - 1), 0)
+    assert found["errorPercent"] == round(100 * (5000 / found["predicted"]["totalMicroseconds"] - 1))
     assert json.loads((runs.run_dir / "result.json").read_text(encoding="utf-8")) == found
 
 
