@@ -39,7 +39,7 @@ def compare(
     from neuroshard_report.terminal.comparison import Timed, render_comparison
 
     request = build_request(options, Algorithm.NEUROSHARD)
-    bundle = find_bundle(options.bundle, request.topology.device.name)
+    bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
     wanted = chosen_algorithms(algorithms)
     lines: list[Timed] = []
     with progress_console().status("") as status:

@@ -34,7 +34,7 @@ def explain(
     from neuroshard_report.terminal.explanation import render_plan_explanation, render_table_explanation
 
     document = read_plan(plan)
-    costs = find_bundle(bundle, document.request.topology.device.name)
+    costs = find_bundle(bundle, document.request.topology.device, any_device=True)
     if table is None:
         of_plan = explain_plan(document, bundle=costs)
         fields, text = asdict(of_plan), render_plan_explanation(of_plan)

@@ -29,7 +29,7 @@ def plan(
         if path is not None:
             check_writable(path)
     request = build_request(options, algorithm)
-    found = search(request, bundle=find_bundle(options.bundle, request.topology.device.name))
+    found = search(request, bundle=find_bundle(options.bundle, request.topology.device, any_device=options.any_device))
     if out is not None:
         write_file(out, found.to_json())
     if report is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from neuroshard_api.presets import DevicePreset
     from neuroshard_api.request import Algorithm, PlanRequest
     from neuroshard_api.tables import TableSet
-    from neuroshard_api.topology import Topology
+    from neuroshard_api.topology import DeviceType, Topology
     from neuroshard_costs.bundle import CostBundle
 
 TABLE_SET_SUFFIXES = (".csv", ".json", ".yaml", ".yml")
@@ -42,6 +42,9 @@ class RequestOptions:
     bundle: Annotated[
         Path | None, typer.Option(help="Directory of cost models. Default: the bundled ones of the device type.")
     ] = None
+    any_device: Annotated[
+        bool, typer.Option("--any-device", help="Plan with cost models of another device; the plan warns of it.")
+    ] = False
     batch_size: Annotated[
         int | None,
         typer.Option(min=1, max=2**24, help="Samples per device and step. Default: the table set's, else 8192."),
@@ -188,8 +191,21 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     return request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
 
 
-def find_bundle(path: Path | None, device_name: str) -> "CostBundle":
-    """Return the bundle of the directory, or the bundled one of the device."""
-    from neuroshard_costs.bundle import bundled_bundle, load_bundle
+def find_bundle(path: Path | None, device: "DeviceType", *, any_device: bool) -> "CostBundle":
+    """Return the bundle of the directory, or the bundled one of the device.
 
-    return bundled_bundle(device_name) if path is None else load_bundle(path)
+    Raises:
+        BundleError: it cannot be read, or it is of another device and ``any_device`` does not allow that.
+    """
+    from neuroshard_costs.bundle import bundled_bundle, load_bundle
+    from neuroshard_costs.errors import BundleDeviceError
+
+    if path is None:
+        return bundled_bundle(device.name)
+    bundle = load_bundle(path)
+    problem = bundle.device_problem(device)
+    if problem is not None and not any_device:
+        raise BundleDeviceError(
+            f"{path}: {problem}; give the cost models of the device, or `--any-device` to plan with these all the same"
+        )
+    return bundle

@@ -12,7 +12,7 @@ import numpy as np
 from neuroshard_api.bundle import BundleManifest, Range
 from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
 from neuroshard_api.request import Pipeline, PlanRequest
-from neuroshard_api.topology import Topology
+from neuroshard_api.topology import DeviceType, Topology
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
@@ -146,8 +146,15 @@ class CostBundle:
             times = [factor * time**exponent for time, (exponent, factor) in zip(times, scales, strict=True)]
         return np.stack(times, axis=-1)
 
+    def device_problem(self, device: DeviceType) -> str | None:
+        """Return why these cost models do not price a device: they are of another product. None: they do."""
+        own = self.manifest.device
+        if own.product == device.product:
+            return None
+        return f"topology.device: is {device.product!r}, the cost models of {self.manifest.name} are of {own.product!r}"
+
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:
-        """Return a sentence for every quantity of the request that the networks were not trained for.
+        """Return a sentence for another device, and for every quantity that the networks were not trained for.
 
         Each names the field and, for tables, the table that is furthest outside.
         """
@@ -184,7 +191,9 @@ class CostBundle:
             for level in _levels(topology)
             if fitted and level not in fitted
         ]
-        return (*_warnings(self.manifest.name, values), *uncovered)
+        other = self.device_problem(topology.device)
+        device = () if other is None else (f"{other}; the costs are those of that device",)
+        return (*device, *_warnings(self.manifest.name, values), *uncovered)
 
 
 def load_bundle(path: Path) -> CostBundle:

@@ -4,6 +4,7 @@ CostModelError
 |-- RecordsError            give other records of measurements, or more of them
 `-- BundleError             use another bundle of cost models, or make it again
     |-- BundleNotFoundError   check the path or the device's name
+    |-- BundleDeviceError     use cost models of the device that is planned for
     |-- BundleVersionError    make the bundle again with this release
     `-- BundleDamagedError    copy or make the bundle again
 """
@@ -28,6 +29,10 @@ class BundleError(CostModelError):
 
 class BundleNotFoundError(BundleError):
     """There is no bundle of this name or at this path."""
+
+
+class BundleDeviceError(BundleError):
+    """The bundle is of another device than the one that is planned for."""
 
 
 class BundleVersionError(BundleError):

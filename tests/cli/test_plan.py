@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from builders import dense_profile, table, table_set
+from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
 from neuroshard_api.tables import TableSet
 from neuroshard_costs.bundle import bundled_root
@@ -250,3 +251,18 @@ def test_a_damaged_bundle_cannot_be_used(neuroshard: Any, tmp_path: Path, file: 
     assert result.err.count("\n") == 1
     assert file in result.err
     assert "neuroshard pretrain" in result.err
+
+
+def test_cost_models_of_another_device_are_refused(neuroshard: Any, tmp_path: Path) -> None:
+    """They are used only where the caller asks for it, and then the plan carries a warning."""
+    other = ("--bundle", bundled_root() / "a100-80gb", "--work-budget", "100")
+    out = tmp_path / "plan.json"
+
+    refused = neuroshard("plan", "criteo-kaggle", *DEVICES, *other)
+    allowed = neuroshard("plan", "criteo-kaggle", *DEVICES, *other, "--any-device", "--out", out)
+
+    assert (refused.code, refused.out) == (ExitCode.UNUSABLE_BUNDLE, "")
+    assert "'NVIDIA-H100-80GB-HBM3'" in refused.err
+    assert "--any-device" in refused.err
+    assert allowed.code == ExitCode.OK
+    assert Plan.read(out).warnings[0].startswith("topology.device: ")

@@ -327,6 +327,19 @@ def test_an_exchange_larger_than_the_measured_ones_is_named(tmp_path: Path) -> N
     assert warning.startswith("exchange_bytes: is 262,144, outside 1 to 100,000")
 
 
+def test_another_device_is_named(tmp_path: Path) -> None:
+    """Cost models price one product; a plan that uses them for another one says so."""
+    bundle = load_bundle(saved_bundle(tmp_path / "b"))
+    own = bundle.manifest.device
+    other = own.model_copy(update={"product": "Another Device"})
+
+    assert bundle.device_problem(own) is None
+    problem = bundle.device_problem(other)
+    assert problem is not None
+    assert "is 'Another Device'" in problem
+    assert bundle.validity_warnings(request(topology=topology(4, device=other)))[0].startswith(problem)
+
+
 def test_a_request_within_the_ranges_gives_no_warning(tmp_path: Path) -> None:
     """Quantities without a stated range are not judged."""
     bundle = load_bundle(saved_bundle(tmp_path / "b", validity={"num_embeddings": Range(low=1, high=1e6)}))
