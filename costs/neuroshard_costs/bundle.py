@@ -95,12 +95,12 @@ class CostBundle:
         """Return the times of devices that make so many calls [..., 1]; the network's time holds the first."""
         times = self.compute.times_ms(sums[..., :-NUM_CALL_COUNTS], warp_share)
         times += np.maximum(calls - 1, 0) * np.array(self.manifest.launch.device_ms, dtype=np.float32)
+        if self.manifest.calibration is not None:  # it was fitted to device time; the host's launches keep theirs
+            exponent, factor = self.manifest.calibration.compute_scale
+            times = (factor * times**exponent).astype(np.float32)
         if pipeline is Pipeline.NONE:
             host_ms = calls * np.array(self.manifest.launch.host_ms, dtype=np.float32)
             times = overlapped(np.stack([times, host_ms])).astype(np.float32)
-        if self.manifest.calibration is not None:
-            exponent, factor = self.manifest.calibration.compute_scale
-            times = (factor * times**exponent).astype(np.float32)
         times *= calls > 0
         return times
 

@@ -16,7 +16,7 @@ from neuroshard_planner.problem.problem import CostModel, Placement, Problem
 from neuroshard_planner.search.infeasible import infeasible
 from neuroshard_planner.search.iterated import Found, iterated
 from neuroshard_planner.search.local_search import merged
-from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.lower_bound import ROUNDING, lower_bound_ms
 from neuroshard_planner.search.packing import Packing
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
@@ -76,7 +76,8 @@ def document(
     request = problem.request
     placed = _placed(baselines)
     cost = predicted_cost(problem, result.placement, bundle.manifest.source)
-    bound_ms = min(bound_ms, cost.total_ms)  # equal but for the rounding of sums in another order
+    if cost.total_ms < bound_ms <= cost.total_ms * (1 + ROUNDING):
+        bound_ms = cost.total_ms  # of a placement that has no other: equal but for the order of its sums
     totals_ms = dict(zip(placed, problem.total_ms(list(placed.values())).tolist(), strict=True))
     return Plan(
         algorithm=request.algorithm,

@@ -6,7 +6,7 @@ from itertools import starmap
 
 import numpy as np
 from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.request import ComputePeak, PlanRequest
 from neuroshard_api.tables import DataType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
@@ -121,9 +121,12 @@ def _terms(plan: Plan) -> tuple[Term, ...]:
 
     forward = [device.forward_compute_ms for device in devices]
     backward = [device.backward_compute_ms for device in devices]
+    slowest_forward, slowest_backward = int(np.argmax(forward)), int(np.argmax(backward))
+    if plan.request.compute_peak is ComputePeak.JOINT:
+        slowest_forward = slowest_backward = int(np.argmax(np.add(forward, backward)))
     found = (
-        ("forward compute", forward, int(np.argmax(forward))),
-        ("backward compute", backward, int(np.argmax(backward))),
+        ("forward compute", forward, slowest_forward),
+        ("backward compute", backward, slowest_backward),
         ("input communication", [device.input_communication_ms for device in devices], widest),
         ("forward communication", [device.forward_communication_ms for device in devices], widest),
         ("backward communication", [device.backward_communication_ms for device in devices], widest),

@@ -57,7 +57,7 @@ class MemoryLedger:
         self._freed_local_bytes = int(is_copy_freed * local)
         output_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type]
         # Where the wire has a type of its own, what is sent and what is received is one more copy.
-        is_converted = request.memory.wire_type is not request.memory.output_data_type
+        is_converted = is_exchanged and request.memory.wire_type is not request.memory.output_data_type
         copies_bytes = 2 * output_bytes + is_converted * BYTES_PER_ELEMENT[request.memory.wire_type]
         self._total_columns = sum(table.embedding_dim * table.num_features for table in tables)
         # Every pooled value exists twice (with its gradient) before the all-to-all, on the device of the shard for

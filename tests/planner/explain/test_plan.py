@@ -6,7 +6,7 @@ import builders
 import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.plan import BaselineCost, Plan
-from neuroshard_api.request import Algorithm, Constraints, PlanRequest
+from neuroshard_api.request import Algorithm, ComputePeak, Constraints, PlanRequest
 from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
 from neuroshard_planner.planning import plan as search
 
@@ -31,6 +31,15 @@ def test_the_terms_are_the_step() -> None:
     assert sum(term.ms for term in found.terms) == pytest.approx(plan.predicted.total_ms, rel=1e-6)
     assert sum(term.share for term in found.terms) == pytest.approx(1.0)
     assert [term.ms for term in found.terms] == sorted((term.ms for term in found.terms), reverse=True)
+
+
+def test_the_terms_of_joint_passes_are_the_step() -> None:
+    """One device decides both passes where the slowest sum of them counts."""
+    plan, found = explained(request_of(compute_peak=ComputePeak.JOINT))
+
+    compute = [term for term in found.terms if "compute" in term.name]
+    assert len({term.device for term in compute}) == 1
+    assert sum(term.ms for term in found.terms) == pytest.approx(plan.predicted.total_ms, rel=1e-6)
 
 
 def test_the_gap_is_accounted_for() -> None:

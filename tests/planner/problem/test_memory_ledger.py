@@ -121,6 +121,16 @@ def test_one_device_receives_nothing() -> None:
     assert ledger.fixed_bytes == ledger.local_input_bytes == 3 * len(asked.tables.tables) * (8 + 4) * 8192
 
 
+def test_one_device_converts_nothing_for_the_wire() -> None:
+    """Where nothing is sent, a type on the wire asks for no copy."""
+    plain, narrow = (
+        MemoryLedger(request(num_devices=1, memory=MemorySettings(wire_data_type=wire)))
+        for wire in (None, DataType.BF16)
+    )
+
+    assert narrow.activation_bytes(FIRST, np.array([64])) == plain.activation_bytes(FIRST, np.array([64]))
+
+
 def test_the_dense_part_works_in_what_the_lookups_freed() -> None:
     """Its ledger is its total less pooled values, gradients and sort buffers, whose moment is over by then."""
     asked = request(table(), num_devices=2).with_dense(dense_profile(table()), where="dense.json")
