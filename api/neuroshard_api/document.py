@@ -150,7 +150,9 @@ def _fail_fast_validator(cls: type[BaseModel]) -> SchemaValidator:
 def _fail_fast(schema: Any) -> Any:  # noqa: ANN401 - any part of a core schema
     if isinstance(schema, Mapping):
         parts = {key: _fail_fast(part) for key, part in schema.items()}
-        return parts | ({"fail_fast": True} if schema.get("type") in {"list", "tuple", "set", "frozenset"} else {})
+        kind = schema.get("type")  # a schema where a model has a field of this name
+        is_list = isinstance(kind, str) and kind in {"list", "tuple", "set", "frozenset"}
+        return parts | ({"fail_fast": True} if is_list else {})
     return [_fail_fast(part) for part in schema] if isinstance(schema, list) else schema
 
 

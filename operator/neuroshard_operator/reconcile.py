@@ -294,7 +294,7 @@ def _unreadable(job: UnreadableJob) -> Decision:
     made from a resource that could be read, and go on.
     """
     before, generation = job.status, job.observed.job.generation
-    is_new = before.start_time is None and not job.observed.jobs
+    is_new = before.stage is None and not job.observed.jobs
     kind = ConditionType.FAILED if is_new else ConditionType.SPEC_UNDERSTOOD
     found = [ConditionUpdate(type=kind, holds=is_new, reason=Reason.INVALID_SPEC, message=job.problem)]
     fields: dict[str, object] = {

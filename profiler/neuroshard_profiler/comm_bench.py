@@ -111,8 +111,12 @@ class Ranks:
             everyone = [torch.zeros_like(told) for _ in range(size)]
             dist.all_gather(everyone, told, group=group)
             found = torch.stack(everyone).cpu().numpy()
-            if not found[:, -1].any() or not self._timer.spin_longer():
-                times: np.ndarray[tuple[int, int], np.dtype[np.float64]] = found[:, :-1]
+            times: np.ndarray[tuple[int, int], np.dtype[np.float64]] = found[:, :-1]
+            if not found[:, -1].any():
+                return times
+            longer = torch.tensor([int(self._timer.spin_longer())], device=self.device.torch)
+            dist.all_reduce(longer, op=dist.ReduceOp.MAX, group=group)  # their spins may differ from earlier groups
+            if not longer.item():
                 return times
 
     def _barrier(self, group: Group) -> None:

@@ -12,6 +12,7 @@ from neuroshard_api.request import Constraints
 from neuroshard_api.schemas import DOCUMENTS
 from neuroshard_api.tables import TableSet
 from neuroshard_api.torchrec_plan import TorchRecPlan
+from neuroshard_api.training_job import API_VERSION, DLRMTrainingJob
 from pydantic import ValidationError
 
 EXAMPLES: tuple[Document, ...] = (
@@ -301,6 +302,20 @@ def test_a_large_document_of_faults_alone_stops_at_the_first() -> None:
     with pytest.raises(DocumentError) as caught:
         TableSet.from_data(data)
     assert all(problem.startswith("tables[0]") for problem in caught.value.problems)
+
+
+def test_a_large_valid_job_is_read() -> None:
+    """Many feature names are no fault, and a model may have a field called type."""
+    tables = [
+        {"name": name, "numEmbeddings": 10, "embeddingDim": 4, "featureNames": [f"{name}_{n}" for n in range(45)]}
+        for name in (f"t{index}" for index in range(500))
+    ]
+    spec = {"model": {"embeddingTables": tables, "batchSizePerDevice": 8}, "data": {"numSamples": 100}}
+    job = {"apiVersion": API_VERSION, "kind": "DLRMTrainingJob", "metadata": {"name": "large"}, "spec": spec}
+
+    read = DLRMTrainingJob.from_data(job, where="job").spec.model.inline_tables("job")
+    assert read is not None
+    assert len(read.tables) == len(tables)
 
 
 def test_a_mapping_of_too_many_keys_is_refused_before_it_is_checked() -> None:

@@ -109,6 +109,32 @@ def test_a_deleted_namespace_does_not_stop_the_others() -> None:
     assert asyncio.run(reachable(world, ["deleted", NAMESPACE])) == (NAMESPACE,)
 
 
+def test_a_refusal_that_passes_hides_nothing() -> None:
+    """An API server that has just started may refuse a list; what runs is not taken for gone."""
+    story = Story().running()
+    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+    story.world.refuse[path] = ApiError(403, "Forbidden", "not ready yet")
+    caches = Caches(story.world.watches.indices())
+    before = caches.versions("Job")
+    asyncio.run(Resync(story.world, caches, namespaces=[NAMESPACE, "other"]).run())
+
+    assert before
+    assert {job.meta.uid for job in caches.jobs(KEY)} == set(before)
+
+
+def test_what_is_listed_again_is_shown_again() -> None:
+    """An object whose label was away for a while is there, whatever a list said before."""
+    story = Story().running()
+    caches = Caches(story.world.watches.indices())
+    shown = set(caches.versions("Job"))
+    caches.drop(shown)
+    assert not caches.jobs(KEY)
+
+    caches.drop([], shown)
+
+    assert {job.meta.uid for job in caches.jobs(KEY)} == shown
+
+
 def test_an_operator_without_any_rights_is_an_error() -> None:
     """There is nothing left to work on; readiness and liveness show it."""
     world = World()

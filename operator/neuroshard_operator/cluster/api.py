@@ -32,6 +32,7 @@ CONFLICT = 409
 FORBIDDEN = 403
 NOT_FOUND = 404
 _ERRORS_FROM = 400
+_SHOWN_BYTES = 200
 
 
 class ApiError(Exception):
@@ -187,7 +188,13 @@ class KubernetesApi:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._on_error(verb, 0)
             raise ApiError(0, "NoAnswer", f"{verb} {path}: {error or 'no answer in time'}") from error
-        said: Json = json.loads(text) if text else {}
+        try:
+            said: Json = json.loads(text) if text else {}
+        except ValueError:  # load balancers and flow control answer in plain text
+            said = {"message": text[:_SHOWN_BYTES].decode(errors="replace")}
+            if answer.status < _ERRORS_FROM:
+                self._on_error(verb, 0)
+                raise ApiError(0, "NoJson", f"{verb} {path}: the answer is not JSON") from None
         if answer.status >= _ERRORS_FROM:
             self._on_error(verb, answer.status)
             raise ApiError(answer.status, said.get("reason", ""), said.get("message", f"HTTP {answer.status}"))

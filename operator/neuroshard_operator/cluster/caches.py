@@ -79,14 +79,14 @@ class Caches:
         shown = [each for found in self._indices.of_kind(kind).values() for each in found]
         return {each.meta.uid: each.meta.resource_version for each in shown}
 
-    def drop(self, uids: Collection[str]) -> None:
-        """Show objects no longer: they are gone, and the watch lost their deletion.
+    def drop(self, uids: Collection[str], present: Collection[str] = frozenset()) -> None:
+        """Show objects no longer: they are gone, and the watch lost their deletion; those ``present`` are shown again.
 
         Kopf empties its indices by DELETED events alone. After a watch was away for longer than the API server's
         history, it lists what is there and never hears of what went meanwhile.
         """
         shown = {uid for kind in WATCHED for uid in self.versions(kind)}
-        self._gone = frozenset((self._gone | set(uids)) & shown)
+        self._gone = frozenset(((self._gone | set(uids)) - set(present)) & shown)
 
     def _there(self, found: Iterable[Seen]) -> list[Seen]:
         return [each for each in found if each.meta.uid not in self._gone]

@@ -51,6 +51,7 @@ class Resync:
         """
         jobs: set[JobKey] = set()
         gone: set[str] = set()
+        present: set[str] = set()
         stalled: list[str] = []
         unreachable: set[str] = set()
         for kind in WATCHED:
@@ -60,11 +61,13 @@ class Resync:
             if kind == KIND:
                 jobs = {place for place, _, _ in listed}
             versions = {uid: version for _, uid, version in listed}
-            # What is gone from a namespace that cannot be listed is gone for this operator as well.
-            gone |= before.keys() - versions.keys()
+            present |= versions.keys()
+            # A refusal may pass; a namespace that is really gone ends in NamespacesChangedError.
+            if not refused:
+                gone |= before.keys() - versions.keys()
             if self._is_stalled(kind, versions):
                 stalled.append(kind)
-        self._caches.drop(gone)
+        self._caches.drop(gone, present)
         if gone:
             logger.warning("%d objects are gone whose deletion no watch has brought", len(gone))
         return Resynced(jobs=frozenset(jobs), stalled=tuple(stalled), unreachable=tuple(sorted(unreachable)))

@@ -264,6 +264,8 @@ async def _acquired(lease: Lease, stop: asyncio.Event) -> bool:
         is_acquired = acquiring.done() and not acquiring.cancelled()
         await _ended(acquiring)
         await _ended(stopping)
+    if is_acquired:
+        acquiring.result()
     return is_acquired
 
 

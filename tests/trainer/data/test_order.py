@@ -68,3 +68,10 @@ def test_held_out_samples_end(start: int, count: int, expected: int) -> None:
     order = SampleOrder([60, 40], validation_percent=10, seed=0, shuffle=True)
 
     assert len(flat(order.validation(start, count))) == expected
+
+
+def test_a_limit_keeps_held_out_samples_of_small_blocks() -> None:
+    """Blocks that hold nothing out are not what the limit thins to."""
+    order = SampleOrder([50] * 20_000, validation_percent=1, seed=0, shuffle=True, max_validation=5_000)
+
+    assert order.num_validation == 5_000

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.readers import Readers, start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import DataError, PeerLostError
+from processes import has_ended
 
 pytestmark = pytest.mark.slow
 FEATURES = features_of(CRITEO_TABLES)
@@ -97,6 +100,21 @@ def test_a_reader_that_ends_is_a_sentence(
         list(readers(2, timeout_seconds=timeout_seconds).batches(made, POSITIONS, CPU))
     for child in torch.multiprocessing.active_children():
         child.kill()
+
+
+def test_readers_end_with_a_rank_that_is_killed(tmp_path: Path) -> None:
+    """Nothing of it stays behind that would hold its output open."""
+    rank = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("readers_rank.py")), str(tmp_path), *sys.path],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    pids = [int(pid) for pid in rank.stdout.split()]
+    assert (rank.returncode, len(pids)) == (-signal.SIGKILL, 2), rank.stderr
+    assert all(has_ended(pid) for pid in pids)
 
 
 def test_sigterm_leaves_the_readers_alive(tmp_path: Path) -> None:

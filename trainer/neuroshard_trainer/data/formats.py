@@ -70,9 +70,8 @@ def open_source(
         return MovieLensSource(_movielens_place(path, root), features, num_dense=num_dense)
     found = matching_files(path, root, suffixes=_SUFFIXES[data.format])
     others = () if leave_out is None else matching_files(leave_out, root, suffixes=_SUFFIXES[data.format])
-    files = [
-        file for file in found if file not in others and not file.name.endswith((INDEX_SUFFIX, f"{INDEX_SUFFIX}.lock"))
-    ]
+    # An index, its lock, and what a writer of one left.
+    files = [file for file in found if file not in others and INDEX_SUFFIX not in file.name]
     if not files:
         raise DataError(f"spec.data.path: {path} names no files but those of spec.data.evaluationPath; name others")
     if data.format is DataFormat.CRITEO_TSV:

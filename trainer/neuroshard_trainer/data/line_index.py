@@ -6,6 +6,7 @@ written. It is of one file alone: size, and time or content at both ends, must b
 
 import fcntl
 import logging
+import secrets
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,6 +80,11 @@ def index_of(file: DataFile, *, spare: Path) -> LineIndex:
     return _scanned(file)
 
 
+def part_of(place: Path) -> Path:
+    """Return where a file is written before it is whole: a place of this writer alone, also among nodes."""
+    return place.with_name(f"{place.name}.{secrets.token_hex(4)}.part")
+
+
 @contextmanager
 def alone(place: Path) -> Iterator[None]:
     """Wait until no other process of this machine makes a file. Raises OSError where nothing can be written."""
@@ -94,19 +100,22 @@ def alone(place: Path) -> Iterator[None]:
 def keep_index(index: LineIndex, place: Path, file: DataFile) -> None:
     """Write a file's index to ``place``, whole or not at all. Raises OSError."""
     size, changed = file.stamp()
-    part = place.with_name(f"{place.name}.part")
-    with part.open("wb") as stream:
-        np.savez(
-            stream,
-            format=_FORMAT,
-            size=size,
-            changed=changed,
-            fingerprint=_fingerprint(file, size),
-            lines_per_block=LINES_PER_BLOCK,
-            num_lines=index.num_lines,
-            offsets=index.offsets,
-        )
-    part.replace(place)
+    part = part_of(place)
+    try:
+        with part.open("wb") as stream:
+            np.savez(
+                stream,
+                format=_FORMAT,
+                size=size,
+                changed=changed,
+                fingerprint=_fingerprint(file, size),
+                lines_per_block=LINES_PER_BLOCK,
+                num_lines=index.num_lines,
+                offsets=index.offsets,
+            )
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _kept(place: Path, file: DataFile) -> LineIndex:

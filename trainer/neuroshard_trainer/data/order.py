@@ -112,6 +112,7 @@ def _thinned(held_out: IndexArray, maximum: int | None) -> IndexArray:
         return held_out
     stride = -(-total // maximum)
     kept = np.zeros_like(held_out)
-    kept[::stride] = held_out[::stride]
+    some = np.flatnonzero(held_out)[::stride]
+    kept[some] = held_out[some]
     thinned: IndexArray = np.clip(maximum - (np.cumsum(kept) - kept), 0, kept)
     return thinned

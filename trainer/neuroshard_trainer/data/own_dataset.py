@@ -15,7 +15,7 @@ import numpy as np
 from neuroshard_trainer.data.collation import HostBatch, collated, filled
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import require_valid
-from neuroshard_trainer.errors import DataError
+from neuroshard_trainer.errors import DataError, TrainerError
 
 
 def dataset_class(name: str) -> Callable[..., Iterable[Any]]:
@@ -99,11 +99,16 @@ class OwnDataset:
         turn, reader = divmod(position // self.global_batch_size, readers)
         shard = self.rank * readers + reader
         streams: dict[tuple[int, bool], Iterator[Any]] = self.__dict__["_streams"]
-        if (shard, evaluation) not in streams or (evaluation and turn == 0):
-            streams[shard, evaluation] = _endless(self._dataset(shard=shard, evaluation=evaluation), evaluation)
-            for _ in range(turn * self.batch_size):
-                next(streams[shard, evaluation], None)
-        taken = [sample for _, sample in zip(range(self.batch_size), streams[shard, evaluation], strict=False)]
+        try:
+            if (shard, evaluation) not in streams or (evaluation and turn == 0):
+                streams[shard, evaluation] = _endless(self._dataset(shard=shard, evaluation=evaluation), evaluation)
+                for _ in range(turn * self.batch_size):
+                    next(streams[shard, evaluation], None)
+            taken = [sample for _, sample in zip(range(self.batch_size), streams[shard, evaluation], strict=False)]
+        except TrainerError:
+            raise
+        except Exception as error:
+            raise DataError(f"spec.data.dataset: {self.name} raised {type(error).__name__}: {error}") from error
         if not taken and not evaluation:
             raise DataError(f"spec.data.dataset: {self.name}: shard {shard} yields no samples")
         samples = self._samples(taken) if taken else self._nothing()

@@ -7,11 +7,15 @@ of this process in whatever state they are.
 """
 
 import multiprocessing
+import os
 import re
 import signal
+import threading
+import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 
 import torch
 from neuroshard_api.host_memory import keep_freed_memory
@@ -23,6 +27,7 @@ from neuroshard_trainer.errors import PeerLostError, TrainerError
 
 PREFETCHED_BATCHES = 3
 """Batches that each process has ready or in the making."""
+_ASKED_WITHIN_SECONDS = 5.0
 _IS_LOST = re.compile(r"DataLoader (worker|timed out)")
 _PIDS = re.compile(r"pid\(?s?\)? ([\d, ]+)")
 
@@ -64,7 +69,7 @@ class Readers:
             timeout=self.timeout_seconds if self.num_processes else 0,
         )
         try:
-            for found in loader:
+            for found in self._patient(loader):
                 if isinstance(found, TrainerError):
                     raise found
                 yield Batch.of(found, self.keys).to(device)
@@ -73,19 +78,40 @@ class Readers:
                 raise
             raise PeerLostError(_lost(str(error))) from error
 
+    def _patient(self, loader: "DataLoader[HostBatch | TrainerError]") -> Iterator[HostBatch | TrainerError]:
+        """Return the loader's batches; a reader that died is noticed within seconds, not after the whole timeout.
+
+        With a timeout, torch waits for all of it at once and only then asks whether its processes live.
+        """
+        batches = iter(loader)
+        if self.num_processes:
+            ask = type(batches)._try_get_data  # type: ignore[attr-defined] # noqa: SLF001 - torch's
+            asked = weakref.ref(batches)  # a circle would keep the readers until the next collection of garbage
+
+            def ask_often(timeout: float) -> tuple[bool, object]:
+                until = time.monotonic() + timeout
+                while True:
+                    found: tuple[bool, object] = ask(asked(), min(_ASKED_WITHIN_SECONDS, timeout))
+                    if found[0] or time.monotonic() >= until:
+                        return found
+
+            batches._try_get_data = ask_often  # type: ignore[attr-defined] # noqa: SLF001
+        return batches
+
 
 def start_server() -> None:
     """Start the server that reader processes are forked from, unless it runs; this waits for nothing.
 
-    It ignores SIGTERM, as its children do: who stops a training sends it to all of its processes, and the last batches
-    before the checkpoint still have to be read. They end with this process, or when they are told.
+    It blocks SIGTERM, as its children do: who stops a training sends it to all of its processes, and the last batches
+    before the checkpoint still have to be read. Readers end with this process, however it ends.
     """
     forkserver.set_forkserver_preload([__name__])
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a new program keeps what is ignored
+    resource_tracker.ensure_running()  # the server's start would start it, and that unblocks SIGTERM
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a new program keeps what is blocked
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 class _Positions(Dataset[HostBatch | TrainerError]):
@@ -105,7 +131,16 @@ def _begin(_worker: int) -> None:
     """Set up a reader process."""
     for number in (signal.SIGINT, signal.SIGTERM):  # DataLoader gave them handlers
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
+
+
+def _end_with_parent() -> None:
+    """End this reader once the rank is gone: the server, its parent by number, lives as long as a reader does."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
 
 
 def _lost(message: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from neuroshard_trainer.data.files import DataFile
-from neuroshard_trainer.data.line_index import alone
+from neuroshard_trainer.data.line_index import alone, part_of
 from neuroshard_trainer.errors import DataError, MissingPackageError
 from neuroshard_trainer.files import storage_error
 
@@ -59,7 +59,7 @@ def unpacked(file: DataFile, *, spare: Path) -> DataFile:
 
 
 def _unpack(file: DataFile, stream_of: Callable[[BinaryIO], BinaryIO], copy: Path) -> None:
-    part = copy.with_name(f"{copy.name}.part")
+    part = part_of(copy)
     try:
         with file.open() as stream, part.open("wb") as target:
             source = stream_of(stream)
