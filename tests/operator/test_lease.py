@@ -171,6 +171,19 @@ def test_a_leader_renews_and_releases() -> None:
     play(story)
 
 
+def test_a_renewal_whose_answer_was_lost_does_not_keep_the_lease() -> None:
+    """The Lease has another version then, and is this replica's all the same."""
+
+    async def story(server: LeaseServer, api: KubernetesApi) -> None:
+        lease = lease_of(api, "first")
+        await lease.acquire()
+        server.hand_over("first")
+        await lease.release()
+        assert server.holder == ""
+
+    play(story)
+
+
 def test_a_leader_survives_an_api_server_that_is_away_for_a_moment() -> None:
     """A refused connection is an attempt that failed, and the next one renews."""
 

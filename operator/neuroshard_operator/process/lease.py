@@ -125,11 +125,23 @@ class Lease:
         if not self.is_held or self._record is None:
             return
         try:
-            async with asyncio.timeout(self._times.retry_s):
-                await self._api.replace(self._manifest(holder=""))
+            async with asyncio.timeout(max(self._left_s(), 0.0)):
+                await self._give_up()
         except (ApiError, TimeoutError) as error:
             logger.warning("lease %s was not released: %s", self._name, error or "no answer")
         self._held_until_s = None
+
+    async def _give_up(self) -> None:
+        """Write that nobody holds the Lease. Raises ApiError."""
+        try:
+            await self._api.replace(self._manifest(holder=""))
+        except ApiError as error:
+            if error.code != CONFLICT:
+                raise
+            found = await self._read()  # a renewal that was cancelled may have arrived
+            if found is not None and _holder(found) == self._identity:
+                self._record = found
+                await self._api.replace(self._manifest(holder=""))
 
     _problem = ""
     """Why the last try came to nothing; empty where another replica holds the Lease."""

@@ -97,7 +97,8 @@ def _wait_s(context: Context) -> float:
 
 def next_report_s(context: Context, reported: dict[str, object]) -> float | None:
     """Return when to look again for numbers that came too early for this pass; None: a new report wakes us."""
-    if reported or _latest(context) is None:
+    report = context.config_map(names.report(context.name))
+    if reported or report is None or (report.is_read and report.document is None):
         return None
     wait_s = _wait_s(context)
     return seconds_until(context.now + timedelta(seconds=wait_s), context.now) if wait_s > 0 else None

@@ -156,6 +156,8 @@ def _hang(context: Context) -> StageResult | None:
     last = last_progress(context)
     if limit_s is None or last is None or context.now < last + timedelta(seconds=limit_s):
         return None
+    if reported(context, last=True):
+        return None  # it came since the status was written, as after a pause of the operator
     cause = Cause(
         reason="NoProgress",
         message=f"no progress was reported since {last:%H:%M:%S} UTC (failurePolicy.progressTimeoutSeconds {limit_s})",
