@@ -153,7 +153,7 @@ def written(folder: Path) -> Sequence[Case]:
 
 
 def start_lines(folder: Path) -> list[str]:
-    """Return what a start on 1 TB of text with an index takes."""
+    """Return the time of a start on 1 TB of text with an index."""
     days = [folder / "days" / f"day_{day}" for day in range(DAYS)]
     days[0].parent.mkdir()
     num_lines = DAY_BYTES // LINE_BYTES

@@ -147,7 +147,7 @@ class CostBundle:
         return np.stack(times, axis=-1)
 
     def device_problem(self, device: DeviceType) -> str | None:
-        """Return why these cost models do not price a device: they are of another product. None: they do."""
+        """Return the fault of pricing a device of another product with these models. None: it is the same one."""
         own = self.manifest.device
         if own.product == device.product:
             return None
