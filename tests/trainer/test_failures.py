@@ -53,8 +53,9 @@ def test_a_refusal_of_nccl_before_the_first_step_keeps_its_words(text: str) -> N
         (dist.DistNetworkError("The client socket has timed out after 60000ms"), False),
         (dist.DistStoreError("wait timeout after 60000ms, keys: /"), False),
         (RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:43513"), True),
+        (RuntimeError("Application timeout caused pair closure"), True),
     ],
-    ids=["NCCL worked before", "a remote process", "a timeout", "no network", "no store", "gloo"],
+    ids=["NCCL worked before", "a remote process", "a timeout", "no network", "no store", "gloo", "gloo's other wait"],
 )
 def test_another_ranks_end_is_a_lost_peer(error: Exception, *, trains: bool) -> None:
     """By the exception's type, and by words where gloo gives a plain RuntimeError."""

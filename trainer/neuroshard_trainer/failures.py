@@ -9,8 +9,10 @@ import torch.distributed as dist
 
 from neuroshard_trainer.errors import CommunicationError, InputError, PeerLostError
 
-_GLOO = re.compile(r"gloo|connection (closed|reset)|broken pipe|timed out|socket", re.IGNORECASE)
-"""How gloo's errors read, which are plain RuntimeErrors."""
+_GLOO = re.compile(
+    r"gloo|connection (closed|reset)|broken pipe|timed out|socket|timeout caused pair closure", re.IGNORECASE
+)
+"""How gloo's errors read, which are plain RuntimeErrors; the last comes to a group's other waits after a timeout."""
 _NCCL_PEER = re.compile(r"ncclRemoteError|timed out|timeout|connection (closed|reset)|watchdog", re.IGNORECASE)
 """How NCCL's errors read where another rank is the cause; nccl.h says so of ncclRemoteError."""
 
