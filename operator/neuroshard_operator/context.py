@@ -139,7 +139,21 @@ class Context:
     def is_lost(self, pod: ChildPod) -> bool:
         """Whether a pod sits on a node that is gone: it should have ended more than a minute ago."""
         # deletionTimestamp is the end of the grace period.
-        return pod.meta.deleted is not None and self.now > pod.meta.deleted + LOST_AFTER
+        return pod.live and pod.meta.deleted is not None and self.now > pod.meta.deleted + LOST_AFTER
+
+    def lost_pods(self, job: ChildJob) -> list[ChildPod]:
+        """Return the pods of a Job that sit on nodes that are gone."""
+        return [pod for pod in self.pods_of(job) if self.is_lost(pod)]
+
+    def loss_check_s(self, job: ChildJob) -> float | None:
+        """Return when the first of a Job's pods that were asked to end counts as lost; None: none was asked to."""
+        ends = (pod.meta.deleted for pod in self.pods_of(job) if pod.live and not self.is_lost(pod))
+        return earliest(seconds_until(end + LOST_AFTER, self.now) + 1.0 for end in ends if end is not None)
+
+    def is_abandoned(self, job: ChildJob) -> bool:
+        """Whether a Job that is being deleted waits for lost pods alone: it goes when their Node objects do."""
+        live = [pod for pod in self.pods_of(job) if pod.live]
+        return job.meta.deleted is not None and bool(live) and all(map(self.is_lost, live))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

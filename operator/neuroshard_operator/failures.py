@@ -1,8 +1,8 @@
 """Why a Job failed, and what the job's failure policy says about it. Pure functions; calls no API."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from neuroshard_api.exit_codes import ExitCode
@@ -17,6 +17,8 @@ NODE_SHUTDOWN = "Terminated"
 """status.reason of a pod that the kubelet ended since its node shuts down, as spot nodes do: no fault of the pod's."""
 STOPPED = 143
 """Exit code after SIGTERM: NeuroShard's trainer ends with it once it has written its checkpoint."""
+KILLED = 137
+"""Exit code after SIGKILL: the kernel's for want of memory, or the kubelet's at the end of the grace period."""
 
 # What the Job controller writes into the message of a Job that its pod failure policy ended.
 _BY_EXIT_CODE = re.compile(
@@ -24,6 +26,8 @@ _BY_EXIT_CODE = re.compile(
 )
 _BY_CONDITION = re.compile(r"Pod \S+?/(?P<pod>\S+) has condition (?P<condition>\S+)")
 
+LOST_NODE = "NodeLost"
+"""Reason of a failure whose pod does not answer and that the cluster has no word for."""
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -79,17 +83,38 @@ class Verdict:
 
 
 def cause_of(job: ChildJob, pods: Iterable[ChildPod]) -> Cause:
-    """Return why a Job failed: from its pods, or where they are gone already from what the Job itself says."""
+    """Return why a Job failed: from its pods, or where they are gone already from the Job's own condition.
+
+    A pod that the cluster took away goes first, since it may end after the peers that it left alone. Then the pods that
+    failed of themselves, among which the Job's condition decides, or else the time. Pods that ended since a peer was
+    gone (exit code 7), since they were asked to (143), or that were killed while being deleted are blamed last.
+    """
     own = [pod for pod in pods if pod.meta.owner_uid == job.meta.uid]
-    said = _said_by(job)
-    disrupted = [pod for pod in own if pod.disruption]
-    failed = [pod for pod in own if pod.termination is not None]
-    named = [pod for pod in failed if pod.meta.name == said.pod]
-    # A disrupted pod may end after the peers that it left alone, so it goes before whoever failed first.
-    suspects = disrupted or named or failed
+    recorded = _recorded_by(job)
+    suspects = [pod for pod in own if pod.disruption] or [pod for pod in own if pod.termination is not None]
     if not suspects:
-        return said
-    return _cause_in(min(suspects, key=_end))
+        return recorded
+    first = min(suspects, key=lambda pod: (_rank(pod), pod.meta.name != recorded.pod, _end(pod)))
+    gone = recorded.pod not in {pod.meta.name for pod in own}
+    if gone and _rank(first) > 0 and recorded.exit_code not in {None, ExitCode.PEER_LOST, STOPPED}:
+        return recorded
+    return _cause_in(first)
+
+
+def cause_of_loss(pods: Sequence[ChildPod], message: str, now: datetime) -> Cause:
+    """Return the cause of a restart for nodes that do not answer: the first of their pods. Raises IndexError."""
+    pod = min(pods, key=lambda each: each.meta.name)
+    return replace(_cause_in(pod), reason=pod.disruption or LOST_NODE, message=message, time=now)
+
+
+def _rank(pod: ChildPod) -> int:
+    """Return how indirectly a pod failed: 0 of itself, 1 for want of a peer, 2 since it was asked to end."""
+    if pod.disruption or pod.termination is None:
+        return 0
+    code = pod.termination.exit_code
+    if code == STOPPED or (code == KILLED and pod.meta.deleted is not None):
+        return 2
+    return int(code == ExitCode.PEER_LOST)
 
 
 def was_stopped(job: ChildJob, pods: Iterable[ChildPod]) -> bool:
@@ -156,7 +181,7 @@ def _cause_in(pod: ChildPod) -> Cause:
     )
 
 
-def _said_by(job: ChildJob) -> Cause:
+def _recorded_by(job: ChildJob) -> Cause:
     outcome = job.outcome
     if outcome is None:
         return Cause()

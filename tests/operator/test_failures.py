@@ -1,5 +1,6 @@
 """Whose fault a failure is, and what the policy says."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import builders
@@ -51,6 +52,24 @@ def test_the_pod_that_the_job_names_goes_before_the_first() -> None:
     message = "Container trainer for pod ns/c failed with exit code 1 matching FailJob rule at index 1"
 
     assert cause_of(failed_job(message), [pod("a", at_s=1), pod("c", at_s=2)]).pod == "c"
+
+
+@pytest.mark.parametrize(("code", "deleted"), [(7, False), (143, False), (137, True)], ids=["7", "143", "killed"])
+def test_a_pod_that_fell_with_another_one_is_not_the_cause(code: int, *, deleted: bool) -> None:
+    """Exit codes 7 and 143, and a kill after the grace period, follow a failure elsewhere, whatever the clocks say."""
+    message = "Container trainer for pod ns/a failed with exit code 7 matching FailJob rule at index 1"
+    fell = pod("a", code=code, at_s=1)
+    if deleted:
+        fell = replace(fell, meta=replace(fell.meta, deleted=START))
+
+    assert cause_of(failed_job(message), [fell, pod("b", code=1, at_s=4)]).pod == "b"
+
+
+def test_a_pod_that_is_gone_is_blamed_by_the_words_of_the_job() -> None:
+    """Its peers are there, and ended since it did."""
+    message = "Container trainer for pod ns/w-0 failed with exit code 42 matching FailJob rule at index 1"
+
+    assert cause_of(failed_job(message), [pod("a", code=7)]).exit_code == 42
 
 
 def test_what_the_job_says_is_left_when_the_pods_are_gone() -> None:

@@ -1,5 +1,6 @@
 """Launching: the workers' Service, their access, and the Indexed Job of the present attempt."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from neuroshard_api.job_status import Stage, StageName, StageState
@@ -32,7 +33,9 @@ def launch(context: Context, planned: Planned) -> tuple[StageResult, ChildJob | 
         if current.meta.labels.get(names.INPUTS_HASH_LABEL) != names.short(inputs):
             return _outdated(context, current), None
         return _there(context, planned, current), current
-    others = [job for job in context.owned_jobs(names.WORKER) if job is not current and job.outcome is None]
+    if current is not None and context.is_abandoned(current):
+        return _past(context, current), None
+    others = _others(context, current)
     living = context.live_workers_beside(None)
     if current is not None or others or living:
         return _waiting_for_old(context, len(living), _stopped(others)), None
@@ -43,6 +46,22 @@ def launch(context: Context, planned: Planned) -> tuple[StageResult, ChildJob | 
             context, Reason.WAITING_TO_RESTART, message, requeue_after_s=seconds_until(pause, context.now)
         ), None
     return _start(context, planned, inputs), None
+
+
+def _others(context: Context, current: ChildJob | None) -> list[ChildJob]:
+    """Return the unfinished worker Jobs of other attempts whose pods may still run."""
+    jobs = [job for job in context.owned_jobs(names.WORKER) if job is not current and job.outcome is None]
+    return [job for job in jobs if not context.is_abandoned(job)]
+
+
+def _past(context: Context, current: ChildJob) -> StageResult:
+    """Go on to the next attempt, past a Job that was deleted and keeps its name until its nodes answer or are removed.
+
+    The attempt is recorded first, and started by a later pass.
+    """
+    message = f"Job {current.meta.name} was deleted, and the nodes of its pods do not answer; another attempt follows"
+    step = _active(context, Reason.RESTARTING, message, requeue_after_s=0.1)
+    return replace(step, status_fields={**step.status_fields, "restarts": context.attempt + 1})
 
 
 def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult:
@@ -65,7 +84,7 @@ def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult
         actions = (*actions, patch)
         message = f"Job {current.meta.name} was edited: {', '.join(change)} is set right"
         events = (*events, Event(kind="Warning", reason=REPAIRED, message=message))
-    others = [job for job in context.owned_jobs(names.WORKER) if job is not current and job.outcome is None]
+    others = _others(context, current)
     message = f"Job {current.meta.name} runs under plan {planned.name}"
     return StageResult(
         display_stage=Stage.LAUNCHING,

@@ -1,7 +1,7 @@
 """Running: the workers' pods, their failures and restarts, and what they measure."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.job_policies import FailureAction
@@ -16,7 +16,7 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Event
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
-from neuroshard_operator.failures import Cause, Verdict, cause_of, verdict, was_stopped
+from neuroshard_operator.failures import Cause, Verdict, cause_of, cause_of_loss, verdict, was_stopped
 from neuroshard_operator.observed.objects import ChildJob
 from neuroshard_operator.stages.reports import last_progress, next_report_s, reported
 from neuroshard_operator.stages.result import (
@@ -75,9 +75,9 @@ def run(context: Context, current: ChildJob) -> StageResult:
     if context.is_held(current):
         message = held_message(context, current)
         return queued(_launching(context, current, Reason.QUEUED, message), message)
-    hung = _hang(context)
-    if hung is not None:
-        return hung
+    silent = _lost_nodes(context, current) or _hang(context, current)
+    if silent is not None:
+        return silent
     wanted = context.spec.trainer.num_nodes
     pods = context.pods_of(current)
     ready = sum(pod.ready for pod in pods)
@@ -108,7 +108,9 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED, job_name=current.meta.name),
             StageUpdate(stage=StageName.RUNNING, state=StageState.ACTIVE, job_name=current.meta.name, message=message),
         ),
-        requeue_after_s=earliest([next_report_s(context, report), _hang_check_s(context)]),
+        requeue_after_s=earliest(
+            [next_report_s(context, report), _hang_check_s(context), context.loss_check_s(current)]
+        ),
     )
 
 
@@ -124,7 +126,7 @@ def _launching(context: Context, current: ChildJob, reason: Reason, message: str
                 stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=current.meta.name, message=message
             ),
         ),
-        requeue_after_s=context.start_check_s(current),
+        requeue_after_s=earliest([context.start_check_s(current), context.loss_check_s(current)]),
     )
 
 
@@ -140,17 +142,38 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
         else:
             waiting = _running(context, current, Reason.WORKERS_LOST, message, are_ready=False)
         return replace(waiting, requeue_after_s=SILENT_REQUEUE_S)
+    lost_node = cause.exit_code == ExitCode.PEER_LOST and bool(silent)
     decided = verdict(
         context.spec.failure_policy,
         cause,
         has_run=context.ready_since is not None,
         stopped=was_stopped(current, context.observed.pods),
-        lost_node=cause.exit_code == ExitCode.PEER_LOST and bool(silent),
+        lost_node=lost_node,
     )
+    if lost_node:  # the next attempt avoids the silent pod's node and not that of the peer that noticed it
+        noticed = f"{cause}; no pod on this node answers"
+        cause = cause_of_loss(silent, noticed, cause.time or context.now)
     return _ended(context, cause, decided)
 
 
-def _hang(context: Context) -> StageResult | None:
+def _lost_nodes(context: Context, current: ChildJob) -> StageResult | None:
+    """Return the restart of workers whose nodes are gone: their Job gets no outcome before the Node objects go.
+
+    None of the others can complete, and where all pods are lost nobody else is left to fail. None: no node is lost.
+    """
+    lost = context.lost_pods(current)
+    if not lost:
+        return None
+    message = f"{len(lost)} of {current.parallelism} workers are on nodes that do not answer"
+    cause = cause_of_loss(lost, message, context.now)
+    until = min(pod.meta.deleted for pod in lost if pod.meta.deleted is not None)
+    decided = verdict(
+        context.spec.failure_policy, cause, has_run=context.ready_since is not None, stopped=False, lost_node=True
+    )
+    return _ended(context, cause, decided, healthy_until=until)
+
+
+def _hang(context: Context, current: ChildJob) -> StageResult | None:
     """Return the restart of workers that report no progress any more; None while they do, or never did."""
     limit_s = context.spec.failure_policy.progress_timeout_seconds
     last = last_progress(context)
@@ -163,7 +186,13 @@ def _hang(context: Context) -> StageResult | None:
         message=f"no progress was reported since {last:%H:%M:%S} UTC (failurePolicy.progressTimeoutSeconds {limit_s})",
         time=context.now,
     )
-    return _ended(context, cause, Verdict(action=FailureAction.RESTART_JOB, rule="progressTimeoutSeconds"))
+    evicted = [pod for pod in context.pods_of(current) if pod.live and pod.disruption]
+    if evicted:  # a pod on a node that stopped answering: the cluster takes it away, and nothing else ends
+        noticed = cause_of_loss(evicted, cause.message, context.now)
+        decided = verdict(context.spec.failure_policy, noticed, lost_node=True)
+        return _ended(context, noticed, decided, healthy_until=last)
+    decided = Verdict(action=FailureAction.RESTART_JOB, rule="progressTimeoutSeconds")
+    return _ended(context, cause, decided, healthy_until=last)
 
 
 def _hang_check_s(context: Context) -> float | None:
@@ -171,18 +200,31 @@ def _hang_check_s(context: Context) -> float | None:
     return None if limit_s is None or last is None else seconds_until(last + timedelta(seconds=limit_s), context.now)
 
 
-def _counted_before(context: Context) -> int:
-    """Return the restarts that count towards the maximum, none of them once the workers ran for long enough."""
-    healthy = timedelta(seconds=context.spec.failure_policy.reset_after_seconds)
-    if context.ready_since is not None and context.now >= context.ready_since + healthy:
+def _healthy_time(context: Context, until: datetime) -> timedelta:
+    """Return how long the workers of this attempt trained: to the failure, or where they report, to the last report."""
+    if context.ready_since is None:
+        return timedelta(0)
+    last = last_progress(context)
+    if last is not None and not reported(context, last=True):
+        until = min(until, last)
+    return max(until - context.ready_since, timedelta(0))
+
+
+def _counted_before(context: Context, healthy: timedelta) -> int:
+    """Return the restarts that count towards the maximum, none of them once the workers trained for long enough."""
+    if healthy >= timedelta(seconds=context.spec.failure_policy.reset_after_seconds):
         return 0
     return context.status.restarts_count_towards_max or 0
 
 
-def _ended(context: Context, cause: Cause, decided: Verdict) -> StageResult:
-    """Return what follows when the workers have failed: another attempt, or the end of the job."""
+def _ended(context: Context, cause: Cause, decided: Verdict, *, healthy_until: datetime | None = None) -> StageResult:
+    """Return what follows when the workers have failed: another attempt, or the end of the job.
+
+    `healthy_until`: when they last trained, where that was before the cause's time.
+    """
     failure = cause.recorded(Stage.RUNNING, context.now)
-    counted = _counted_before(context)
+    healthy = _healthy_time(context, healthy_until or cause.time or context.now)
+    counted = _counted_before(context, healthy)
     most = context.spec.failure_policy.max_restarts
     status_fields = {"workers": worker_count(context), **reported(context, last=True)}
     if decided.action is FailureAction.FAIL_JOB:
@@ -191,26 +233,31 @@ def _ended(context: Context, cause: Cause, decided: Verdict) -> StageResult:
         reason = Reason.TOO_MANY_RESTARTS
         message = f"the workers failed after {counted} of at most {most} restarts; the last time {described(cause)}"
     else:
-        return _restart(context, described(cause), decided, failure, status_fields)
+        return _restart(context, described(cause), decided, failure, status_fields, healthy=healthy)
     step = failed(display_stage=Stage.RUNNING, stage=StageName.RUNNING, reason=reason, message=message, failure=failure)
     return replace(step, status_fields=status_fields, conditions=worker_conditions(reason, message, holds=False))
 
 
-def _pause(context: Context, decided: Verdict, counted: int) -> timedelta:
+def _pause(context: Context, decided: Verdict, counted: int, healthy: timedelta) -> timedelta:
     """Return how long the next attempt waits: longer with each failure that counts, and between quick disruptions."""
     if decided.counts:
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(counted - 2, 30), LONGEST_PAUSE_S) if counted > 1 else 0.0
         return timedelta(seconds=pause_s)
     uncounted = context.attempt + 1 - (context.status.restarts_count_towards_max or 0)
-    ran_long = context.ready_since is not None and context.now - context.ready_since >= QUICK
-    return timedelta(0) if uncounted <= 1 or ran_long else UNCOUNTED_PAUSE
+    return timedelta(0) if uncounted <= 1 or healthy >= QUICK else UNCOUNTED_PAUSE
 
 
 def _restart(
-    context: Context, what: str, decided: Verdict, failure: LastFailure, status_fields: dict[str, object]
+    context: Context,
+    what: str,
+    decided: Verdict,
+    failure: LastFailure,
+    status_fields: dict[str, object],
+    *,
+    healthy: timedelta,
 ) -> StageResult:
-    counted = _counted_before(context) + decided.counts
-    pause = _pause(context, decided, counted)
+    counted = _counted_before(context, healthy) + decided.counts
+    pause = _pause(context, decided, counted, healthy)
     counting = f"restart {counted} of {context.spec.failure_policy.max_restarts}" if decided.counts else "not counted"
     message = f"all workers start again ({counting}, failure rule: {decided.rule}): {what}"
     replan = decided.action is FailureAction.REPLAN_AND_RESTART

@@ -83,6 +83,92 @@ def test_a_node_that_dies_in_silence_does_not_count() -> None:
     assert story.world.doubled == []
 
 
+def lose_nodes(story: Story, pods: list[dict[str, Any]]) -> None:
+    """Let the nodes of pods die: the cluster evicts the pods, and no kubelet ends them."""
+    for pod in pods:
+        taken = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}, taken]
+        story.world.remove("Pod", pod["metadata"]["name"])
+    story.settle()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_workers_whose_nodes_all_die_start_again(nodes: int) -> None:
+    """Nobody is left to fail, and their Job gets no outcome before the Node objects are removed."""
+    story = Story(trainer={"numNodes": nodes}, failurePolicy={"maxRestarts": 0}).running()
+    lose_nodes(story, story.pods(names.WORKER))
+    assert story.operator.requeue_after_s is not None
+    story.later(story.operator.requeue_after_s)
+
+    assert story.seen == ("Launching", "WorkersStarting")
+    assert story.jobs(names.WORKER) == ["job-worker-0", "job-worker-1"]
+    assert (story.status["restarts"], story.status["restartsCountTowardsMax"]) == (1, 0)
+    assert story.status["lastFailure"]["nodeName"] == "node-0"
+    assert story.world.doubled == []
+
+
+def test_one_lost_node_restarts_workers_that_do_not_notice_it() -> None:
+    """A trainer of one's own may wait for its peer for ever, and the attempt cannot complete."""
+    story = Story(failurePolicy={"maxRestarts": 0}).running()
+    _, lost = story.pods(names.WORKER)
+    lose_nodes(story, [lost])
+    assert story.seen == ("Running", "WorkersNotReady")
+    story.later(92)
+    story.bury()
+
+    assert story.jobs(names.WORKER)[-1] == "job-worker-1"
+    assert story.status["lastFailure"]["nodeName"] == "node-1"
+    assert story.world.doubled == []
+
+
+def test_a_resumed_job_starts_although_the_nodes_of_its_deleted_workers_are_gone() -> None:
+    """The deleted Job keeps its name until the Node objects are removed; the next attempt has another name."""
+    story = Story().running()
+    lose_nodes(story, story.pods(names.WORKER))
+    story.world.change_spec("job", suspend=True)
+    story.settle()
+    story.later(200)
+    story.world.change_spec("job", suspend=False)
+    story.settle()
+
+    assert story.seen == ("Launching", "WorkersStarting")
+    assert story.jobs(names.WORKER)[-1] == "job-worker-1"
+    assert story.status["restartsCountTowardsMax"] == 0
+
+
+def test_a_node_that_dies_in_silence_is_avoided_and_not_the_one_that_noticed() -> None:
+    """The peer ends with 7 on a node that is healthy."""
+    story = Story().running()
+    survivor, _ = story.pods(names.WORKER)
+    story.world.end_pod(survivor, 7)
+    story.settle()
+    story.later(91)
+    story.settle()
+
+    job = story.world.objects["Job", "job-worker-1"]
+    affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    [preferred] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["preference"]["matchFields"][0]["values"] == ["node-1"]
+
+
+def test_time_in_which_nothing_trained_earns_no_restart_back() -> None:
+    """Neither the operator's downtime after a failure, nor a hang before one."""
+    story = Story(failurePolicy={"maxRestarts": 1}).running()
+    story.fail(names.WORKER, 1)
+    story.start_workers()
+    story.world.end_pod(story.pods(names.WORKER)[0], 1)
+    story.later(4000)  # the operator was away
+    assert story.seen == ("Failed", "MaxRestartsExceeded")
+
+    story = Story(failurePolicy={"maxRestarts": 1, "progressTimeoutSeconds": 4000}).running()
+    story.fail(names.WORKER, 1)
+    story.start_workers()
+    report(story, 10)
+    story.later(31)
+    story.later(4001)  # longer than resetAfterSeconds, and no report
+    assert story.seen == ("Failed", "MaxRestartsExceeded")
+
+
 def test_a_lost_peer_whose_pod_ends_in_order_counts() -> None:
     """The node answers, so the network or the trainer is at fault."""
     story = Story(failurePolicy={"maxRestarts": 3}).running()
