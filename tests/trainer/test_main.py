@@ -1,7 +1,9 @@
 """The trainer as a command, on a process group of one."""
 
 import hashlib
+import os
 import re
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from neuroshard_api.tables import DataType
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.live_sharding import LiveSharding
+from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.stopping import StepVote, Wish
@@ -310,6 +313,64 @@ def test_a_job_that_cannot_be_trained_ends_in_a_sentence(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: rank 0: ")
     assert expected in line
+
+
+def test_a_model_that_diverges_in_the_last_step_ends_in_a_sentence(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its loss was finite before the step; the evaluation finds out, and the checkpoint of the step is named."""
+    assert run(training={"embeddingLearningRate": "1e30", "maxSteps": 1}) == ExitCode.INVALID_INPUT
+
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert re.search(r"step 1: \d+ of 40 logits of the evaluation are not finite; lower spec.training", line)
+    assert f"remove {tmp_path / 'run' / 'checkpoints' / 'step-00000001'}" in line
+
+
+def test_a_diverged_model_is_not_saved(run: Run, tmp_path: Path) -> None:
+    """Checkpoints hold no state after a loss that is not finite, also where no line of the log was due."""
+    training = {"embeddingLearningRate": "1e30", "logEverySteps": 100}
+
+    assert run(training=training, checkpoint={"everySteps": 4}) == ExitCode.INVALID_INPUT
+
+    assert saved_steps(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("eval_every_steps", [9, 100], ids=["between steps", "the last one"])
+def test_sigterm_during_an_evaluation_loses_no_step(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eval_every_steps: int
+) -> None:
+    """The evaluation ends at its next batch, the step is saved, and a second start goes on from it."""
+    evaluated_samples = 0
+    take_in = Evaluation.add
+
+    def add(evaluation: Evaluation, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        nonlocal evaluated_samples
+        evaluated_samples += len(logits)
+        take_in(evaluation, logits, labels)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    step = min(eval_every_steps, 12)
+    spec = {"data": {"validationPercent": 50}, "training": {"evalEverySteps": eval_every_steps}}
+    with monkeypatch.context() as stopping:
+        stopping.setattr(Evaluation, "add", add)
+        assert run(**spec) == ExitCode.STOPPED
+    assert evaluated_samples < 200
+    assert saved_steps(tmp_path / "run") == [step]
+
+    assert run(**spec) == ExitCode.OK
+    assert run(**spec, run_dir="whole") == ExitCode.OK
+    assert weights_hash(tmp_path / "run", 12) == weights_hash(tmp_path / "whole", 12)
+
+
+def test_a_finished_checkpoint_is_not_written_again(run: Run, tmp_path: Path) -> None:
+    """A start that finds nothing left to train replaces nothing, so that an interruption can lose nothing."""
+    run()
+    written = (tmp_path / "run" / "checkpoints" / f"step-{WHOLE:08d}").stat()
+
+    assert run() == ExitCode.OK
+
+    found = (tmp_path / "run" / "checkpoints" / f"step-{WHOLE:08d}").stat()
+    assert (found.st_ino, found.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
 
 
 def test_an_id_out_of_range_is_named(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,13 @@
 """AUC and normalized entropy."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.metrics import Evaluation, StreamingAuc
 from torchmetrics.functional.classification import binary_auroc
 
@@ -24,6 +26,13 @@ def test_a_good_order_has_a_high_auc(group: Any) -> None:
     assert evaluated(group, [0.0, 1.0, 2.0, 3.0], [0, 0, 1, 1])["auc"] == 1.0
     assert evaluated(group, [0.0, 2.0, 1.0, 3.0], [0, 0, 1, 1])["auc"] == 0.75
     assert evaluated(group, [1.0, 1.0, 1.0, 1.0], [0, 1, 0, 1])["auc"] == 0.5
+
+
+@pytest.mark.parametrize("logit", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_not_finite_are_refused(group: Any, logit: float) -> None:
+    """A diverged model has no metrics, and the sentence names how many of its logits are none."""
+    with pytest.raises(InputError, match=r"1 of 4 logits of the evaluation are not finite; lower spec\.training"):
+        evaluated(group, [0.0, 1.0, logit, 3.0], [0, 0, 1, 1])
 
 
 @given(

@@ -4,6 +4,11 @@ import torch
 import torch.distributed as dist
 from torchrec.metrics.ne import compute_ne, get_ne_states
 
+from neuroshard_trainer.errors import InputError
+
+DIVERGED_REMEDY = (
+    "lower spec.training.embeddingLearningRate or denseLearningRate, and check the dense features for outliers"
+)
 ETA = 1e-12
 """Predictions are kept this far from 0 and 1, as TorchRec's metrics do."""
 NUM_BINS = 2**17
@@ -53,10 +58,14 @@ class Evaluation:
         self._group = group
         self._auc = StreamingAuc()
         self._sums = torch.zeros(len(_NE_STATES), dtype=torch.float64)
+        self._counts = torch.zeros(2, dtype=torch.int64)  # samples, and those of them whose logit is not finite
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
         """Take in some samples; both of shape (samples,), which may be empty."""
         scores, wanted = logits.detach().double().cpu(), labels.cpu()
+        is_finite = scores.isfinite()
+        self._counts += torch.tensor([len(scores), len(scores) - int(is_finite.sum())])
+        scores, wanted = scores[is_finite], wanted[is_finite]
         self._auc.add(scores, wanted)
         chances = scores.sigmoid()
         states = get_ne_states(wanted.double()[None], chances[None].clone(), torch.ones_like(chances)[None], ETA)
@@ -68,13 +77,20 @@ class Evaluation:
         ``auc_error`` bounds how far ``auc`` is from that of the exact predictions. ``normalized_entropy`` is the cross
         entropy of the predictions over that of the labels' mean: below 1 is better than knowing the mean alone. Metrics
         that the labels leave undefined, as where all are equal, are left out.
+
+        Raises:
+            InputError: on all ranks where the logits of one are not finite.
         """
+        dist.all_reduce(self._counts, group=self._group)
+        count, num_invalid = self._counts.tolist()
+        if num_invalid:
+            raise InputError(f"{num_invalid} of {count} logits of the evaluation are not finite; {DIVERGED_REMEDY}")
         dist.all_reduce(self._sums, group=self._group)
         dist.all_reduce(self._auc.counts, group=self._group)
         found = self._auc.compute()
         if found is None:
             return {}
         auc, error = found
-        cross_entropy, count, positive, negative = self._sums
-        entropy = float(compute_ne(cross_entropy, count, positive, negative, ETA))
+        cross_entropy, weight, positive, negative = self._sums
+        entropy = float(compute_ne(cross_entropy, weight, positive, negative, ETA))
         return {"auc": auc, "auc_error": error, "normalized_entropy": entropy}

@@ -127,13 +127,15 @@ def _set_up(
     checkpoints = CheckpointFolder(places.run_dir / CHECKPOINTS_FOLDER, keep=spec.checkpoint.keep, group=process.group)
     checkpoints.prepare()
     found = _resumed(checkpoints, state, manifest) if spec.checkpoint.resume_policy is ResumePolicy.LATEST else None
+    resumed_from = None
     if found is not None:
+        resumed_from, resumed = found
         schedule = Schedule.of(
             spec.training,
             epoch_samples=data.num_training,
             global_batch_size=data.global_batch_size,
-            step=found.step,
-            position=found.position,
+            step=resumed.step,
+            position=resumed.position,
         )
     report_file = places.run_dir / STEP_REPORT_FILE
     reporter = StepReporter(
@@ -158,6 +160,7 @@ def _set_up(
         reporter=reporter,
         process=process,
         progress_file=places.run_dir / PROGRESS_FILE,
+        resumed_from=resumed_from,
     )
 
 
@@ -187,8 +190,10 @@ def _sharded_model(job: DLRMTrainingJob, plan: Plan, process: Process) -> Distri
     )
 
 
-def _resumed(checkpoints: CheckpointFolder, state: TrainingState, now: CheckpointManifest) -> CheckpointManifest | None:
-    """Take over the newest whole checkpoint and return what it is of; None: there is none."""
+def _resumed(
+    checkpoints: CheckpointFolder, state: TrainingState, now: CheckpointManifest
+) -> tuple[Path, CheckpointManifest] | None:
+    """Take over the newest whole checkpoint and return its folder and what it is of; None: there is none."""
     for folder, manifest in checkpoints.whole():
         for field, value in now.signature.items():
             if manifest.signature.get(field) != value:
@@ -199,7 +204,7 @@ def _resumed(checkpoints: CheckpointFolder, state: TrainingState, now: Checkpoin
         state.load(checkpoints, folder, manifest.table_widths)
         set_optimizer_step(state.model, manifest.step)
         logger.info("going on from step %d of %s", manifest.step, folder)
-        return manifest
+        return folder, manifest
     return None
 
 

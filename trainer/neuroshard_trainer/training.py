@@ -18,7 +18,7 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.training_data import TrainingData
 from neuroshard_trainer.errors import DataError, InputError, StoppedError
 from neuroshard_trainer.files import write_file
-from neuroshard_trainer.metrics import Evaluation
+from neuroshard_trainer.metrics import DIVERGED_REMEDY, Evaluation
 from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.pipeline import Pipeline
 from neuroshard_trainer.precision import autocast
@@ -92,6 +92,7 @@ class TrainingLoop:
         reporter: of step times.
         process: this process.
         progress_file: what rank 0 writes now and then.
+        resumed_from: checkpoint that the state is of. If unset: there is none.
         clock: seconds, for checkpoints by time.
     """
 
@@ -108,6 +109,7 @@ class TrainingLoop:
         reporter: StepReporter,
         process: Process,
         progress_file: Path,
+        resumed_from: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
@@ -124,11 +126,15 @@ class TrainingLoop:
         if training.pipeline is TrainPipeline.SPARSE_DIST:
             self._pipeline = Pipeline(state.model, self._optimizer, self._loss, process.device)
         self._progress = _Progress(progress_file, schedule, process)
+        if resumed_from is not None:
+            self._progress.checkpoint = (schedule.first_step, resumed_from)
         self._clock = clock
         self._saved_at_s = clock()
         self.step = schedule.first_step
         """Steps done."""
         self._evaluated_step: int | None = None
+        self._losses_since_log = torch.zeros(2, device=process.device)
+        """Sum of this rank's losses, and how many."""
 
     @property
     def has_trained(self) -> bool:
@@ -138,41 +144,48 @@ class TrainingLoop:
     def run(self) -> Mapping[str, float]:
         """Train to the end and return the last metrics.
 
+        The state is saved before it is evaluated: whatever ends an evaluation, a signal or a lost rank, costs no step.
+
         Raises:
             StoppedError: a rank was asked to stop; the state is saved.
             StorageError: a checkpoint or the progress cannot be written.
             DataError: a sample cannot be used.
+            InputError: the loss or a logit is not finite.
         """
         vote = StepVote(self._process.group)
         undo = vote.listen()
         try:
             self._train(vote)
             vote.close()
+            self._save()
+            self._evaluate(vote)
+            vote.close()
         finally:
             undo()
-        self._evaluate()
-        self._save()
         self._progress.write(self.step)
         return self._progress.metrics
 
     def _train(self, vote: StepVote) -> None:
-        loss_sum = torch.zeros(2, device=self._process.device)  # of the losses, and how many
         for loss in self._losses():
-            loss_sum += torch.stack((loss, torch.ones((), device=self._process.device)))
+            self._losses_since_log += torch.stack((loss, torch.ones((), device=self._process.device)))
             wish = vote.wish(save_is_due=self._save_is_due())
             self._reporter.end_step()
             self.step += 1
             if self.step % self._training.log_every_steps == 0:
-                self._log(loss_sum)
+                self._log()
             if wish is Wish.STOP:
-                vote.close()
-                path = self._save()
-                raise StoppedError(f"asked to stop; step {self.step} is saved in {path}, start again to go on from it")
+                raise self._stopped(vote)
             if self.step < self._schedule.num_steps:  # what is due at the end comes after the loop
-                self._after_step(save=wish is Wish.SAVE)
+                self._after_step(vote, save=wish is Wish.SAVE)
                 if self._reached_target():
                     self._reporter.report()
                     return
+
+    def _stopped(self, vote: StepVote) -> StoppedError:
+        """Save the state and return the end of an orderly stop."""
+        vote.close()
+        path = self._save()
+        return StoppedError(f"asked to stop; step {self.step} is saved in {path}, start again to go on from it")
 
     def _losses(self) -> Iterator[torch.Tensor]:
         """Train on all batches, and give the loss of this rank's samples after each. Gradients are means over ranks."""
@@ -209,31 +222,33 @@ class TrainingLoop:
         interval_s = self._checkpoint.interval_seconds
         return interval_s is not None and self._clock() - self._saved_at_s >= interval_s
 
-    def _after_step(self, *, save: bool) -> None:
-        every = self._training.eval_every_steps
-        if self._schedule.ends_epoch(self.step) if every is None else self.step % every == 0:
-            self._evaluate()
+    def _after_step(self, vote: StepVote, *, save: bool) -> None:
         every = self._checkpoint.every_steps
         if save or (every is not None and self.step % every == 0):
             self._save()
             self._progress.write(self.step)
+        every = self._training.eval_every_steps
+        if self._schedule.ends_epoch(self.step) if every is None else self.step % every == 0:
+            self._evaluate(vote)
 
-    def _log(self, loss_sum: torch.Tensor) -> None:
-        """Take the mean loss of all ranks since the last line, and write it down."""
-        sums = loss_sum.cpu().clone()
-        loss_sum.zero_()
-        dist.all_reduce(sums, group=self._process.group)
-        mean = float(sums[0] / sums[1])
-        if not math.isfinite(mean):
-            raise InputError(
-                f"step {self.step}: the loss is {mean}; lower spec.training.embeddingLearningRate or "
-                "denseLearningRate, and check the dense features for outliers"
-            )
-        self._progress.metrics["loss"] = mean
+    def _log(self) -> None:
+        """Write down the mean loss of all ranks since the last line."""
+        self._progress.metrics["loss"] = mean = self._mean_loss()
+        self._losses_since_log.zero_()
         self._progress.log(self.step, f"loss {mean:.4f}")
         self._progress.write(self.step)
 
-    def _evaluate(self) -> None:
+    def _mean_loss(self) -> float:
+        """Return the mean of all ranks since the last line of the log. Raises InputError where it is not finite."""
+        sums = self._losses_since_log.cpu().clone()
+        dist.all_reduce(sums, group=self._process.group)
+        mean = float(sums[0] / sums[1].clamp(min=1))
+        if not math.isfinite(mean):
+            raise InputError(f"step {self.step}: the loss is {mean}; {DIVERGED_REMEDY}")
+        return mean
+
+    def _evaluate(self, vote: StepVote) -> None:
+        """Evaluate unless this step's state was. Raises StoppedError where a rank is asked to stop meanwhile."""
         if not self._data.num_validation or self._evaluated_step == self.step:
             return
         self._evaluated_step = self.step
@@ -242,19 +257,34 @@ class TrainingLoop:
             self._pipeline.detach()
         model.eval()
         evaluation = Evaluation(self._process.group)
+        is_stopped = False
         with torch.no_grad():
             for batch in self._data.validation(self._process.device):
+                is_stopped = vote.wish(save_is_due=False) is Wish.STOP
+                if is_stopped:
+                    break
                 logits = self._logits(batch)
                 evaluation.add(logits[: batch.num_real], batch.labels[: batch.num_real])
         model.train()
         set_optimizer_step(model, self.step)
-        metrics = evaluation.compute()
+        if is_stopped:
+            raise self._stopped(vote)
+        try:
+            metrics = evaluation.compute()
+        except InputError as error:
+            raise InputError(f"step {self.step}: {error}{self._saved_already()}") from error
         self._progress.metrics.update(metrics)
         self._progress.log(self.step, ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+
+    def _saved_already(self) -> str:
+        """Return the advice about a checkpoint of this step, which was written before its evaluation."""
+        step, path = self._progress.checkpoint or (None, None)
+        return f"; remove {path} to resume from the one before" if step == self.step else ""
 
     def _save(self) -> Path:
         if self._progress.checkpoint is not None and self._progress.checkpoint[0] == self.step:
             return self._progress.checkpoint[1]
+        self._mean_loss()  # a diverged state would be resumed from ever after
         where = {"step": self.step, "position": self._schedule.position(self.step)}
         path = self._checkpoints.save(self._state.tensors(), self._manifest.model_copy(update=where))
         self._progress.checkpoint = (self.step, path)
