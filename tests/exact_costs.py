@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_api.bundle import BundleManifest, ErrorReport, Network
 from neuroshard_api.request import Pipeline, PlanRequest
-from neuroshard_api.topology import DeviceType, Topology
+from neuroshard_api.topology import DeviceType
 from neuroshard_costs.bundle import NETWORK_FEATURES
+from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.features import FEATURE_VERSION, Float32Array
 from neuroshard_costs.shards import DATA_TYPES, FloatArray, ShardArrays
-from neuroshard_costs.simulator.communication import Network as Links
 from neuroshard_costs.simulator.compute import (
     DEVICE_SECONDS,
     HOST_SECONDS,
@@ -20,6 +20,7 @@ from neuroshard_costs.simulator.compute import (
 )
 from neuroshard_costs.simulator.constants import SUB_WARP_COLUMNS
 from neuroshard_costs.simulator.device import DeviceSimulator
+from neuroshard_planner.problem.plan_cost import SimulatedTransfers
 from numpy.typing import NDArray
 
 MS_PER_SECOND = 1000.0
@@ -89,29 +90,9 @@ class ExactCosts:
         """The simulator's times are not rescaled."""
         return True
 
-    def transfer_ms(
-        self,
-        max_dim_sums: FloatArray,
-        *,
-        mean_dim_sum: float,
-        topology: Topology,
-        batch_size_per_device: int,
-        bytes_per_element: int,
-    ) -> FloatArray:
+    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
         """Return [..., 2] the simulator's forward and backward all-to-all times."""
-        simulator = DeviceSimulator(self.device)
-        times = [
-            simulator.communication_ms(
-                Links.of(topology),
-                max_dim_sum=max_dim_sums,
-                mean_dim_sum=mean_dim_sum,
-                batch_size_per_device=batch_size_per_device,
-                bytes_per_element=bytes_per_element,
-                direction=direction,
-            )
-            for direction in ("forward", "backward")
-        ]
-        return np.stack(np.broadcast_arrays(*times, max_dim_sums)[:2], axis=-1)
+        return SimulatedTransfers(DeviceSimulator(self.device)).transfer_ms(max_dim_sums, exchange)
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return none: the simulator has no training range."""

@@ -74,10 +74,11 @@ class Launch(Value):
     """What a kernel call costs beyond what its tables cost; forward and backward."""
 
     device_ms: tuple[Milliseconds, Milliseconds] = (0.0, 0.0)
-    """Device time of each call after a device's first, which the compute network's times include."""
+    """Device time of each call after a device's first, which the compute network's times include. 0 where the networks
+    were fitted to measured calls."""
     host_ms: tuple[Milliseconds, Milliseconds] = (0.0, 0.0)
-    """Time in which the host launches a call; counts where no pipeline lets the host run ahead. 0 where the networks
-    were fitted to calls made alone, whose times include it."""
+    """Time in which the host launches a call; counts where no pipeline lets the host run ahead. 0 on a CPU, where a
+    call's time includes it."""
 
 
 class BundleManifest(Document):

@@ -8,7 +8,7 @@ from pydantic import Field
 from neuroshard_api.bundle import Source
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, Value
-from neuroshard_api.request import Algorithm, DeviceIndex, PlanRequest
+from neuroshard_api.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
 
 
 class ShardingType(StrEnum):
@@ -54,6 +54,29 @@ class DeviceCost(Value):
     backward_communication_ms: Annotated[float, Field(ge=0)]
     embedding_dim_sum: Count
     """Pooled columns of all shards on the device, for each feature of a table; what its all-to-all sends."""
+
+    @property
+    def compute_ms(self) -> float:
+        """Forward and backward compute."""
+        return self.forward_compute_ms + self.backward_compute_ms
+
+    @property
+    def communication_ms(self) -> float:
+        """All exchanges that the step waits for."""
+        return self.input_communication_ms + self.forward_communication_ms + self.backward_communication_ms
+
+    @property
+    def total_ms(self) -> float:
+        """Sum of the terms, the wait included."""
+        return self.compute_ms + self.wait_ms + self.communication_ms
+
+    def decisive_ms(self, compute_peak: ComputePeak) -> float:
+        """Return the time by which the devices of a plan rank: the device with most of it is the one waited for.
+
+        Where only the sum of both passes counts, waiting fills every device up to the same total, and the passes
+        themselves decide.
+        """
+        return self.compute_ms if compute_peak is ComputePeak.JOINT else self.total_ms
 
 
 class PlanCost(Value):
@@ -145,3 +168,9 @@ class Plan(Document):
     """One entry per device."""
     search: SearchStatistics
     request: PlanRequest
+
+    @property
+    def slowest_device(self) -> int:
+        """The device that decides the step, the first of equals."""
+        times = [cost.decisive_ms(self.request.compute_peak) for cost in self.predicted.devices]
+        return times.index(max(times))

@@ -1,7 +1,7 @@
 """The cost of a step in the words of a job's status: what a plan predicts, and what its workers measured."""
 
 from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost, StepCost
-from neuroshard_api.plan import DeviceCost, Plan
+from neuroshard_api.plan import Plan
 from neuroshard_api.step_report import RankTimes, StepReport
 
 MIB = 2**20
@@ -9,10 +9,10 @@ MIB = 2**20
 
 def predicted_cost(plan: Plan) -> PredictedCost:
     """Return the predicted cost of the slowest device, whose parts add up to the total but for rounding."""
-    slowest = max(plan.predicted.devices, key=_device_ms)
+    slowest = plan.predicted.devices[plan.slowest_device]
     return PredictedCost(
         total_microseconds=_microseconds(plan.predicted.total_ms),
-        compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
+        compute_microseconds=_microseconds(slowest.compute_ms),
         forward_communication_microseconds=_microseconds(
             slowest.wait_ms + slowest.input_communication_ms + slowest.forward_communication_ms
         ),
@@ -74,12 +74,6 @@ def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
 def _device_of(cost: StepCost) -> str:
     """Return the product that a source names; drivers write it with spaces, labels of nodes with hyphens."""
     return (cost.source or "").partition(":")[2].replace(" ", "-")
-
-
-def _device_ms(cost: DeviceCost) -> float:
-    compute_ms = cost.forward_compute_ms + cost.backward_compute_ms
-    communication_ms = cost.input_communication_ms + cost.forward_communication_ms + cost.backward_communication_ms
-    return compute_ms + cost.wait_ms + communication_ms
 
 
 def _rank_ms(times: RankTimes) -> float:

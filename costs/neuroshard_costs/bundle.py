@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from neuroshard_api.bundle import BundleManifest, Range
@@ -18,6 +18,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from neuroshard_costs.errors import BundleDamagedError, BundleNotFoundError, BundleVersionError
+from neuroshard_costs.exchanges import Exchange, index_exchange, least_index_bytes, pooled_exchange
 from neuroshard_costs.features import (
     COMMUNICATION_FEATURES,
     COMPUTE_FEATURES,
@@ -110,32 +111,9 @@ class CostBundle:
         calibration = self.manifest.calibration
         return calibration is None or calibration.compute_scale[0] >= 1
 
-    def transfer_ms(
-        self,
-        max_dim_sums: FloatArray,
-        *,
-        mean_dim_sum: float,
-        topology: Topology,
-        batch_size_per_device: int,
-        bytes_per_element: float,
-    ) -> FloatArray:
-        """Return [..., 2]: forward and backward milliseconds of the all-to-all, from the last device's start on.
-
-        Non-decreasing in the columns of the fullest device; 0 on a single device.
-
-        Args:
-            max_dim_sums: [...] columns of the fullest device of each plan.
-            mean_dim_sum: columns of all shards over the number of devices.
-            topology: the devices and their links.
-            batch_size_per_device: samples that each device keeps.
-            bytes_per_element: of pooled embeddings and gradients on the wire.
-        """
-        collectives = Collectives.of_topology(
-            topology,
-            mean_dim_sum=mean_dim_sum,
-            batch_size_per_device=batch_size_per_device,
-            bytes_per_element=bytes_per_element,
-        )
+    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
+        collectives = Collectives.of_exchange(exchange)
         columns = np.asarray(max_dim_sums, dtype=np.float64)
         times = [
             network.transfer_ms(columns.ravel(), collectives).reshape(columns.shape)
@@ -159,41 +137,19 @@ class CostBundle:
         Each names the field and, for tables, the table that is furthest outside.
         """
         compute, communication = (self.manifest.networks[index].validity for index in (0, 1))
-        topology, tables = request.topology, request.tables.tables
-        num_devices = topology.num_devices
-        mean_dim_sum = sum(table.embedding_dim for table in tables) / num_devices
-        exchanged = mean_dim_sum * request.global_batch_size * BYTES_PER_ELEMENT[request.memory.output_data_type]
-        values = [
-            *((f"tables[{table.name}].num_embeddings", table.num_embeddings, compute) for table in tables),
-            *((f"tables[{table.name}].embedding_dim", table.embedding_dim, compute) for table in tables),
-            *((f"tables[{table.name}].pooling_factor", table.pooling_factor, compute) for table in tables),
-            *((f"tables[{table.name}].num_features", table.num_features, compute) for table in tables),
-            ("output_bytes_per_element", BYTES_PER_ELEMENT[request.memory.output_data_type], compute),
-            ("global_batch_size", request.global_batch_size, compute),
-            ("tables_per_device", len(tables) / num_devices, compute),
-        ]
-        if num_devices > 1:
-            values += [
-                ("topology.num_devices", num_devices, communication),
-                ("mean_dim_sum", mean_dim_sum, communication),
-                ("exchange_bytes", exchanged, communication),
-            ]
-            for level in _levels(topology):
-                link = getattr(topology, level)
-                values += [
-                    (f"topology.{level}.{field}", getattr(link, field), communication)
-                    for field in ("bandwidth_bytes_per_second", "latency_seconds")
-                ]
+        judged = _judged_tables(request, compute)
+        if request.topology.num_devices > 1:
+            judged += _judged_exchanges(request, communication)
         fitted = [level for level in _LEVELS if f"{level}.bandwidth_bytes_per_second" in communication]
         uncovered = [
             f"topology.{level}: no exchange over it was among those that the cost models of {self.manifest.name} were "
             "fitted to; its cost is extrapolated"
-            for level in _levels(topology)
+            for level in _levels(request.topology)
             if fitted and level not in fitted
         ]
-        other = self.device_problem(topology.device)
+        other = self.device_problem(request.topology.device)
         device = () if other is None else (f"{other}; the costs are those of that device",)
-        return (*device, *_warnings(self.manifest.name, values), *uncovered)
+        return (*device, *_warnings(self.manifest.name, judged), *uncovered)
 
 
 def load_bundle(path: Path) -> CostBundle:
@@ -286,22 +242,76 @@ def _levels(topology: Topology) -> tuple[str, ...]:
     return ("intra_node",) * (topology.devices_per_node > 1) + ("inter_node",) * (topology.num_nodes > 1)
 
 
-def _warnings(bundle: str, values: Sequence[tuple[str, float, Mapping[str, Range]]]) -> tuple[str, ...]:
+class _Judged(NamedTuple):
+    """A number of a request that a network may not have been trained for."""
+
+    path: str
+    """The field, for people; of tables with the name in brackets."""
+    quantity: str
+    """As the manifest's ranges name it."""
+    value: float
+    ranges: Mapping[str, Range]
+
+
+def _judged_tables(request: PlanRequest, ranges: Mapping[str, Range]) -> list[_Judged]:
+    """Return the quantities of the tables and of the calls that look them up."""
+    tables = request.tables.tables
+    output_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type]
+    tables_per_device = len(tables) / request.topology.num_devices
+    return [
+        *(
+            _Judged(f"tables[{table.name}].{field}", field, getattr(table, field), ranges)
+            for field in ("num_embeddings", "embedding_dim", "pooling_factor", "num_features")
+            for table in tables
+        ),
+        *(
+            _Judged(f"tables[{table.name}].bytes_per_element", "bytes_per_element", size, ranges)
+            for table, size in zip(tables, (BYTES_PER_ELEMENT[table.data_type] for table in tables), strict=True)
+        ),
+        _Judged("output_bytes_per_element", "output_bytes_per_element", output_bytes, ranges),
+        _Judged("global_batch_size", "global_batch_size", request.global_batch_size, ranges),
+        _Judged("tables_per_device", "tables_per_device", tables_per_device, ranges),
+    ]
+
+
+def _judged_exchanges(request: PlanRequest, ranges: Mapping[str, Range]) -> list[_Judged]:
+    """Return the quantities of both exchanges where all devices have as much, and of the links that they pass."""
+    topology = request.topology
+    exchanges = {
+        "pooled_embeddings": pooled_exchange(request),
+        "indices": index_exchange(request, least_index_bytes(request) / topology.num_devices),
+    }
+    judged = [_Judged("topology.num_devices", "num_devices", topology.num_devices, ranges)]
+    for name, exchange in exchanges.items():
+        judged += [
+            _Judged(f"{name}.mean_dim_sum", "mean_dim_sum", exchange.mean_dim_sum, ranges),
+            _Judged(f"{name}.exchange_bytes", "exchange_bytes", exchange.num_bytes, ranges),
+        ]
+    wire_bytes = exchanges["pooled_embeddings"].bytes_per_element
+    judged.append(_Judged("wire_bytes_per_element", "bytes_per_element", wire_bytes, ranges))
+    for level in _levels(topology):
+        for field in ("bandwidth_bytes_per_second", "latency_seconds"):
+            value = getattr(getattr(topology, level), field)
+            judged.append(_Judged(f"topology.{level}.{field}", f"{level}.{field}", value, ranges))
+    return judged
+
+
+def _warnings(bundle: str, judged: Sequence[_Judged]) -> tuple[str, ...]:
     """Return one sentence per quantity that lies outside its range; of tables, the one furthest outside is named."""
     worst: dict[str, tuple[float, int, str]] = {}
-    for path, value, ranges in values:
-        quantity = path.split("]")[-1].removeprefix(".").removeprefix("topology.")
+    for path, quantity, value, ranges in judged:
         limits = ranges.get(quantity)
         if limits is None or limits.low <= value <= limits.high:
             continue
         excess = max(limits.low / max(value, 1e-30), value / limits.high)
-        found, count, sentence = worst.get(quantity, (0.0, 0, ""))
+        field = path.split("]")[-1]
+        found, count, sentence = worst.get(field, (0.0, 0, ""))
         if excess > found:
             sentence = (
                 f"{path}: is {value:,.6g}, outside {limits.low:,.6g} to {limits.high:,.6g} that the cost models of "
                 f"{bundle} were trained for"
             )
-        worst[quantity] = (max(excess, found), count + 1, sentence)
+        worst[field] = (max(excess, found), count + 1, sentence)
     return tuple(
         sentence + (f" (so are {count - 1} more tables)" if count > 1 else "") + "; its cost is extrapolated"
         for _, count, sentence in worst.values()

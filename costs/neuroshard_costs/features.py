@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.tables import REUSE_BINS
-from neuroshard_api.topology import Topology
 from numpy.typing import NDArray
 
+from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.shards import DATA_TYPES, OPTIMIZERS, FloatArray, ShardArrays
 from neuroshard_costs.simulator.cache import missed_rows
@@ -155,18 +155,17 @@ class Collectives:
         return len(self.mean_dim_sum)
 
     @classmethod
-    def of_topology(
-        cls, topology: Topology, *, mean_dim_sum: float, batch_size_per_device: int, bytes_per_element: float
-    ) -> "Collectives":
-        """Return the one collective of a request."""
+    def of_exchange(cls, exchange: Exchange) -> "Collectives":
+        """Return the one collective of an exchange."""
+        topology = exchange.topology
 
         def one(value: float) -> FloatArray:
             return np.array([value], dtype=np.float64)
 
         return cls(
-            mean_dim_sum=one(mean_dim_sum),
-            batch_size_per_device=one(batch_size_per_device),
-            bytes_per_element=one(bytes_per_element),
+            mean_dim_sum=one(exchange.mean_dim_sum),
+            batch_size_per_device=one(exchange.batch_size_per_device),
+            bytes_per_element=one(exchange.bytes_per_element),
             num_nodes=one(topology.num_nodes),
             devices_per_node=one(topology.devices_per_node),
             intra_bandwidth=one(topology.intra_node.bandwidth_bytes_per_second),

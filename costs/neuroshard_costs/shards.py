@@ -18,6 +18,9 @@ DATA_TYPES = (DataType.FP32, DataType.FP16, DataType.BF16, DataType.INT8)
 
 BYTES_PER_ELEMENT = {DataType.FP32: 4, DataType.FP16: 2, DataType.BF16: 2, DataType.INT8: 1}
 
+INDEX_BYTES = 8  # a KeyedJaggedTensor holds 64-bit row ids
+LENGTH_BYTES = 4  # and, of every sample and feature, a length of 32 bits (lengths_dtype), which travels as it is
+
 _TYPE_BYTES = np.array([BYTES_PER_ELEMENT[data_type] for data_type in DATA_TYPES], dtype=np.float64)
 # Bytes of optimizer state per row: per column, and fixed; in the order of OPTIMIZERS. FBGEMM keeps state in FP32.
 _STATE_PER_COLUMN = np.array([0.0, 0.0, 4.0, 8.0])

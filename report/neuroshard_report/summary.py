@@ -53,23 +53,6 @@ class DeviceView:
     num_shards: int
 
     @property
-    def total_ms(self) -> float:
-        """Sum of the cost terms."""
-        return sum(cost_terms_ms(self.cost))
-
-    @property
-    def compute_ms(self) -> float:
-        """Forward and backward compute."""
-        return self.cost.forward_compute_ms + self.cost.backward_compute_ms
-
-    @property
-    def communication_ms(self) -> float:
-        """All exchanges that the step waits for."""
-        return (
-            self.cost.input_communication_ms + self.cost.forward_communication_ms + self.cost.backward_communication_ms
-        )
-
-    @property
     def memory_bytes(self) -> int:
         """Sum of the ledger, the reserve included."""
         return self.memory.used_bytes
@@ -137,7 +120,7 @@ class PlanSummary:
     @property
     def slowest(self) -> DeviceView:
         """The device that decides the step time; the first of equals."""
-        return max(self.devices, key=lambda device: device.total_ms)
+        return self.devices[self.plan.slowest_device]
 
     @property
     def fullest(self) -> DeviceView:
@@ -164,19 +147,23 @@ class PlanSummary:
     @property
     def compute_imbalance(self) -> float:
         """Largest compute time over the mean; 1 is perfect balance."""
-        times = [device.compute_ms for device in self.devices]
+        times = [device.cost.compute_ms for device in self.devices]
         mean = sum(times) / len(times)
         return max(times) / mean if mean else 1.0
 
     @property
     def bound(self) -> str:
         """Return one sentence: which device decides the step time, and what it spends it on."""
-        slowest = self.slowest
-        total = slowest.total_ms
+        slowest, cost = self.slowest, self.slowest.cost
+        total = cost.total_ms
         if not total:
             return "No device has any predicted cost."
         parts = sorted(
-            (("compute", slowest.compute_ms), ("all-to-all", slowest.communication_ms), ("wait", slowest.cost.wait_ms)),
+            (
+                ("compute", slowest.cost.compute_ms),
+                ("all-to-all", slowest.cost.communication_ms),
+                ("wait", slowest.cost.wait_ms),
+            ),
             key=lambda part: -part[1],
         )
         shares = ", ".join(f"{format_percent(ms / total)} {name}" for name, ms in parts if ms / total >= LEAST_SHARE)
@@ -184,13 +171,16 @@ class PlanSummary:
 
     def extremes(self, count: int) -> tuple[DeviceView, ...]:
         """Return the ``count`` slowest and the ``count`` fastest devices, slowest first; all if they are so few."""
-        ordered = tuple(sorted(self.devices, key=lambda device: (-device.total_ms, device.index)))
+        peak = self.plan.request.compute_peak
+        ordered = tuple(sorted(self.devices, key=lambda device: (-device.cost.decisive_ms(peak), device.index)))
         return ordered if len(ordered) <= 2 * count else ordered[:count] + ordered[-count:]
 
     def cost_quantiles(self) -> tuple[Quantiles, ...]:
         """Return the spread of each cost term and of the total over the devices, in milliseconds."""
         terms = [(name, [getattr(device.cost, field) for device in self.devices]) for field, name in COST_TERMS]
-        return tuple(_quantiles(name, times) for name, times in [*terms, ("total", [d.total_ms for d in self.devices])])
+        return tuple(
+            _quantiles(name, times) for name, times in [*terms, ("total", [d.cost.total_ms for d in self.devices])]
+        )
 
     def memory_quantiles(self) -> Quantiles:
         """Return the spread of the ledger's sum over the devices, in bytes."""

@@ -1,11 +1,11 @@
 """Plans."""
 
 import pytest
-from builders import data_with, device_cost, plan
+from builders import data_with, device_cost, plan, request
 from hypothesis import given, settings
 from neuroshard_api.document import DocumentError
 from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.request import ComputePeak, PlanRequest
 from strategies import requests
 
 
@@ -42,3 +42,16 @@ def test_times_of_a_device_cannot_be_negative() -> None:
     """Waiting is measured from the end of the device's own forward pass."""
     with pytest.raises(ValueError, match="wait_ms"):
         device_cost(wait_ms=-0.1)
+
+
+def test_the_slowest_device_of_joint_passes_has_the_longest_sum_of_both() -> None:
+    """Waiting fills every device up to the same total there; where passes count separately, the total decides."""
+    long_backward = device_cost(forward_compute_ms=1.0, backward_compute_ms=4.0, wait_ms=0.5)
+    long_forward = device_cost(forward_compute_ms=5.0, backward_compute_ms=0.5, wait_ms=0.0)
+    for compute_peak, costs, slowest in (
+        (ComputePeak.JOINT, (long_backward, long_forward), 1),
+        (ComputePeak.SEPARATE, (long_forward, long_backward.model_copy(update={"wait_ms": 4.0})), 1),
+    ):
+        answer = plan(request(num_devices=2, compute_peak=compute_peak))
+        predicted = answer.predicted.model_copy(update={"devices": costs})
+        assert answer.model_copy(update={"predicted": predicted}).slowest_device == slowest

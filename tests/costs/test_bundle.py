@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import request, table, table_set, topology
+from builders import request, table, table_set, tables, topology
 from bundle_builders import manifest, saved_bundle, weights
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.bundle import BundleManifest, Calibration, Launch, Range
-from neuroshard_api.request import Pipeline
+from neuroshard_api.request import MemorySettings, Pipeline
 from neuroshard_api.tables import DataType, Optimizer, Table
 from neuroshard_costs.bundle import (
     MANIFEST_FILE,
@@ -26,6 +26,7 @@ from neuroshard_costs.bundle import (
     save_bundle,
 )
 from neuroshard_costs.errors import BundleDamagedError, BundleError, BundleNotFoundError, BundleVersionError
+from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.features import NUM_CALL_COUNTS, Float32Array
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
@@ -276,10 +277,7 @@ def test_a_calibration_rescales_all_times(tmp_path: Path) -> None:
     before, after = (
         each.transfer_ms(
             np.array([64.0, 100.0]),
-            mean_dim_sum=64.0,
-            topology=topology(),
-            batch_size_per_device=512,
-            bytes_per_element=4,
+            Exchange(topology=topology(), batch_size_per_device=512, mean_dim_sum=64.0, bytes_per_element=4),
         )
         for each in (plain, bundle)
     )
@@ -324,7 +322,24 @@ def test_an_exchange_larger_than_the_measured_ones_is_named(tmp_path: Path) -> N
     asked = request(table(embedding_dim=64), topology=topology(4), batch_size_per_device=1024)
 
     (warning,) = bundle.validity_warnings(asked)
-    assert warning.startswith("exchange_bytes: is 262,144, outside 1 to 100,000")
+    assert warning.startswith("pooled_embeddings.exchange_bytes: is 262,144, outside 1 to 100,000")
+
+
+def test_exchanges_are_judged_as_they_are_priced(tmp_path: Path) -> None:
+    """A vector for each feature in the type on the wire; indices as the FP32 columns that stand for their bytes."""
+    validity = {"mean_dim_sum": Range(low=4, high=256), "bytes_per_element": Range(low=4, high=4)}
+    bundle = load_bundle(saved_bundle(tmp_path / "b", validity=validity))
+    shared = table(
+        "shared", embedding_dim=128, pooling_factor=20.0, feature_names=tuple(f"f{index}" for index in range(10))
+    )
+    halved = MemorySettings(wire_data_type=DataType.FP16)
+
+    assert bundle.validity_warnings(request(*tables(8), topology=topology(4))) == ()
+    columns, wire = bundle.validity_warnings(request(shared, topology=topology(4), memory=halved))
+    assert columns.startswith("pooled_embeddings.mean_dim_sum: is 320, outside 4 to 256")
+    assert wire.startswith("wire_bytes_per_element: is 2, outside 4 to 4")
+    (indices,) = bundle.validity_warnings(request(*tables(5), topology=topology(4)))
+    assert indices.startswith("indices.mean_dim_sum: is 3.75, outside 4 to 256")
 
 
 def test_another_device_is_named(tmp_path: Path) -> None:

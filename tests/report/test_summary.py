@@ -1,9 +1,11 @@
 import pytest
-from builders import table
+from builders import request, table, tables
 from neuroshard_api.plan import BaselineCost
-from neuroshard_api.request import Algorithm
+from neuroshard_api.request import Algorithm, ComputePeak
+from neuroshard_api.step_cost import predicted_cost
 from neuroshard_report.summary import index_ranges, summarize
 from plan_builders import plan_of, random_tables
+from searches import planned
 
 
 def test_the_slowest_device_is_the_one_that_gives_the_total() -> None:
@@ -11,8 +13,19 @@ def test_the_slowest_device_is_the_one_that_gives_the_total() -> None:
     plan = plan_of()
     summary = summarize(plan)
 
-    assert summary.slowest.total_ms == pytest.approx(plan.predicted.total_ms)
+    assert summary.slowest.cost.total_ms == pytest.approx(plan.predicted.total_ms)
     assert summary.bound.startswith(f"Device {summary.slowest.index} decides the step")
+
+
+def test_of_joint_passes_the_device_that_computes_longest_is_the_slowest() -> None:
+    """All devices have the same total; naming any of them would blame the wrong tables."""
+    plan = planned(request(*tables(5, pooling_factor=20.0), num_devices=2, compute_peak=ComputePeak.JOINT))
+    summary = summarize(plan)
+    longest = max(summary.devices, key=lambda device: device.cost.compute_ms)
+
+    assert summary.devices[0].cost.total_ms == pytest.approx(summary.devices[1].cost.total_ms)
+    assert summary.slowest == longest == summary.extremes(1)[0]
+    assert predicted_cost(plan).compute_microseconds == round(1000 * longest.cost.compute_ms)
 
 
 def test_the_gain_is_against_the_cheapest_baseline() -> None:
@@ -45,7 +58,7 @@ def test_extremes_leave_out_the_middle() -> None:
     """The slowest come first, the fastest last."""
     summary = summarize(plan_of(*random_tables(60), num_devices=20))
     shown = summary.extremes(3)
-    totals = [device.total_ms for device in shown]
+    totals = [device.cost.total_ms for device in shown]
 
     assert len(shown) == 6
     assert totals == sorted(totals, reverse=True)

@@ -18,6 +18,7 @@ from neuroshard_api.topology import Topology
 
 from neuroshard_costs.bundle import NETWORK_FEATURES, CostBundle, load_bundle, read_weights, save_bundle
 from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import FloatArray
@@ -148,20 +149,20 @@ def _compute_pair(bundle: CostBundle, record: ProfileRecord, sample: ComputeSamp
 def _communication_pair(bundle: CostBundle, record: ProfileRecord, sample: CommunicationSample) -> FloatArray:
     """The transfer is the time of the device that starts last: it waits for none."""
     intra_node, inter_node = sample.links
-    topology = Topology(
-        num_nodes=sample.num_nodes,
-        devices_per_node=sample.devices_per_node,
-        device=bundle.manifest.device,
-        intra_node=intra_node,
-        inter_node=inter_node,
-    )
-    predicted = bundle.transfer_ms(
-        np.array(float(max(sample.embedding_dim_sums))),
-        mean_dim_sum=float(np.mean(sample.embedding_dim_sums)),
-        topology=topology,
+    exchange = Exchange(
+        topology=Topology(
+            num_nodes=sample.num_nodes,
+            devices_per_node=sample.devices_per_node,
+            device=bundle.manifest.device,
+            intra_node=intra_node,
+            inter_node=inter_node,
+        ),
         batch_size_per_device=sample.batch_size_per_device,
+        mean_dim_sum=float(np.mean(sample.embedding_dim_sums)),
         bytes_per_element=sample.bytes_per_element,
-    )[("forward", "backward").index(sample.direction)]
+    )
+    columns = np.array(float(max(sample.embedding_dim_sums)))
+    predicted = bundle.transfer_ms(columns, exchange)[("forward", "backward").index(sample.direction)]
     measured = (
         record.device_ms[int(np.argmax(sample.start_offsets_ms))] if sample.start_offsets_ms else max(record.device_ms)
     )

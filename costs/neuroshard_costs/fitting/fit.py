@@ -14,6 +14,9 @@ cases leave no choice: a bundle that is named is calibrated, and so are records 
 All-to-alls are fitted by regression. Where a bundle of the same device is at hand and no exchange passed between
 nodes, the bundle's networks are calibrated instead, since they know that level. Where none were measured, the networks
 of a bundle of another device stand in. In both cases the bundle is labelled simulated as they are.
+
+No record holds the time in which a GPU's host launches a call: it is that of the bundle of the same device, or of the
+one that stands in.
 """
 
 from collections.abc import Sequence
@@ -23,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from neuroshard_api.bundle import BundleManifest
+from neuroshard_api.bundle import BundleManifest, Launch
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.topology import DeviceType
 from rich.progress import Progress
@@ -57,7 +60,7 @@ MIN_RECORDS = 12
 """Fewest records of a network that a regression is fitted to: fewer would hardly exceed the coefficients at work."""
 MIN_TRAINING_RECORDS = 400
 STAND_IN = "h100-80gb"
-"""Whose networks stand in for all-to-alls that were not measured."""
+"""Whose networks stand in for all-to-alls that were not measured, and whose host for one without a bundle."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +101,7 @@ def fit_bundle(
     if base is not None:
         return _calibrated(records, base, output, f"{num_compute} records rescale the bundle that was named")
     bundled = bundled_root() / device.name if device.name in bundled_names() else None
+    nearest = bundled or bundled_root() / STAND_IN
     if bundled is not None and load_bundle(bundled).manifest.source == source:
         return _calibrated(records, bundled, output, f"{num_compute} records of the simulator that it is of")
     compute, method, reason = _fitted_compute(records, output, seed=seed, progress=progress)
@@ -112,17 +116,30 @@ def fit_bundle(
         networks, stand_in = _networks_of(bundled)
     else:
         calibration = None
-        networks, stand_in = _transfer_networks(records, bundled or bundled_root() / STAND_IN, seed=seed)
+        networks, stand_in = _transfer_networks(records, nearest, seed=seed)
+    launch, launch_notes = _launch(device, nearest)
     manifest = save_fitted(
         output,
         {"compute": compute, **networks},
         name=f"{device.name}-profiled",
         source=stand_in or source,
         device=device,
-        training={"method": method, "compute_source": source, **library_versions(LIBRARIES)},
+        training={"method": method, "compute_source": source, **launch_notes, **library_versions(LIBRARIES)},
         calibration=calibration,
+        launch=launch,
     )
     return FitReport(manifest=manifest, method=method, reason=reason)
+
+
+def _launch(device: DeviceType, nearest: Path) -> tuple[Launch, dict[str, str]]:
+    """Return the launch of a kernel call and a note of where it comes from.
+
+    A GPU's records hold device time alone: the host's launches are those of the nearest bundle. A CPU launches nothing.
+    """
+    if device.is_cpu:
+        return Launch(), {}
+    manifest = load_bundle(nearest).manifest
+    return Launch(host_ms=manifest.launch.host_ms), {"launch_host_ms": f"as in {manifest.name} ({manifest.source})"}
 
 
 def _calibrated(records: Sequence[ProfileRecord], base: Path, output: Path, reason: str) -> FitReport:

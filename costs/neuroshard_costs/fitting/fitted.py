@@ -51,7 +51,7 @@ def save_fitted(
         device: what they predict.
         training: settings and versions, for people; each network's notes are added under its name.
         calibration: scales of networks that come from another bundle.
-        launch: what a call costs beyond its tables. None: the compute network's times include it.
+        launch: what a call costs beyond its tables. If unset: nothing, as on a CPU, where a call's time includes it.
         extras: more files, as bundle.save_bundle takes them.
     """
     notes = {f"{part}_{key}": note for part, network in networks.items() for key, note in network.notes.items()}

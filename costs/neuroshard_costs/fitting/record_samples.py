@@ -7,11 +7,12 @@ from typing import Literal
 import numpy as np
 from neuroshard_api.bundle import Range
 from neuroshard_api.records import CommunicationSample, ComputeSample, ProfileRecord
+from neuroshard_api.tables import DataType
 
 from neuroshard_costs.features import Collectives
 from neuroshard_costs.pretrain.datasets import ComputeSamples
 from neuroshard_costs.reuse.shard_arrays import sample_shards
-from neuroshard_costs.shards import FloatArray, ShardArrays
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray, ShardArrays
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +83,9 @@ def compute_validity(samples: Sequence[ComputeSample]) -> dict[str, Range]:
         "num_embeddings": _range([table.num_embeddings for table in tables]),
         "embedding_dim": _range([table.embedding_dim for table in tables]),
         "pooling_factor": _range([table.pooling_factor for table in tables]),
+        "num_features": _range([table.num_features for table in tables]),
+        "bytes_per_element": _range([BYTES_PER_ELEMENT[table.data_type] for table in tables]),
+        "output_bytes_per_element": _range([BYTES_PER_ELEMENT[DataType.FP32]]),  # as all measured calls return
         "global_batch_size": _range([sample.batch_size for sample in samples]),
         "tables_per_device": _range([len(sample.tables) for sample in samples]),
     }
@@ -93,6 +97,7 @@ def transfer_validity(measured: Transfers) -> dict[str, Range]:
     covered = {
         "num_devices": _range(of.num_nodes * of.devices_per_node),
         "mean_dim_sum": _range(of.mean_dim_sum),
+        "bytes_per_element": _range(of.bytes_per_element),
         "exchange_bytes": _range(
             of.mean_dim_sum * of.batch_size_per_device * of.num_nodes * of.devices_per_node * of.bytes_per_element
         ),

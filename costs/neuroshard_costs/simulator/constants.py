@@ -8,6 +8,8 @@ import sys
 from enum import StrEnum
 from typing import Self
 
+from neuroshard_costs import shards
+
 
 class Status(StrEnum):
     """How far a constant can be trusted."""
@@ -64,7 +66,9 @@ LOOKUPS_PER_WARP = Constant(
     32, "lookups", Status.DOCUMENTED, "FBGEMM max_segment_length_per_warp: longer segments are cut"
 )
 
-INDEX_BYTES = Constant(8, "bytes", Status.DOCUMENTED, "KeyedJaggedTensor holds 64-bit indices and offsets")
+INDEX_BYTES = Constant(
+    shards.INDEX_BYTES, "bytes", Status.DOCUMENTED, "KeyedJaggedTensor holds 64-bit indices and offsets"
+)
 PARTIAL_SUM_BYTES = Constant(4, "bytes per column", Status.DOCUMENTED, "FBGEMM sums gradients in FP32")
 SORT_PASS_BYTES = Constant(
     24, "bytes per lookup", Status.DOCUMENTED, "CUB radix sort: 8-byte key and 4-byte payload read and written"

@@ -6,12 +6,11 @@ import numpy as np
 from neuroshard_api.plan import DeviceMemory
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import Optimizer
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, IndexArray
+from neuroshard_costs.exchanges import index_bytes
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, LENGTH_BYTES, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.problem.step_cost import INDEX_BYTES
 
-LENGTH_BYTES = 4  # KeyedJaggedTensor holds, of every sample and feature, a length of 32 bits
 OFFSET_BYTES = 4 + 8  # of the batch in work also offsets: of 32 bits in KeyedJaggedTensor, of 64 in FBGEMM's autograd
 SORT_BYTES = 40
 """Temporary bytes per lookup of FBGEMM's backward kernels on a GPU, at their highest: linear indices before and after
@@ -44,7 +43,7 @@ class MemoryLedger:
         # The newest batch is still being copied to the device; without a pipeline the only one is distributed.
         # While a batch is exchanged it exists twice, as it was sent or received and in the order of the lookups.
         num_bags = request.global_batch_size * self._num_features
-        each_batch = INDEX_BYTES * self._num_lookups + LENGTH_BYTES * num_bags
+        each_batch = index_bytes(self._num_lookups, num_bags)
         self._input_bytes: IndexArray = (max(1, num_batches - 1) + is_exchanged) * each_batch + OFFSET_BYTES * num_bags
         local = INDEX_BYTES * _rounded(request.batch_size_per_device, pooling_factors).sum(dtype=np.float64)
         local += LENGTH_BYTES * request.batch_size_per_device * float(self._num_features.sum())

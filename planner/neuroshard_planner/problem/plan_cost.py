@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.plan import DeviceCost, PlanCost
-from neuroshard_api.topology import Topology
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
+from neuroshard_costs.exchanges import Exchange, pooled_exchange
+from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator.communication import Direction, Network
 from neuroshard_costs.simulator.device import DeviceSimulator
 
@@ -46,13 +46,7 @@ def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
     simulated = SimulatedTransfers(simulator)
     step_cost = StepCost(request, simulated)
     columns = traffic[:, [Collective.POOLED_EMBEDDINGS]].max(axis=0)
-    ((forward_ms, backward_ms),) = simulated.transfer_ms(
-        columns,
-        mean_dim_sum=float(traffic[:, Collective.POOLED_EMBEDDINGS].mean()),
-        topology=request.topology,
-        batch_size_per_device=request.batch_size_per_device,
-        bytes_per_element=BYTES_PER_ELEMENT[request.memory.wire_type],
-    ).tolist()
+    ((forward_ms, backward_ms),) = simulated.transfer_ms(columns, pooled_exchange(request)).tolist()
     exchanges = Exchanges(
         input_ms=_input_ms(step_cost, times, traffic),
         forward_ms=forward_ms,
@@ -68,24 +62,16 @@ class SimulatedTransfers:
 
     simulator: DeviceSimulator
 
-    def transfer_ms(
-        self,
-        max_dim_sums: FloatArray,
-        *,
-        mean_dim_sum: float,
-        topology: Topology,
-        batch_size_per_device: int,
-        bytes_per_element: int,
-    ) -> FloatArray:
-        """Return [n, 2] forward and backward all-to-all times, without waiting."""
+    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
         directions: tuple[Direction, Direction] = ("forward", "backward")
         times = [
             self.simulator.communication_ms(
-                Network.of(topology),
+                Network.of(exchange.topology),
                 max_dim_sum=max_dim_sums,
-                mean_dim_sum=mean_dim_sum,
-                batch_size_per_device=batch_size_per_device,
-                bytes_per_element=bytes_per_element,
+                mean_dim_sum=exchange.mean_dim_sum,
+                batch_size_per_device=exchange.batch_size_per_device,
+                bytes_per_element=exchange.bytes_per_element,
                 direction=direction,
             )
             for direction in directions

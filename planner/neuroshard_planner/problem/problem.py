@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from neuroshard_api.request import Pipeline, PlanRequest
+from neuroshard_costs.exchanges import TransferModel, index_bytes
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from numpy.typing import NDArray
@@ -17,8 +18,6 @@ from neuroshard_planner.problem.step_cost import (
     TRAFFIC,
     Collective,
     StepCost,
-    TransferModel,
-    index_bytes,
 )
 from neuroshard_planner.problem.units import Unit, allowed_devices, resolve_units
 

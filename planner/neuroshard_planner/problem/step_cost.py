@@ -15,15 +15,13 @@ The cost never falls when a peak rises. That, and that traffic adds up over shar
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from neuroshard_api.request import ComputePeak, Pipeline, PlanRequest
-from neuroshard_api.topology import Topology
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
+from neuroshard_costs.exchanges import TransferModel, index_exchange, least_index_bytes, pooled_exchange
+from neuroshard_costs.shards import FloatArray
 
-INDEX_BYTES = 8  # a KeyedJaggedTensor holds 64-bit indices and lengths
-WIRE_BYTES = 4  # per element of the pooled embeddings that an exchange of indices is compared with
 NUM_KNOTS = 256  # relative interpolation error of a collective's time is below 1e-3
 NUM_INDEX_KNOTS = 32  # each asks the network for another mean; the time is nearly affine
 SMOOTHNESS_POWER = 12  # of the mean over devices; lower ones prefer plans of low mean and high maximum
@@ -45,26 +43,6 @@ TIMES = slice(0, 2)
 TRAFFIC = slice(2, 2 + len(Collective))
 """Levels that are traffic, in the order of Collective."""
 NUM_LEVELS = TRAFFIC.stop
-
-
-def index_bytes(lookups: FloatArray, bags: FloatArray) -> FloatArray:
-    """Return [n] the bytes that travel to shards with these [n] lookups and bags per step."""
-    return INDEX_BYTES * (lookups + bags)
-
-
-class TransferModel(Protocol):
-    """What the objective asks of a cost model."""
-
-    def transfer_ms(
-        self,
-        max_dim_sums: FloatArray,
-        *,
-        mean_dim_sum: float,
-        topology: Topology,
-        batch_size_per_device: int,
-        bytes_per_element: int,
-    ) -> FloatArray:
-        """Return [n, 2] forward and backward all-to-all times, without waiting."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,17 +78,10 @@ class CollectiveCost:
 
 def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
     """Return the cost of the two all-to-alls of pooled embeddings and gradients, by columns."""
-    total = sum(table.embedding_dim * table.num_features for table in request.tables.tables)
-    mean = total / request.topology.num_devices
-    knots: FloatArray = np.geomspace(mean, max(total, mean + 1), NUM_KNOTS)
-    times = costs.transfer_ms(
-        knots,
-        mean_dim_sum=mean,
-        topology=request.topology,
-        batch_size_per_device=request.batch_size_per_device,
-        bytes_per_element=BYTES_PER_ELEMENT[request.memory.wire_type],
-    )
-    return CollectiveCost.of_times(knots, times)
+    even = pooled_exchange(request)
+    total = even.mean_dim_sum * request.topology.num_devices
+    knots: FloatArray = np.geomspace(even.mean_dim_sum, max(total, even.mean_dim_sum + 1), NUM_KNOTS)
+    return CollectiveCost.of_times(knots, costs.transfer_ms(knots, even))
 
 
 def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
@@ -119,25 +90,10 @@ def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> Collectiv
     Every device sends the same and receives what its shards need, so that the device that receives most decides: the
     time is that of an exchange in which all devices have as much.
     """
-    tables = request.tables.tables
-    lookups = request.global_batch_size * np.array([table.pooling_factor for table in tables])
-    bags = request.global_batch_size * np.array([float(table.num_features) for table in tables])
-    total = float(index_bytes(lookups, bags).sum())
+    total = least_index_bytes(request)
     knots: FloatArray = np.geomspace(total / request.topology.num_devices, total * (1 + 1e-9), NUM_INDEX_KNOTS)
-    # As columns of pooled embeddings in FP32, of which a device exchanges as many bytes.
-    columns = knots / (request.global_batch_size * WIRE_BYTES)
-    times = np.array(
-        [
-            costs.transfer_ms(
-                np.array([mean]),
-                mean_dim_sum=float(mean),
-                topology=request.topology,
-                batch_size_per_device=request.batch_size_per_device,
-                bytes_per_element=WIRE_BYTES,
-            )[0]
-            for mean in columns
-        ]
-    )
+    exchanges = [index_exchange(request, num_bytes) for num_bytes in knots.tolist()]
+    times = np.array([costs.transfer_ms(np.array([each.mean_dim_sum]), each)[0] for each in exchanges])
     times[:, BACKWARD] = 0.0
     return CollectiveCost.of_times(knots, times)
 

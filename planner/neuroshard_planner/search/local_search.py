@@ -21,7 +21,8 @@ NUM_SOURCE_SHARDS = 64  # shards of the source tried per step, spread evenly ove
 NUM_SPLIT_SHARDS = 16  # largest shards of the source; a split makes new shards, which the networks must represent
 NUM_SPLIT_TARGETS = 8
 NUM_JUDGED = 32  # candidates per step that the networks judge
-EVENNESS_POWER = 16  # high enough that the potential follows the most loaded devices
+EVENNESS_SQUARINGS = 4
+EVENNESS_POWER = 2**EVENNESS_SQUARINGS  # high enough that the potential follows the most loaded devices
 LEAST_GAIN = 1e-4  # relative; smaller steps double the time and lower the cost by less than a thousandth
 
 
@@ -51,6 +52,11 @@ class State:
         """The plan's cost."""
         unit = self._problem.kinds.unit[self.kinds]
         self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
+        keys = unit * self._problem.num_devices + self.devices
+        self.order: IndexArray = np.argsort(keys, kind="stable")
+        """[n] the placed shards by unit and device."""
+        self.keys: IndexArray = keys[self.order]
+        """[n] their unit times the number of devices plus their device, ascending."""
 
     def apply(self, source: int, steps: Steps, choice: int) -> None:
         """Take one step and bring the two devices up to date."""
@@ -69,6 +75,23 @@ class State:
             self.levels[device, MEMORY] = kinds.memory_bytes[here].sum()
         self.levels[pair, TIMES] = self._problem.pass_levels(self.sums[pair])
         self._derive()
+
+
+class View:
+    """What every step away from one device of a state is judged by."""
+
+    def __init__(self, state: State, source: int, prices: FloatArray) -> None:
+        self.source = source
+        self.prices = prices
+        """[levels + 1] the milliseconds that one unit more of each peak costs."""
+        self.loaded_ms: FloatArray = state.levels @ prices
+        """[devices] what the levels of each device cost."""
+        self.shares: FloatArray = prices / state.total_ms
+        """[levels + 1] the prices as shares of the plan's cost."""
+        self.unevenness = _to_evenness_power(self.loaded_ms / state.total_ms)
+        """[devices] shares of the plan's cost to EVENNESS_POWER."""
+        self.largest_elsewhere = _largest_elsewhere(state.levels, source)
+        """[devices, levels + 1] the largest levels over all devices but the source and each one."""
 
 
 class LocalSearch:
@@ -96,9 +119,9 @@ class LocalSearch:
         shards = np.flatnonzero(state.devices == source)
         if not len(shards) or self._problem.num_devices == 1:
             return False
-        prices = self._prices(state)
-        load = self._traits()[state.kinds] @ prices
-        loaded = state.levels @ prices
+        view = View(state, source, self._prices(state))
+        load = self._traits()[state.kinds] @ view.prices
+        loaded = view.loaded_ms
         shards = shards[np.argsort(load[shards], kind="stable")]
         targets = np.argsort(loaded, kind="stable")
         targets = targets[targets != source][:NUM_TARGETS]
@@ -115,46 +138,44 @@ class LocalSearch:
                 swaps(self._problem, state, some, targets, size=memory, wanted=difference)
                 for difference in (room, np.zeros_like(room))
             ]
-        if self._take_best(state, source, Steps.concatenated(kinds), prices):
+        if self._take_best(state, view, Steps.concatenated(kinds)):
             return True
         largest, near = shards[-NUM_SPLIT_SHARDS:], slice(NUM_SPLIT_TARGETS)
         parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
-        return self._take_best(state, source, parts, prices)
+        return self._take_best(state, view, parts)
 
-    def _take_best(self, state: State, source: int, steps: Steps, prices: FloatArray) -> bool:
+    def _take_best(self, state: State, view: View, steps: Steps) -> bool:
         """Take the best of the steps that fit the memory, if it is better than staying."""
         if not len(steps.target):
             return False
-        levels = _after(self._traits(), state.kinds, state.levels, source, steps)
-        total, unevenness = self._outcome(state, source, steps, levels, prices)
-        total[levels[:, :, MEMORY].max(axis=0) > self._problem.memory.shard_capacity_bytes] = np.inf
-        likely = np.lexsort((unevenness, total))[:NUM_JUDGED]
-        likely = likely[total[likely] < np.inf]
-        if not len(likely):
-            return False
-        steps, levels = steps.take(likely), levels[:, likely]
-        sums = _after(self._problem.kinds.representation, state.kinds, state.sums, source, steps)
+        levels = _after(self._traits(), state.kinds, state.levels, view.source, steps)
+        steps_fit = levels[:, :, MEMORY].max(axis=0) <= self._problem.memory.shard_capacity_bytes
+        if not steps_fit.all():
+            steps, levels = steps.take(steps_fit), levels[:, steps_fit]
+            if not len(steps.target):
+                return False
+        if len(steps.target) > NUM_JUDGED:
+            likely = _least(*self._outcome(view, steps, levels), NUM_JUDGED)
+            steps, levels = steps.take(likely), levels[:, likely]
+        sums = _after(self._problem.kinds.representation, state.kinds, state.sums, view.source, steps)
         levels[:, :, TIMES] = self._problem.pass_levels(np.maximum(sums, 0.0))
-        total, unevenness = self._outcome(state, source, steps, levels, prices)
+        total, unevenness = self._outcome(view, steps, levels)
         # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
-        staying = (state.levels[source] @ prices / state.total_ms) ** EVENNESS_POWER
+        staying = view.unevenness[view.source]
         better = (total < state.total_ms * (1 - LEAST_GAIN)) | (
             (total <= state.total_ms) & (unevenness < -LEAST_GAIN * staying)
         )
         if not better.any():
             return False
-        state.apply(source, steps, int(np.lexsort((unevenness, total, ~better))[0]))
+        state.apply(view.source, steps, int(np.lexsort((unevenness, total, ~better))[0]))
         return True
 
-    def _outcome(
-        self, state: State, source: int, steps: Steps, levels: FloatArray, prices: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _outcome(self, view: View, steps: Steps, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, levels + 1]."""
-        peaks = np.maximum(_largest_elsewhere(state.levels, source, steps.target), levels.max(axis=0))
+        peaks = np.maximum(view.largest_elsewhere[steps.target], levels.max(axis=0))
         total = self._problem.step_cost.total_ms(peaks)
-        before = (state.levels @ prices / state.total_ms) ** EVENNESS_POWER
-        after = (levels @ prices / state.total_ms) ** EVENNESS_POWER
-        return total, after.sum(axis=0) - before[source] - before[steps.target]
+        after = _to_evenness_power(levels @ view.shares).sum(axis=0)
+        return total, after - view.unevenness[view.source] - view.unevenness[steps.target]
 
     def _traits(self) -> FloatArray:
         """Return [k, levels + 1] additive times, traffic and memory of all kinds."""
@@ -202,30 +223,41 @@ def _spread(shards: IndexArray, most: int) -> IndexArray:
     return shards[np.linspace(0, len(shards) - 1, most).astype(np.int64)]
 
 
+def _to_evenness_power(shares: FloatArray) -> FloatArray:
+    """Return [...] the shares to EVENNESS_POWER, by squaring: a general power takes several times as long."""
+    power = shares
+    for _ in range(EVENNESS_SQUARINGS):
+        power = power * power
+    return power
+
+
+def _least(total: FloatArray, unevenness: FloatArray, count: int) -> IndexArray:
+    """Return the positions of the ``count`` least totals, ties by unevenness, ascending."""
+    near = np.flatnonzero(total <= np.partition(total, count - 1)[count - 1])
+    return near[np.lexsort((unevenness[near], total[near]))[:count]]
+
+
 def _after(
     values: NDArray[Any], state_kinds: IndexArray, per_device: NDArray[Any], source: int, steps: Steps
 ) -> NDArray[Any]:
     """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each step."""
     result = np.empty((2, len(steps.target), per_device.shape[1]), dtype=per_device.dtype)
-    result[0] = per_device[source]
-    result[1] = per_device[steps.target]
-    for row, (shard, kind) in enumerate(
-        ((steps.source_shard, steps.source_kind), (steps.target_shard, steps.target_kind))
-    ):
-        comes, goes = np.flatnonzero(kind != NONE), np.flatnonzero(shard != NONE)
-        result[row, comes] += values[kind[comes]]
-        result[row, goes] -= values[state_kinds[shard[goes]]]
+    np.subtract(per_device[source], values[state_kinds[steps.source_shard]], out=result[0])
+    comes = np.flatnonzero(steps.source_kind != NONE)
+    result[0, comes] += values[steps.source_kind[comes]]
+    np.add(per_device[steps.target], values[steps.target_kind], out=result[1])
+    goes = np.flatnonzero(steps.target_shard != NONE)
+    result[1, goes] -= values[state_kinds[steps.target_shard[goes]]]
     return result
 
 
-def _largest_elsewhere(levels: FloatArray, source: int, targets: IndexArray) -> FloatArray:
-    """Return [c, v] the largest levels over all devices but the source and each target; 0 if there is no other."""
-    others = np.delete(levels, source, axis=0)
-    index = targets - (targets > source)
-    if len(others) == 1:
-        return np.zeros((len(targets), levels.shape[1]))
+def _largest_elsewhere(levels: FloatArray, source: int) -> FloatArray:
+    """Return [devices, v] the largest levels over all devices but the source and each one; 0 if there is no other."""
+    others = levels.copy()
+    others[source] = 0.0
     first = others.argmax(axis=0)
-    largest = others[first, np.arange(levels.shape[1])]
-    others[first, np.arange(levels.shape[1])] = -np.inf
-    result: FloatArray = np.where(index[:, None] == first, others.max(axis=0), largest)
+    result = np.broadcast_to(others.max(axis=0), levels.shape).copy()
+    columns = np.arange(levels.shape[1])
+    others[first, columns] = 0.0
+    result[first, columns] = others.max(axis=0)
     return result

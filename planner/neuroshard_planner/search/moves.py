@@ -24,6 +24,8 @@ class PlacedShards(Protocol):
     devices: IndexArray
     shards_of_unit: IndexArray
     max_shards: IndexArray
+    order: IndexArray
+    keys: IndexArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +45,13 @@ class Steps:
 
     def take(self, index: IndexArray | NDArray[np.bool_]) -> Self:
         """Return the steps at these positions."""
-        return type(self)(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+        return type(self)(
+            target=self.target[index],
+            source_shard=self.source_shard[index],
+            source_kind=self.source_kind[index],
+            target_shard=self.target_shard[index],
+            target_kind=self.target_kind[index],
+        )
 
     @classmethod
     def concatenated(cls, parts: Sequence[Self]) -> Self:
@@ -89,13 +97,13 @@ def swaps(
     shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
     partner_size = np.clip(size[shard] - wanted[column], 0.0, None) / scale
     above = np.searchsorted(key, column + np.minimum(partner_size, 0.75))
-    partners = np.stack([above - 1, above])
-    valid = (partners >= 0) & (partners < len(there))
-    partner = there[np.where(valid, partners, 0)]
-    target = targets[column]
-    valid &= state.devices[partner] == target
-    shard, target = (np.broadcast_to(each, valid.shape)[valid] for each in (shard, target))
-    partner = partner[valid]
+    partner = there[np.concatenate([np.maximum(above - 1, 0), np.minimum(above, len(there) - 1)])]
+    shard, target = np.tile(shard, 2), np.tile(targets[column], 2)
+    valid = state.devices[partner] == target
+    # Without a neighbor on one side the other one is there twice.
+    valid[: len(above)] &= above > 0
+    valid[len(above) :] &= above < len(there)
+    shard, target, partner = shard[valid], target[valid], partner[valid]
     unit, partner_unit = problem.kinds.unit[state.kinds[shard]], problem.kinds.unit[state.kinds[partner]]
     source = state.devices[shard]
     allowed = _may_be_on(problem, unit, target) & _may_be_on(problem, partner_unit, source)
@@ -164,12 +172,9 @@ def splits(
 
 def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, device: IndexArray) -> IndexArray:
     """Return [c] the placed shard of each unit on each device, or NONE."""
-    key = problem.kinds.unit[state.kinds] * problem.num_devices + state.devices
-    order = np.argsort(key, kind="stable")
     wanted = unit * problem.num_devices + device
-    position = np.minimum(np.searchsorted(key, wanted, sorter=order), len(key) - 1)
-    found = order[position]
-    return np.where(key[found] == wanted, found, NONE)
+    position = np.minimum(state.keys.searchsorted(wanted), len(state.keys) - 1)
+    return np.where(state.keys[position] == wanted, state.order[position], NONE)
 
 
 def _column_kinds(problem: Problem, unit: IndexArray, num_columns: IndexArray) -> IndexArray:

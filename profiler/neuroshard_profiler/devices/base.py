@@ -8,7 +8,7 @@ import torch
 from neuroshard_api.kernels import DeviceKind, Optimizer
 from neuroshard_api.records import MAX_FAILURE_CHARACTERS, ComputeSample
 from neuroshard_api.topology import DeviceType
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
@@ -17,7 +17,6 @@ from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
 
 _STATE_ELEMENTS = {Optimizer.SGD: 0, Optimizer.ROWWISE_ADAGRAD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
 _FP32_BYTES = 4
-_INDEX_BYTES = 8
 _ALLOCATOR_MESSAGE = "DefaultCPUAllocator"
 
 
@@ -110,7 +109,7 @@ def needed_bytes(sample: ComputeSample) -> int:
         elements = table.num_embeddings * table.embedding_dim
         total += elements * (BYTES_PER_ELEMENT[table.data_type] + state * _FP32_BYTES)
         total += table.num_embeddings * _FP32_BYTES * (sample.optimizer == Optimizer.ROWWISE_ADAGRAD)
-        total += sample.batch_size * (_INDEX_BYTES * (1 + table.pooling_factor) + 2 * _FP32_BYTES * table.embedding_dim)
+        total += sample.batch_size * (INDEX_BYTES * (1 + table.pooling_factor) + 2 * _FP32_BYTES * table.embedding_dim)
     return int(total)
 
 

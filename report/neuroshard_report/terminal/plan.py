@@ -96,7 +96,7 @@ class _DeviceTable:
 def _device_cells(device: DeviceView) -> list[str]:
     cost = device.cost
     memory = f"{format_bytes(device.memory_bytes)} ({device.memory_share:.0%})"
-    times = (cost.forward_compute_ms, cost.backward_compute_ms, device.communication_ms, cost.wait_ms, device.total_ms)
+    times = (cost.forward_compute_ms, cost.backward_compute_ms, cost.communication_ms, cost.wait_ms, cost.total_ms)
     return [str(device.index), *map(format_ms, times), memory]
 
 

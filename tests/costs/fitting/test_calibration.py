@@ -12,6 +12,7 @@ from neuroshard_api.request import Pipeline
 from neuroshard_api.tables import Optimizer
 from neuroshard_costs.bundle import CostBundle, load_bundle
 from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.features import NUM_CALL_COUNTS
 from neuroshard_costs.fitting.calibration import calibrate
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
@@ -95,10 +96,12 @@ def test_the_all_to_all_is_scaled_by_the_device_that_starts_last(tmp_path: Path,
     for columns in range(64, 64 + 8 * 8, 8):
         forward, _ = bundle.transfer_ms(
             np.array(float(columns)),
-            mean_dim_sum=(3 * 64 + columns) / 4,
-            topology=topology(),
-            batch_size_per_device=1024,
-            bytes_per_element=4,
+            Exchange(
+                topology=topology(),
+                batch_size_per_device=1024,
+                mean_dim_sum=(3 * 64 + columns) / 4,
+                bytes_per_element=4,
+            ),
         )
         transfer = 2 * float(forward)
         records.append(

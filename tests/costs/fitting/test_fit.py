@@ -7,15 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import device_type
+from builders import device_type, request, table
 from bundle_builders import saved_bundle
 from neuroshard_api.presets import preset
 from neuroshard_api.records import ProfileRecord
+from neuroshard_api.request import MemorySettings
+from neuroshard_api.tables import DataType
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.errors import RecordsError
+from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.fitting import fit
-from neuroshard_costs.fitting.fit import fit_bundle
+from neuroshard_costs.fitting.fit import STAND_IN, fit_bundle
 from neuroshard_profiler.backends.simulated import SimulatedBackend
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.comm_sampling import CommunicationSpace
@@ -28,6 +31,7 @@ from record_builders import compute_record
 
 NAMED = preset("h100-80gb")
 UNKNOWN = device_type(name="no-preset")
+CPU = device_type(name="cpu-1-core")
 
 
 def records(folder: Path, device: DeviceType, *, compute: int = 40, transfers: int = 60) -> list[ProfileRecord]:
@@ -82,6 +86,27 @@ def test_an_unknown_device_is_fitted_by_regression(tmp_path: Path) -> None:
     limits = manifest.networks[0].validity["embedding_dim"]
     assert (limits.low, limits.high) == (min(dims), max(dims))
     assert manifest.networks[1].validity["num_devices"].high == 4
+    shared = table("shared", feature_names=("f0", "f1"))
+    halved = MemorySettings(output_data_type=DataType.FP16)
+    warnings = load_bundle(tmp_path / "bundle").validity_warnings(request(shared, memory=halved))
+    assert any(each.startswith("tables[shared].num_features: is 2, outside 1 to 1") for each in warnings)
+    assert any(each.startswith("output_bytes_per_element: is 2, outside 4 to 4") for each in warnings)
+
+
+@pytest.mark.parametrize(
+    ("device", "host_ms"),
+    [(UNKNOWN, bundled_bundle(STAND_IN).manifest.launch.host_ms), (CPU, (0.0, 0.0))],
+    ids=["gpu", "cpu"],
+)
+def test_a_profiled_gpu_keeps_the_launches_of_the_host(
+    tmp_path: Path, device: DeviceType, host_ms: tuple[float, float]
+) -> None:
+    """Without a pipeline the step waits for them, and no record holds them; on a CPU a call's time includes them."""
+    manifest = fit_bundle(records(tmp_path, device), tmp_path / "bundle", device=device).manifest
+
+    assert manifest.training["method"] == "regression"
+    assert manifest.launch.host_ms == host_ms
+    assert ("launch_host_ms" in manifest.training) is any(host_ms)
 
 
 def test_all_to_alls_that_were_not_measured_make_the_bundle_simulated(tmp_path: Path) -> None:
@@ -132,9 +157,8 @@ def test_a_profile_of_one_node_keeps_what_the_bundle_knows_of_the_network(tmp_pa
 
     def between_nodes_ms(bundle: CostBundle) -> np.ndarray:
         topology = NAMED.topology(num_nodes=2)
-        return bundle.transfer_ms(
-            np.array(600.0), mean_dim_sum=512.0, topology=topology, batch_size_per_device=8192, bytes_per_element=4
-        )
+        exchange = Exchange(topology=topology, batch_size_per_device=8192, mean_dim_sum=512.0, bytes_per_element=4)
+        return bundle.transfer_ms(np.array(600.0), exchange)
 
     assert fitted.manifest.training["method"] == "regression"
     assert fitted.manifest.source.startswith("simulated:")

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.request import ComputePeak, MemorySettings, Pipeline, PlanRequest
 from neuroshard_api.tables import DataType
+from neuroshard_costs.exchanges import index_bytes, pooled_exchange
 from neuroshard_costs.shards import FloatArray
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, StepCost, index_bytes
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, StepCost
 from searches import placed, problem_of
 
 
@@ -38,13 +39,7 @@ def test_interpolated_transfers_are_close_to_the_model() -> None:
     costs = ExactCosts(asked.topology.device)
     sums = np.linspace(416.0, 3328.0, 57)
 
-    exact = costs.transfer_ms(
-        sums,
-        mean_dim_sum=416.0,
-        topology=asked.topology,
-        batch_size_per_device=asked.batch_size_per_device,
-        bytes_per_element=4,
-    ).sum(axis=1)
+    exact = costs.transfer_ms(sums, pooled_exchange(asked)).sum(axis=1)
 
     assert np.allclose(StepCost(asked, costs).pooled_ms(columns(*sums)), exact, rtol=1e-3)
 
@@ -64,7 +59,7 @@ def step_cost_of(asked: PlanRequest) -> StepCost:
 
 def peaks(**levels: float) -> FloatArray:
     """Return the peaks of a placement; those not given are one millisecond and even traffic of 26 tables of 128."""
-    defaults = {"forward": 1.0, "backward": 1.0, "columns": 416.0, "index_bytes": 26 * 8192 * 16.0}
+    defaults = {"forward": 1.0, "backward": 1.0, "columns": 416.0, "index_bytes": 26 * 8192 * 12.0}
     return np.array(list({**defaults, **levels}.values()))
 
 
@@ -116,13 +111,13 @@ def test_the_indices_of_even_devices_are_a_bound() -> None:
     least = problem.step_cost.least_traffic[1]
     fullest = [problem.traffic(each.kinds, each.devices, 2)[:, 1].max() for each in (together, apart, split)]
     samples = 2 * 8192.0
-    assert fullest == [8 * samples * count for count in (13.0, 11.0, 13.0)]
-    assert least == 8 * samples * 13.0 / 2
+    assert fullest == [samples * count for count in (96.0, 84.0, 96.0)]
+    assert least == samples * 96.0 / 2
 
 
-def test_indices_and_lengths_have_eight_bytes() -> None:
-    """A KeyedJaggedTensor's values and lengths are 64-bit integers."""
-    assert index_bytes(np.array([10.0]), np.array([4.0])).tolist() == [112.0]
+def test_an_index_has_eight_bytes_and_a_length_four() -> None:
+    """A KeyedJaggedTensor's values are 64-bit integers, its lengths 32-bit ones."""
+    assert index_bytes(np.array([10.0]), np.array([4.0])).tolist() == [96.0]
 
 
 @pytest.mark.parametrize("pipeline", list(Pipeline))
@@ -170,4 +165,4 @@ def test_a_table_of_several_features_sends_a_vector_for_each() -> None:
     traffic = problem.kinds.traffic[problem.whole]
 
     assert traffic[:, 0].tolist() == [640.0, 64.0]
-    assert traffic[:, 1].tolist() == [8 * 4 * 8192 * 20.0, 8 * 4 * 8192 * 2.0]
+    assert traffic[:, 1].tolist() == [4 * 8192 * 120.0, 4 * 8192 * 12.0]

@@ -11,13 +11,22 @@ from typing import Self
 import numpy as np
 import pytest
 from builders import request, table
-from neuroshard_api.request import Constraints, MemorySettings, Pipeline, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.request import (
+    ComputePeak,
+    Constraints,
+    MemorySettings,
+    Pipeline,
+    PlanRequest,
+    SearchSettings,
+    TableConstraints,
+)
 from neuroshard_api.tables import DIM_MULTIPLE, Optimizer, Table
-from neuroshard_api.topology import Topology
+from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.problem import Float32Array, Problem, ShardSize
+from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import lower_bound_ms
 from ortools.sat.python import cp_model
@@ -66,18 +75,11 @@ class LinearCosts:
         """The times are the sums."""
         return True
 
-    def transfer_ms(
-        self,
-        max_dim_sums: FloatArray,
-        *,
-        mean_dim_sum: float,  # noqa: ARG002 - a cost model's signature
-        topology: Topology,
-        batch_size_per_device: int,
-        bytes_per_element: int,
-    ) -> FloatArray:
+    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
         """Return equal times in both directions, proportional to the largest dimension sum."""
-        element_ms = self.transfer_ms_per_element * topology.num_devices * batch_size_per_device * bytes_per_element / 4
-        return np.stack([element_ms * max_dim_sums] * 2, axis=-1)
+        num_samples = exchange.topology.num_devices * exchange.batch_size_per_device
+        column_ms = self.transfer_ms_per_element * num_samples * exchange.bytes_per_element / 4
+        return np.stack([column_ms * max_dim_sums] * 2, axis=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,7 @@ def solve(problem: Problem, *, with_cost: bool) -> Optimum:
     devices = range(problem.num_devices)
     capacity = problem.memory.shard_capacity_bytes
     zero: cp_model.LinearExpr = cp_model.LinearExpr.sum([])
-    memory, columns, *times = ([zero] * problem.num_devices for _ in range(4))
+    memory, columns, index_bytes, *times = ([zero] * problem.num_devices for _ in range(5))
     for index, unit in enumerate(problem.units):
         quads = unit.num_columns // DIM_MULTIPLE
         least = quads if unit.max_shards == 1 else unit.min_shard_width // DIM_MULTIPLE
@@ -138,12 +140,13 @@ def solve(problem: Problem, *, with_cost: bool) -> Optimum:
             model.add(held[device] <= quads * here[device])
             memory[device] += bytes_of.of(here[device], held[device])
             columns[device] += held[device]
+            index_bytes[device] += round(float(problem.kinds.traffic[kinds[0], Collective.INDICES])) * here[device]
             for direction in range(2):
                 times[direction][device] += time_of[direction].of(here[device], held[device])
     for device in devices:
         model.add(memory[device] <= capacity)
     if with_cost:
-        model.minimize(_objective(model, problem, times, columns))
+        model.minimize(_objective(model, problem, times, columns, index_bytes))
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
@@ -167,18 +170,31 @@ def _objective(
     problem: Problem,
     times: Sequence[Sequence[cp_model.LinearExpr]],
     columns: Sequence[cp_model.LinearExpr],
+    index_bytes: Sequence[cp_model.LinearExpr],
 ) -> cp_model.LinearExpr:
-    """Return the slowest forward plus the slowest backward time plus the transfer of the widest device."""
+    """Return the slowest passes, separate or joint, plus the transfer of the widest device, plus exposed indices.
+
+    A pipeline hides all indices: at the sizes of these cases the compute is longer.
+    """
     most = 2**50
-    slowest = [model.new_int_var(0, most, f"slowest_{direction}") for direction in range(2)]
+    passes = [[sum(both) for both in zip(*times, strict=True)]] if problem.step_cost.joins_passes else times
+    slowest = [model.new_int_var(0, most, f"slowest_{index}") for index in range(len(passes))]
     widest = model.new_int_var(0, sum(unit.num_columns for unit in problem.units), "widest")
     for device in range(problem.num_devices):
         model.add(widest >= columns[device])
-        for direction in range(2):
-            model.add(slowest[direction] >= times[direction][device])
+        for peak, devices_ms in zip(slowest, passes, strict=True):
+            model.add(peak >= devices_ms[device])
     mean_quads = sum(unit.num_columns for unit in problem.units) / problem.num_devices / DIM_MULTIPLE
     least_ms = float(problem.step_cost.pooled_ms(problem.step_cost.least_traffic))
-    return sum(slowest) + round(least_ms / mean_quads * PICOSECONDS_PER_MS) * widest
+    total = sum(slowest) + round(least_ms / mean_quads * PICOSECONDS_PER_MS) * widest
+    if problem.request.pipeline is Pipeline.NONE:
+        most_bytes = model.new_int_var(0, most, "most_bytes")
+        for received in index_bytes:
+            model.add(most_bytes >= received)
+        peaks = np.concatenate((np.zeros(2), problem.step_cost.least_traffic))
+        byte_ms = float(problem.step_cost.input_ms(peaks)) / problem.step_cost.least_traffic[Collective.INDICES]
+        total += round(byte_ms * PICOSECONDS_PER_MS) * most_bytes
+    return total
 
 
 def random_tables(generator: np.random.Generator, count: int) -> list[Table]:
@@ -282,6 +298,25 @@ def test_cost_is_between_the_lower_bound_and_the_optimum(seeds: Sequence[int], m
 
     assert gaps, "the cases no longer have a plan"
     assert max(gaps) < MOST_GAP[memory]
+
+
+@pytest.mark.parametrize("pipeline", list(Pipeline))
+@pytest.mark.parametrize("compute_peak", list(ComputePeak))
+def test_every_assumption_on_the_trainer_keeps_the_bound_below_the_optimum(
+    compute_peak: ComputePeak, pipeline: Pipeline
+) -> None:
+    """Whether passes are joint and whether the step waits for the indices: bound, optimum, and plan stay in order."""
+    for seed in range(1000, 1004):
+        asked = random_request(seed)
+        free = asked.constraints.model_copy(update={"max_memory_bytes_per_device": None})
+        update = {"constraints": free, "compute_peak": compute_peak, "pipeline": pipeline}
+        problem = Problem(asked.model_copy(update=update), LinearCosts())
+        optimum, found, bound_ms = solve(problem, with_cost=True), search(problem), lower_bound_ms(problem)
+
+        assert found is not None
+        cost_ms = float(problem.total_ms([found.placement])[0])
+        assert 0.5 * optimum.total_ms < bound_ms <= optimum.total_ms
+        assert optimum.bound_ms * (1 - ROUNDING) <= cost_ms <= optimum.total_ms * (1 + MOST_GAP["ample"])
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,14 +1,19 @@
 """The lower bound: below every plan, and near the best one where it can be."""
 
 import random
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 from builders import request, table, tables, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
-from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_api.bundle import Calibration
+from neuroshard_api.request import ComputePeak, Constraints, Pipeline, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_costs.bundle import CostBundle, bundled_bundle
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.search.lower_bound import ROUNDING, lower_bound_ms
 from searches import placed, planned, problem_of, random_placement, search_requests
 
 
@@ -24,11 +29,44 @@ def test_no_random_split_on_random_devices_costs_less(asked: PlanRequest, seed: 
     assert lower_bound_ms(problem) <= totals.min()
 
 
+@pytest.mark.parametrize("exponent", [1.0, 0.7, 1.3])
+@settings(max_examples=15)
+@given(asked=search_requests(), seed=st.integers(0, 9999))
+def test_no_random_split_costs_less_under_trained_networks(exponent: float, asked: PlanRequest, seed: int) -> None:
+    """Under a bundle, also where a calibration bends its times: mixed types, both pipelines, and both peaks."""
+    problem = Problem(asked, _scaled_bundle(exponent))
+    generator = random.Random(seed)  # noqa: S311 - no secret
+
+    totals = problem.total_ms([random_placement(problem, generator) for _ in range(15)])
+
+    assert lower_bound_ms(problem) <= totals.min() * (1 + ROUNDING)
+
+
+@cache
+def _scaled_bundle(exponent: float) -> CostBundle:
+    """Return a bundle whose compute times are raised to an exponent."""
+    bundle = bundled_bundle("h100-80gb")
+    calibration = Calibration(
+        source="measured:H100", num_records=8, compute_scale=(exponent, 1.0), mape_before=0.0, mape_after=0.0
+    )
+    return replace(bundle, manifest=bundle.manifest.model_copy(update={"calibration": calibration}))
+
+
+@pytest.mark.parametrize("pipeline", list(Pipeline))
+@pytest.mark.parametrize("compute_peak", list(ComputePeak))
 @pytest.mark.parametrize("num_devices", [1, 2, 4])
-def test_it_is_tight_where_equal_tables_fill_the_devices_evenly(num_devices: int) -> None:
+def test_it_is_tight_where_equal_tables_fill_the_devices_evenly(
+    num_devices: int, compute_peak: ComputePeak, pipeline: Pipeline
+) -> None:
     """Whole tables, the same on each device, cost the bound itself but for the lanes, which it takes as fewest."""
     problem = problem_of(
-        request(*tables(2 * num_devices, pooling_factor=30.0), num_devices=num_devices, constraints=WHOLE)
+        request(
+            *tables(2 * num_devices, pooling_factor=30.0),
+            num_devices=num_devices,
+            constraints=WHOLE,
+            compute_peak=compute_peak,
+            pipeline=pipeline,
+        )
     )
     even = placed(problem, *((unit, 64, unit % num_devices) for unit in range(2 * num_devices)))
 
@@ -81,7 +119,7 @@ def test_pins_to_one_device_leave_it_valid() -> None:
     assert lower_bound_ms(problem) <= problem.total_ms([only])[0]
 
 
-def test_thousands_of_tables_on_one_device_round_to_a_valid_bound() -> None:
+def test_thousands_of_tables_on_two_devices_round_to_a_valid_bound() -> None:
     """Single-precision sums over many uneven tables stay within the bound's allowance."""
     generator = np.random.default_rng(0)
     members = [
@@ -91,6 +129,7 @@ def test_thousands_of_tables_on_one_device_round_to_a_valid_bound() -> None:
         )
     ]
 
-    found = planned(request(*members, topology=topology(1, memory_bytes=10**13)))
+    hasty = SearchSettings(work_budget=1)
+    found = planned(request(*members, topology=topology(2, memory_bytes=10**13), search=hasty))
 
     assert 0 <= found.gap < 1e-3

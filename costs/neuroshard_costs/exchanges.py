@@ -1,0 +1,90 @@
+"""The exchanges of a step: what a request sends in each, and what a cost model is asked for one. Prices none.
+
+==================  ===================================================================================================
+exchange            what travels
+==================  ===================================================================================================
+pooled embeddings   every pooled column of every sample forward, its gradient backward
+indices             the indices and lengths of a table to each of its shards, forward only
+==================  ===================================================================================================
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.topology import Topology
+
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, LENGTH_BYTES, FloatArray, IndexArray
+
+_COLUMN_BYTES = 4  # per sample, of the FP32 pooled columns that stand for the bytes of indices
+
+_Counts = TypeVar("_Counts", FloatArray, IndexArray)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchange:
+    """All-to-alls of one mean load; they differ in the load of the fullest device alone."""
+
+    topology: Topology
+    """The devices and their links."""
+    batch_size_per_device: int
+    """Samples that each device keeps."""
+    mean_dim_sum: float
+    """Columns of all shards over the number of devices."""
+    bytes_per_element: int
+    """Of a column of a sample on the wire."""
+
+    @property
+    def num_bytes(self) -> float:
+        """Bytes that the mean device exchanges in one direction."""
+        num_samples = self.topology.num_devices * self.batch_size_per_device
+        return self.mean_dim_sum * num_samples * self.bytes_per_element
+
+
+class TransferModel(Protocol):
+    """A cost model of exchanges."""
+
+    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds, from the last device's start on: without waiting.
+
+        Non-decreasing in the columns of the fullest device; 0 on a single device.
+
+        Args:
+            max_dim_sums: [...] columns of the fullest device.
+            exchange: everything else that decides the times.
+        """
+
+
+def index_bytes(lookups: _Counts, bags: _Counts) -> _Counts:
+    """Return [n] the bytes that travel to shards with these [n] lookups and bags per step."""
+    return INDEX_BYTES * lookups + LENGTH_BYTES * bags
+
+
+def pooled_exchange(request: PlanRequest) -> Exchange:
+    """Return the exchange of pooled embeddings: k times the columns of a table that k features look up."""
+    total = sum(table.embedding_dim * table.num_features for table in request.tables.tables)
+    return Exchange(
+        topology=request.topology,
+        batch_size_per_device=request.batch_size_per_device,
+        mean_dim_sum=total / request.topology.num_devices,
+        bytes_per_element=BYTES_PER_ELEMENT[request.memory.wire_type],
+    )
+
+
+def least_index_bytes(request: PlanRequest) -> float:
+    """Return the bytes of all indices and lengths of a step where no table is split."""
+    tables = request.tables.tables
+    lookups = request.global_batch_size * np.array([table.pooling_factor for table in tables])
+    bags = request.global_batch_size * np.array([float(table.num_features) for table in tables])
+    return float(index_bytes(lookups, bags).sum())
+
+
+def index_exchange(request: PlanRequest, num_bytes: float) -> Exchange:
+    """Return the exchange of indices in which every device has this many bytes, as columns in FP32."""
+    return Exchange(
+        topology=request.topology,
+        batch_size_per_device=request.batch_size_per_device,
+        mean_dim_sum=num_bytes / (request.global_batch_size * _COLUMN_BYTES),
+        bytes_per_element=_COLUMN_BYTES,
+    )
