@@ -212,8 +212,14 @@ RULES = (
     broken_rule(
         "cpu-processes-without-cpus",
         "spec.trainer",
-        "numProcPerNode cpu needs a limit of cpu in resourcesPerNode",
+        "numProcPerNode cpu needs a limit of cpu in resourcesPerNode, of at most 4096",
         trainer={"numProcPerNode": "cpu", "resourcesPerNode": GPUS},
+    ),
+    broken_rule(
+        "more-processes-than-a-node-has-cpus",
+        "spec.trainer",
+        "numProcPerNode cpu needs a limit of cpu in resourcesPerNode, of at most 4096",
+        trainer={"numProcPerNode": "cpu", "resourcesPerNode": {"limits": {"cpu": "5k"}}},
     ),
     broken_rule(
         "more-processes-than-gpus",

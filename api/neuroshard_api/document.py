@@ -104,8 +104,16 @@ def validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
         raise DocumentError(where, [_problem(fault) for fault in faults]) from error
 
 
-def validated_without_unknown(cls: type[_ValueT], raw: object, *, where: str) -> tuple[_ValueT, tuple[str, ...]]:
+def validated_without_unknown(
+    cls: type[_ValueT], raw: object, *, where: str, context: object = None
+) -> tuple[_ValueT, tuple[str, ...]]:
     """Validate data that a newer release may have written: keys that this release does not know are dropped.
+
+    Args:
+        cls: model of the data.
+        raw: plain data.
+        where: file or object, for errors.
+        context: pydantic's validation context.
 
     Returns:
         The value, and the paths of the dropped keys.
@@ -117,7 +125,7 @@ def validated_without_unknown(cls: type[_ValueT], raw: object, *, where: str) ->
     dropped: list[str] = []
     while True:
         try:
-            return _validated(cls, data, where=where), tuple(dropped)
+            return _validated(cls, data, where=where, context=context), tuple(dropped)
         except ValidationError as error:
             faults = error.errors(include_url=False)
             unknown = [fault["loc"] for fault in faults if fault["type"] == "extra_forbidden"]
@@ -128,15 +136,15 @@ def validated_without_unknown(cls: type[_ValueT], raw: object, *, where: str) ->
                 dropped.append(field_path(location))
 
 
-def _validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
+def _validated(cls: type[_ValueT], raw: object, *, where: str, context: object = None) -> _ValueT:
     """Validate plain data. Raises pydantic's ValidationError; DocumentError for data that JSON cannot hold."""
     try:
         text = json.dumps(raw, default=str)
     except (TypeError, ValueError, RecursionError) as error:  # YAML alone can write these: keys of any type, cycles
         raise DocumentError(where, [f"holds what JSON cannot say: {error}"]) from error
     if text.count(",") <= ALL_FAULTS_UP_TO_VALUES:
-        return cls.model_validate_json(text, by_alias=True, by_name=False)
-    value: _ValueT = _fail_fast_validator(cls).validate_json(text, by_alias=True, by_name=False)
+        return cls.model_validate_json(text, by_alias=True, by_name=False, context=context)
+    value: _ValueT = _fail_fast_validator(cls).validate_json(text, by_alias=True, by_name=False, context=context)
     return value
 
 

@@ -1,12 +1,23 @@
 """What a DLRMTrainingJob runs its workers in: ``spec.trainer``, ``spec.podTemplate`` and ``spec.rendezvous``."""
 
-from decimal import ROUND_CEILING, Decimal
+import math
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from neuroshard_api.resource import ATOMIC, INT32_MAX, INT_OR_STRING, Checked, Part, ResourceAmount, Rule, Size, Unique
+from neuroshard_api.resource import (
+    ATOMIC,
+    INT32_MAX,
+    INT_OR_STRING,
+    Checked,
+    Part,
+    ResourceAmount,
+    Rule,
+    Size,
+    Unique,
+    quantity,
+)
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 """Extended resources that count as devices."""
@@ -58,7 +69,7 @@ class Resources(Part):
     @property
     def num_gpus(self) -> int:
         """GPUs of the container; 0 where there are none."""
-        return int(self.limits[self.gpu_resource]) if self.gpu_resource else 0
+        return int(quantity(self.limits[self.gpu_resource])) if self.gpu_resource else 0
 
 
 class PullPolicy(StrEnum):
@@ -135,9 +146,13 @@ class Trainer(Part):
         ),
         Rule(
             cel="type(self.numProcPerNode) != string || self.numProcPerNode != 'cpu' || "
-            "(has(self.resourcesPerNode.limits) && 'cpu' in self.resourcesPerNode.limits)",
-            message="numProcPerNode cpu needs a limit of cpu in resourcesPerNode",
-            holds=lambda trainer: trainer.num_proc_per_node != "cpu" or "cpu" in trainer.limits,
+            "(has(self.resourcesPerNode.limits) && 'cpu' in self.resourcesPerNode.limits && "
+            "!quantity(string(self.resourcesPerNode.limits['cpu'])).isGreaterThan(quantity('4096')))",
+            message="numProcPerNode cpu needs a limit of cpu in resourcesPerNode, of at most 4096",
+            holds=lambda trainer: (
+                trainer.num_proc_per_node != "cpu"
+                or ("cpu" in trainer.limits and quantity(trainer.limits["cpu"]) <= MAX_DEVICES_PER_NODE)
+            ),
         ),
         Rule(
             cel="type(self.numProcPerNode) == string || "
@@ -192,9 +207,7 @@ class Trainer(Part):
         if isinstance(wanted, int):
             return wanted
         if wanted == "cpu":
-            cpus = str(self.limits["cpu"])
-            exact = Decimal(cpus.removesuffix("m")) / (1000 if cpus.endswith("m") else 1)
-            return max(1, int(exact.to_integral_value(ROUND_CEILING)))
+            return max(1, math.ceil(quantity(self.limits.get("cpu", 1))))
         return max(1, self.num_gpus_per_node)
 
     @property

@@ -17,7 +17,7 @@ from neuroshard_api.job_policies import FailureAction, FailurePolicy, RunPolicy
 from neuroshard_api.job_stages import Planner, PlanReference, Profiler
 from neuroshard_api.job_status import Status
 from neuroshard_api.job_training import Checkpoint, Data, Training
-from neuroshard_api.resource import Checked, Part, Rule
+from neuroshard_api.resource import Checked, Part, Rule, Waived
 
 GROUP = "training.neuroshard.dev"
 VERSION = "v1alpha1"
@@ -225,20 +225,30 @@ class DLRMTrainingJob(Part):
         return validated(cls, _of_this_kind(raw, where), where=where)
 
     @classmethod
-    def from_newer_data(cls, raw: object, *, where: str = "job") -> tuple[Self, tuple[str, ...]]:
-        """Read plain data that a newer definition of the resource may have filled with fields of its own.
-
-        Returns:
-            The job, and the paths of the fields that this release does not know.
+    def from_stored_data(cls, raw: object, *, where: str = "job") -> "StoredJob":
+        """Read a resource that the API server keeps: another release's definition may have let it in.
 
         Raises:
-            DocumentError: a field that it knows cannot be read.
+            DocumentError: a field that this release knows cannot be read.
         """
-        return validated_without_unknown(cls, _of_this_kind(raw, where), where=where)
+        waived = Waived()
+        job, unknown = validated_without_unknown(cls, _of_this_kind(raw, where), where=where, context=waived)
+        return StoredJob(job=job, unknown=unknown, broken_rules=tuple(dict.fromkeys(waived.problems)))
 
     def to_json(self) -> str:
         """Return canonical JSON: what was not given and has no default left out, one final newline."""
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredJob:
+    """A resource as the API server keeps it."""
+
+    job: DLRMTrainingJob
+    unknown: tuple[str, ...] = ()
+    """Paths of the fields that this release does not know."""
+    broken_rules: tuple[str, ...] = ()
+    """Messages of the rules between fields that this release has and the resource breaks."""
 
 
 def _of_this_kind(raw: object, where: str) -> object:

@@ -29,6 +29,8 @@ class Context:
     now: datetime
     ignored: tuple[str, ...] = ()
     """Fields of the resource that this release does not know, by path."""
+    broken_rules: tuple[str, ...] = ()
+    """Messages of the rules between fields that this release has and a job of another release breaks."""
 
     @property
     def spec(self) -> Spec:

@@ -47,7 +47,8 @@ def read(observed: Observed, *, now: datetime, settings: Settings) -> Context | 
     """Return the resource and its status as values; everything that follows decides from them.
 
     Fields that this release does not know are passed over: the definition may be newer than the operator, and the API
-    server fills in its defaults on reading too.
+    server fills in its defaults on reading too. Rules between fields that an earlier release did not have refuse a new
+    job alone: one that was started is served, and gets no new plan.
     """
     now = now.replace(microsecond=0)  # the API keeps whole seconds: anything finer would be a change with every pass
     job = observed.job
@@ -59,10 +60,21 @@ def read(observed: Observed, *, now: datetime, settings: Settings) -> Context | 
         "spec": job.spec,
     }
     try:
-        model, ignored = DLRMTrainingJob.from_newer_data(raw, where=f"{KIND} {job.meta.name}")
+        stored = DLRMTrainingJob.from_stored_data(raw, where=f"{KIND} {job.meta.name}")
     except DocumentError as error:
         return UnreadableJob(observed=observed, status=status, problem=str(error), now=now)
-    return Context(observed=observed, job=model, status=status, settings=settings, now=now, ignored=ignored)
+    if stored.broken_rules and _is_new(observed, status):
+        problem = f"{KIND} {job.meta.name}: {'; '.join(stored.broken_rules)}"
+        return UnreadableJob(observed=observed, status=status, problem=problem, now=now)
+    return Context(
+        observed=observed,
+        job=stored.job,
+        status=status,
+        settings=settings,
+        now=now,
+        ignored=stored.unknown,
+        broken_rules=stored.broken_rules,
+    )
 
 
 def reads_needed(context: Context | UnreadableJob) -> Reads:
@@ -79,7 +91,7 @@ def reads_needed(context: Context | UnreadableJob) -> Reads:
         return Reads(documents=documents, events=events)
     if _profiles(context) and not _knows_hardware(context):
         return Reads(nodes=True)
-    if planned_already(context, _inputs_hash(context)) is not None:
+    if planned_already(context, _inputs_hash(context)) is not None or context.broken_rules:
         return Reads()
     files = tuple(file for file in _files_needed(context.spec) if context.fetched(*file) is None)
     return Reads(files=files, documents=profile_needed(context) if _profiles(context) else ())
@@ -150,12 +162,18 @@ def _prepare(context: Context) -> tuple[list[StageResult], Planned | None]:
     inputs_hash = _inputs_hash(context)
     found = planned_already(context, inputs_hash)
     if found is None:
-        return _up_to_plan(context, inputs_hash), None
+        return _up_to_plan(context, inputs_hash) if not context.broken_rules else [_refused_plan(context)], None
     result, planned = found
     if _profiles(context):
         result = replace(result, status_fields={**result.status_fields, "hardware": hardware_of(context)})
     approved = approve(context, planned)
     return [result, approved], planned if approved.done else None
+
+
+def _refused_plan(context: Context) -> StageResult:
+    """Return the step of a job that needs a plan, and whose spec an earlier release let in and this one refuses."""
+    message = f"no plan is made: {'; '.join(context.broken_rules)}; hint: change the spec"
+    return StageResult(display_stage=Stage.PENDING, reason=Reason.INVALID_SPEC, message=message)
 
 
 def _beside_workers(result: StageResult) -> StageResult:
@@ -287,6 +305,11 @@ def _news(before: Status, after: Status) -> list[Event]:
     return events
 
 
+def _is_new(observed: Observed, status: Status) -> bool:
+    """Tell whether nothing was done for a job yet."""
+    return status.stage is None and not observed.jobs
+
+
 def _unreadable(job: UnreadableJob) -> Decision:
     """End a job that was never worked on; leave one alone that was.
 
@@ -294,7 +317,7 @@ def _unreadable(job: UnreadableJob) -> Decision:
     made from a resource that could be read, and go on.
     """
     before, generation = job.status, job.observed.job.generation
-    is_new = before.stage is None and not job.observed.jobs
+    is_new = _is_new(job.observed, before)
     kind = ConditionType.FAILED if is_new else ConditionType.SPEC_UNDERSTOOD
     found = [ConditionUpdate(type=kind, holds=is_new, reason=Reason.INVALID_SPEC, message=job.problem)]
     fields: dict[str, object] = {

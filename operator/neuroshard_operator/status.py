@@ -94,6 +94,9 @@ def _resumed(context: Context, found: Iterable[ConditionUpdate]) -> list[Conditi
 def _understood(context: Context) -> list[ConditionUpdate]:
     """Return whether the resource has fields that this release does not know; nothing where it never had any."""
     kind = ConditionType.SPEC_UNDERSTOOD
+    if context.broken_rules:
+        message = f"this release refuses the spec, which an earlier one let in: {'; '.join(context.broken_rules)}"
+        return [ConditionUpdate(type=kind, holds=False, reason=Reason.INVALID_SPEC, message=message)]
     if context.ignored:
         shown = ", ".join(context.ignored[:SHOWN_FIELDS]) + (", ..." if len(context.ignored) > SHOWN_FIELDS else "")
         message = f"the definition is newer than this operator, which passes over: {shown}; upgrade the operator"

@@ -95,9 +95,23 @@ def test_metadata_of_the_api_server_is_passed_over() -> None:
         ({"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}, "numProcPerNode": 2}, 2),
         ({"resourcesPerNode": {"limits": {"cpu": "1500m"}}, "numProcPerNode": "cpu"}, 2),
         ({"resourcesPerNode": {"limits": {"cpu": 4}}, "numProcPerNode": "cpu"}, 4),
+        ({"resourcesPerNode": {"limits": {"cpu": "1k"}}, "numProcPerNode": "cpu"}, 1000),
+        ({"resourcesPerNode": {"limits": {"cpu": "2e1"}}, "numProcPerNode": "cpu"}, 20),
         ({"resourcesPerNode": {"limits": {"cpu": "4"}}}, 1),
     ],
-    ids=["default", "number", "gpus", "gpus-as-text", "amd", "fewer-than-gpus", "part-of-a-cpu", "cpus", "auto-cpu"],
+    ids=[
+        "default",
+        "number",
+        "gpus",
+        "gpus-as-text",
+        "amd",
+        "fewer-than-gpus",
+        "part-of-a-cpu",
+        "cpus",
+        "1k",
+        "2e1",
+        "auto-cpu",
+    ],
 )
 def test_processes_follow_from_number_and_resources(trainer: dict[str, Any], devices: int) -> None:
     """One process per device: the number that torchrun is told and that the plan is made for."""

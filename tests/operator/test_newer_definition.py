@@ -1,8 +1,11 @@
 """Jobs under a definition of a newer release: its fields and defaults reach an operator that does not know them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from neuroshard_api.job_pods import Trainer
+from neuroshard_api.resource import Rule
 from neuroshard_operator import names
 from operator_process import JOB, Story
 
@@ -73,6 +76,62 @@ def test_a_value_that_cannot_be_read_never_ends_a_job_that_was_started() -> None
 def test_a_value_that_cannot_be_read_fails_a_job_that_is_new() -> None:
     """Nothing was started, so nothing is lost."""
     story = Story(launchPolicy="Eventually")
+
+    assert story.seen == ("Failed", "InvalidSpec")
+
+
+@pytest.fixture
+def tighten_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
+    """Upgrade to a release with a rule between fields that earlier ones did not have: jobs of two nodes break it."""
+
+    def tighten(story: Story) -> None:
+        rule = Rule(cel="false", message="two nodes are refused", holds=lambda trainer: trainer.num_nodes != 2)
+        monkeypatch.setattr(Trainer, "cel_rules", (*Trainer.cel_rules, rule))
+        story.world.touch(story.world.training_job(JOB))
+
+    return tighten
+
+
+@pytest.mark.parametrize("code", [0, 1], ids=["succeeds", "fails"])
+def test_workers_of_a_job_that_this_release_refuses_are_served(
+    tighten_rules: Callable[[Story], None], code: int
+) -> None:
+    """An upgrade with stricter rules between fields loses sight of no worker, and failures lead to a restart."""
+    story = Story().running()
+    tighten_rules(story)
+    story.settle()
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.condition("SpecUnderstood")["reason"] == "InvalidSpec"
+    assert "two nodes are refused" in story.condition("SpecUnderstood")["message"]
+    for pod in story.pods(names.WORKER):
+        story.world.end_pod(pod, code)
+    story.settle()
+
+    assert story.seen == (("Launching", "WorkersStarting") if code else ("Succeeded", "TrainingCompleted"))
+
+
+def test_a_job_that_this_release_refuses_gets_no_new_plan(tighten_rules: Callable[[Story], None]) -> None:
+    """Once it needs one, it waits for another spec, and plans when it has it."""
+    story = Story().running()
+    story.world.change_spec(JOB, suspend=True)
+    story.settle()
+    story.bury()
+    tighten_rules(story)
+    model = story.world.training_job(JOB)["spec"]["model"]
+    story.world.change_spec(JOB, suspend=False, model={**model, "batchSizePerDevice": 8})
+    story.settle()
+    assert story.seen == ("Pending", "InvalidSpec")
+    assert len(story.jobs(names.PLANNER)) == 1
+    story.world.change_spec(JOB, trainer={"numNodes": 1})
+    story.settle()
+
+    assert story.seen == ("Planning", "PlannerRunning")
+    assert story.condition("SpecUnderstood")["status"] == "True"
+
+
+def test_a_new_job_that_breaks_a_rule_fails() -> None:
+    """Nothing was started, so nothing is lost; this holds where the definition is older than the operator."""
+    story = Story(trainer={"numNodes": 2, "numProcPerNode": "cpu"})
 
     assert story.seen == ("Failed", "InvalidSpec")
 

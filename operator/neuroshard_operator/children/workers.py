@@ -1,10 +1,12 @@
 """The workers: a headless Service that names them, and the Indexed Job of one start."""
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from neuroshard_api.job_status import Stage
 from neuroshard_api.stage_commands import (
+    CHECKPOINTS_FOLDER,
     GRACE_SECONDS,
     NODE_RANK_VARIABLE,
     PROGRESS_FILE,
@@ -178,10 +180,16 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
 
 
 def _run_dir(context: Context) -> str:
-    """Return the folder of checkpoints and reports. NeuroShard's trainer makes it; jobs on one volume differ in it."""
+    """Return the folder of checkpoints and reports. NeuroShard's trainer makes it; jobs on one volume differ in it.
+
+    A job whose newest checkpoint is below the mount path itself, where earlier releases wrote, goes on there.
+    """
     checkpoint, is_own = context.spec.checkpoint, bool(context.spec.trainer.command)
-    folder = checkpoint.folder or ("" if is_own else context.name)
-    return f"{checkpoint.mount_path.rstrip('/')}/{folder}".rstrip("/") or "/"
+    newest = context.status.checkpoint.path if context.status.checkpoint else None
+    root = PurePosixPath(checkpoint.mount_path)
+    is_at_root = newest is not None and PurePosixPath(newest).parent == root / CHECKPOINTS_FOLDER
+    folder = checkpoint.folder or ("" if is_own or is_at_root else context.name)
+    return str(root / folder)
 
 
 def _grace_seconds(pod_spec: Mapping[str, Any]) -> int:

@@ -56,19 +56,26 @@ def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
     key = _profile_key(context, hardware)
     shared = context.spec.profiler.policy is not ProfilerPolicy.ALWAYS
     there = context.shared_profile(names.profile(key))
-    own = context.job_named(names.profiler_job(context.name, key))
-    result = context.config_map(names.result(names.profiler_job(context.name, key)))
+    own = _own_profiler(context, key)
+    name = own.meta.name if own else names.profiler_job(context.name, key)
+    result = context.config_map(names.result(name))
     if there is not None:
         return _there(context, hardware, there, cached=own is None)
     status_fields = {"hardware": hardware}
     if result is not None and isinstance(result.document, ProfileSummary):
         manifest = profile(context, names.profile(key), key, shared=shared)
         copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
-        message = _measures(names.profiler_job(context.name, key))
-        return _active(Reason.PROFILER_RUNNING, message, own, status_fields, actions=(copy,)), None
+        return _active(Reason.PROFILER_RUNNING, _measures(name), own, status_fields, actions=(copy,)), None
     if own is None:
         return _start(context, hardware, key, status_fields), None
     return _watch(context, own, result, status_fields), None
+
+
+def _own_profiler(context: Context, key: str) -> ChildJob | None:
+    """Return this job's profiler of that key; a release before this one may have given it another name."""
+    label = names.short(key)
+    found = [job for job in context.owned_jobs(names.PROFILER) if job.meta.labels.get(names.PROFILE_KEY_LABEL) == label]
+    return min(found, key=lambda job: job.meta.name != names.profiler_job(context.name, key), default=None)
 
 
 def profile_needed(context: Context) -> tuple[str, ...]:

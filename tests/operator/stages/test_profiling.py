@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 from neuroshard_api.config_map import pack_files
 from neuroshard_operator import names
 from operator_process import JOB, KEY, OperatorProcess, Story
@@ -120,6 +121,20 @@ def test_a_profile_without_the_network_that_the_nodes_span_is_not_planned_with()
     assert "ChildRepaired" in story.reasons()
     [repaired] = story.world.of_kind("ConfigMap", names.PROFILE)
     assert repaired["metadata"]["uid"] != profile["metadata"]["uid"]
+
+
+def test_a_profiler_that_an_earlier_release_started_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name was another one; a second one beside it would measure under the load of the first."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(names, "profiler_job", lambda job, key: f"{job}-profiler-{names.short(key)}")
+        story = Story()
+    story.operator = OperatorProcess(story.world)
+    story.settle()
+    [only] = story.jobs(names.PROFILER)
+    assert only.startswith("job-profiler-")
+    story.do(names.PROFILER)
+
+    assert story.seen == ("Planning", "PlannerRunning")
 
 
 def test_a_profiler_that_fails_ends_the_job_with_its_words() -> None:

@@ -215,7 +215,7 @@ def test_a_trainer_of_ones_own_may_keep_checkpoints_elsewhere() -> None:
     [
         pytest.param({}, "/checkpoints/job", id="the job's name"),
         pytest.param({"checkpoint": {"folder": "shop/v2", "mountPath": "/ckpt"}}, "/ckpt/shop/v2", id="folder"),
-        pytest.param({"checkpoint": {"folder": "."}}, "/checkpoints/.", id="the volume itself"),
+        pytest.param({"checkpoint": {"folder": "."}}, "/checkpoints", id="the volume itself"),
         pytest.param({"trainer": {"command": ["torchrun", "x"]}}, "/checkpoints", id="own trainer"),
         pytest.param({"trainer": {"command": ["x"]}, "checkpoint": {"folder": "a"}}, "/checkpoints/a", id="own folder"),
     ],
@@ -227,6 +227,28 @@ def test_jobs_on_one_volume_have_folders_of_their_own(spec: dict[str, Any], expe
     assert environment(container)["NEUROSHARD_RUN_DIR"] == expected
     mount_path = spec.get("checkpoint", {}).get("mountPath", "/checkpoints")
     assert mount_path in [each["mountPath"] for each in container["volumeMounts"]]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "path", "expected"),
+    [
+        pytest.param({}, "/checkpoints/checkpoints/step-00000200", "/checkpoints", id="of an earlier release"),
+        pytest.param({}, "/checkpoints/job/checkpoints/step-00000200", "/checkpoints/job", id="of this release"),
+        pytest.param({"folder": "a"}, "/checkpoints/checkpoints/step-00000200", "/checkpoints/a", id="another folder"),
+    ],
+)
+def test_a_job_goes_on_from_the_folder_of_its_newest_checkpoint(
+    checkpoint: dict[str, str], path: str, expected: str
+) -> None:
+    """Earlier releases wrote to the mount path itself: a restart after an upgrade must not begin at step 0."""
+    story = Story(checkpoint=checkpoint).running()
+    progress = builders.progress(step=200, checkpoint_step=200, checkpoint_path=path)
+    story.world.publish("job-report", {"progress.json": progress.to_json().encode()})
+    story.settle()
+    story.fail(names.WORKER, 1)
+
+    container = story.world.objects["Job", "job-worker-1"]["spec"]["template"]["spec"]["containers"][0]
+    assert environment(container)["NEUROSHARD_RUN_DIR"] == expected
 
 
 def test_a_job_that_trains_succeeds() -> None:
