@@ -2,7 +2,6 @@
 
 import pytest
 from neuroshard_cluster.cluster import Cluster
-from neuroshard_cluster.commands import run
 from neuroshard_cluster.folders import SOURCES
 from neuroshard_cluster.images import TRAINER
 from neuroshard_cluster.kubectl import Object
@@ -39,10 +38,8 @@ def test_overwriting_an_image_file_stays_in_the_container(cluster: Cluster, name
 
 def test_torchrun_across_nodes(cluster: Cluster, namespace: Namespace) -> None:
     """With torchrun on two nodes, four gloo ranks meet through a headless Service and agree on their sums."""
-    if isinstance(cluster, LocalCluster):
-        present = run([*cluster.inside_node(cluster.nodes()[0]), "ctr", "-n", "k8s.io", "images", "ls", "-q"])
-        if TRAINER.tag not in present.split():
-            pytest.skip("the nodes have no image with PyTorch; make cluster-up IMAGES='probe trainer'")
+    if not all(cluster.has_image(TRAINER, node) for node in cluster.nodes()):
+        pytest.skip("not every node has the image with PyTorch; make cluster-up IMAGES='probe trainer'")
     ranks: Object = {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -63,3 +63,6 @@ class Cluster(Protocol):
 
     def load_images(self, archives: Sequence[Path]) -> None:
         """Bring image archives to every node."""
+
+    def has_image(self, image: Image, node: str) -> bool:
+        """Whether a node holds an image."""

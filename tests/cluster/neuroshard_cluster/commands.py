@@ -1,5 +1,6 @@
 """Runs other programs and turns their failure into one readable sentence."""
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,28 +17,30 @@ BOUND_TO_CALLER = ("setpriv", "--pdeathsig", "KILL")
 def run(
     argv: Sequence[str | Path],
     *,
-    stdin: str | None = None,
+    stdin: str | Path | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> str:
-    """Return what `argv` printed on its standard output.
+    """Run `argv` and return its standard output. `stdin` is a text, or the file to read.
 
     Raises:
         CommandError: It exited with another status than 0, or ran longer than `timeout_s`.
     """
     line = " ".join(str(word) for word in argv)
     try:
-        done = subprocess.run(
-            [str(word) for word in argv],
-            input=stdin,
-            cwd=cwd,
-            env=env,
-            timeout=timeout_s,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with stdin.open("rb") if isinstance(stdin, Path) else contextlib.nullcontext() as file:
+            done = subprocess.run(
+                [str(word) for word in argv],
+                input=stdin if isinstance(stdin, str) else None,
+                stdin=file,
+                cwd=cwd,
+                env=env,
+                timeout=timeout_s,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
     except subprocess.TimeoutExpired as late:
         raise CommandError(f"`{line}` did not end within {timeout_s:.0f} s") from late
     if done.returncode != 0:

@@ -48,13 +48,13 @@ class Engine:
     reason: str
     environment: Mapping[str, str]
 
-    def run(self, *words: str | Path, timeout_s: float | None = None) -> str:
-        """Run `docker words...` or `podman words...` and return its output.
+    def run(self, *words: str | Path, stdin: Path | None = None, timeout_s: float | None = None) -> str:
+        """Run `docker words...` or `podman words...`, reading the file `stdin`, and return its output.
 
         Raises:
             CommandError: The engine failed; the message is its own.
         """
-        return run([self.program, *words], env=os.environ | self.environment, timeout_s=timeout_s)
+        return run([self.program, *words], stdin=stdin, env=os.environ | self.environment, timeout_s=timeout_s)
 
     def has_image(self, name: str) -> bool:
         """Whether an image of that name is in the engine's storage."""

@@ -17,8 +17,9 @@ from neuroshard_cluster.dockerfiles import ImageBuilder
 from neuroshard_cluster.engine import Engine, found_engine
 from neuroshard_cluster.errors import HostError, UnknownError
 from neuroshard_cluster.folders import MANIFESTS, SOURCES, Home
+from neuroshard_cluster.image_store import CTR, IMPORT
 from neuroshard_cluster.images import Image
-from neuroshard_cluster.kind_host import check_kind_host, require_disk
+from neuroshard_cluster.kind_host import check_kind_host, loading_bytes, nodes_bytes, require_disk
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.podman_traces import remove_traces
 from neuroshard_cluster.waiting import eventually
@@ -83,8 +84,13 @@ class KindCluster:
         check_kind_host(self._engine, self._home.root, nodes=nodes)
         image = self._node_image(say)
         archives = [self.build_image(each, say=say) for each in images]
-        require_disk(self._home.root, [archive.stat().st_size for archive in archives], nodes=nodes)
-        (self._folder / "audit").mkdir(parents=True, exist_ok=True)
+        require_disk(
+            self._home.root,
+            nodes_bytes(nodes) + loading_bytes(archives, nodes=nodes),
+            f"a control plane and {nodes} workers with {_names(archives)}",
+        )
+        shutil.rmtree(self._folder, ignore_errors=True)  # of a cluster of this name that someone else removed
+        (self._folder / "audit").mkdir(parents=True)
         config = self._folder / "kind.yaml"
         config.write_text(configuration(self._folder / "audit", workers=nodes, cgroup_v1=len(hierarchies()) > 1))
         options = [
@@ -224,25 +230,35 @@ class KindCluster:
         return archive
 
     def load_images(self, archives: Sequence[Path]) -> None:
-        """Bring image archives to every worker that lacks them; the control plane runs none of their pods."""
-        for archive in archives:
-            lacking = [node for node in self.nodes() if not self._holds(node, archive)]
-            if lacking:
-                self._kind("load", "image-archive", archive, f"--name={self.name}", f"--nodes={','.join(lacking)}")
-            for node in lacking:
-                self._note(node, archive)
+        """Bring image archives to every worker that lacks them; the control plane runs none of their pods.
 
-    def _holds(self, node: str, archive: Path) -> bool:
-        return self._loaded(node, archive).exists()
+        Unlike after `kind load image-archive`, a node keeps the unpacked layers only: half the space on disk.
 
-    def _note(self, node: str, archive: Path) -> None:
-        note = self._loaded(node, archive)
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.touch()
+        Raises:
+            HostError: The disk is too small.
+        """
+        lacking = [(node, each) for node in self.nodes() for each in archives if not self._loaded(node, each).exists()]
+        new = sorted({archive for _, archive in lacking})
+        if new:
+            nodes = len({node for node, _ in lacking})
+            require_disk(self._home.root, loading_bytes(new, nodes=nodes), f"{_names(new)} on {nodes} workers")
+        for node, archive in lacking:
+            self._engine.run("exec", "--interactive", node, *IMPORT, "-", stdin=archive)
+            note = self._loaded(node, archive)
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
+
+    def has_image(self, image: Image, node: str) -> bool:
+        """Whether a node holds an image."""
+        return image.tag in self._engine.run("exec", self._known(node), *CTR, "images", "ls", "--quiet").split()
 
     def _loaded(self, node: str, archive: Path) -> Path:
         """The file that says a node has this archive: it is named after the archive's content."""
         return self._folder / "loaded" / node / f"{archive.name}-{archive.stat().st_mtime_ns}"
+
+
+def _names(archives: Sequence[Path]) -> str:
+    return ", ".join(archive.stem for archive in archives) or "no images"
 
 
 def configuration(audit: Path, *, workers: int, cgroup_v1: bool) -> str:

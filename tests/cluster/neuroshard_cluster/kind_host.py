@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +16,12 @@ CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 # Without images, by what a control plane and a worker took: 0.6 and 0.25 GiB of memory; the rest is for pods.
 CONTROL_PLANE_MEMORY_BYTES = 1 * GIB
 WORKER_MEMORY_BYTES = GIB // 2
-# The node image and its build, and what nodes write.
-SPARE_DISK_BYTES = 6 * GIB
+# A node's own copy of the node image's /var, 1.6 GiB as measured, and what it writes besides.
+NODE_DISK_BYTES = 2 * GIB
+# The node image where it has to be built: the builder's layers, the archive, and the engine's copy, 1.8 GiB each.
+NODE_IMAGE_DISK_BYTES = 6 * GIB
+# What runs meanwhile may write so much: logs, artifacts of tests, builds of other images.
+SPARE_DISK_BYTES = 2 * GIB
 PROCESS_STATUS = Path("/proc/self/status")
 MEMORY = Path("/proc/meminfo")
 MODULES = Path("/lib/modules")
@@ -33,7 +38,7 @@ def check_kind_host(engine: Engine, home: Path, *, nodes: int) -> None:
         require_rights(os.geteuid(), _field(PROCESS_STATUS, "CapBnd", base=16))
         require_modules(MODULES)
     require_memory(_field(MEMORY, "MemAvailable") * 1024, nodes=nodes)
-    require_disk(home, [], nodes=nodes)
+    require_disk(home, nodes_bytes(nodes), f"a control plane and {nodes} workers")
 
 
 def require_rights(user: int, bounding_set: int) -> None:
@@ -82,21 +87,38 @@ def require_memory(available_bytes: int, *, nodes: int) -> None:
         )
 
 
-def require_disk(folder: Path, image_bytes: Sequence[int], *, nodes: int) -> None:
-    """Check that each of `nodes` workers can keep its own copy of images of these sizes.
+def require_disk(folder: Path, needed_bytes: int, what: str) -> None:
+    """Check that `what` fits on the disk of `folder`, with some space to spare.
 
     Raises:
         HostError: The disk is too small; the message says what is needed.
     """
-    needed = sum(image_bytes) * nodes + SPARE_DISK_BYTES
+    needed = needed_bytes + SPARE_DISK_BYTES
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise HostError(
-            f"{folder} has {free / GIB:.1f} GiB free, and {nodes} workers with a copy of each image need"
-            f" {needed / GIB:.1f} GiB\nhint: free some space, set NEUROSHARD_CLUSTER_HOME to a larger disk, use fewer"
-            " workers or images (NODES=2 IMAGES=probe), or CLUSTER=local, whose nodes share one copy"
+            f"{folder} has {free / GIB:.1f} GiB free (needed for {what}: {needed / GIB:.1f} GiB)"
+            "\nhint: free some space, set NEUROSHARD_CLUSTER_HOME to a larger disk, use fewer workers or images"
+            " (KIND_NODES=1 IMAGES=probe), or CLUSTER=local, whose nodes share one copy"
         )
+
+
+def nodes_bytes(nodes: int) -> int:
+    """Return the disk space of a control plane and `nodes` workers without images."""
+    return (1 + nodes) * NODE_DISK_BYTES
+
+
+def loading_bytes(archives: Sequence[Path], *, nodes: int) -> int:
+    """Return the disk space that each of `nodes` workers takes to load these images one after the other.
+
+    A worker keeps a layer that images share once, and holds the layers of the image that it is loading twice.
+    """
+    layers: dict[tuple[str, int], int] = {}
+    for archive in archives:
+        with tarfile.open(archive) as members:
+            layers |= {(member.name, member.size): member.size for member in members if member.isfile()}
+    return nodes * sum(layers.values()) + max((archive.stat().st_size for archive in archives), default=0)
 
 
 def _field(file: Path, name: str, *, base: int = 10) -> int:

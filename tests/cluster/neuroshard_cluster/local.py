@@ -19,7 +19,7 @@ from neuroshard_cluster.dns import await_dns, install_dns
 from neuroshard_cluster.dockerfiles import ImageBuilder
 from neuroshard_cluster.errors import UnknownError
 from neuroshard_cluster.folders import Home
-from neuroshard_cluster.image_store import IMPORT, ImageStore, missing, note
+from neuroshard_cluster.image_store import CTR, IMPORT, ImageStore, missing, note
 from neuroshard_cluster.images import Image
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.node import NodeSpec
@@ -280,6 +280,10 @@ class LocalCluster:
             for archive in missing(archives, imported):
                 run([*self.inside_node(node), *IMPORT, archive])
                 note([archive], imported)
+
+    def has_image(self, image: Image, node: str) -> bool:
+        """Whether a node holds an image."""
+        return image.tag in run([*self.inside_node(node), *CTR, "images", "ls", "--quiet"]).split()
 
     # Looking in
 

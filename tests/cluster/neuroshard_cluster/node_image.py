@@ -26,6 +26,7 @@ from neuroshard_cluster.components import (
 from neuroshard_cluster.dockerfiles import ImageBuilder
 from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.folders import SOURCES, Home
+from neuroshard_cluster.kind_host import NODE_IMAGE_DISK_BYTES, require_disk
 
 RECIPE = SOURCES / "kind"
 PARTS = (KUBERNETES, KUBEADM, ETCD, COREDNS, CONTAINERD, CNI, CRICTL, KIND)
@@ -75,12 +76,13 @@ def node_image(home: Home, *, say: Say) -> Path:
     """Return the archive of the node image; build it first if its inputs are new.
 
     Raises:
-        HostError: A tool to build it is missing.
+        HostError: A tool to build it is missing, or the disk is too small.
         CommandError: A step failed; the message has its output.
     """
     archive = home.images / f"kind-node_{digest()}.tar"
     with home.locked("kind-node"):
         if not archive.exists():
+            require_disk(home.root, NODE_IMAGE_DISK_BYTES, "building the node image")
             _build(archive, home, say=say)
     return archive
 

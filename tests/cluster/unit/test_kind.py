@@ -1,10 +1,12 @@
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from neuroshard_cluster import kind
+from neuroshard_cluster import kind, kind_host
+from neuroshard_cluster.engine import Engine
 from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import Home
 from neuroshard_cluster.kind import KindCluster, configuration
@@ -23,20 +25,21 @@ class Calls:
 
 
 @pytest.fixture
-def kind_calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What a cluster with two workers asks of kind."""
+def engine_calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What a cluster with two workers asks of its engine."""
     calls = Calls()
-    monkeypatch.setattr(KindCluster, "_kind", lambda _, *words, **__: calls(*words))
+    monkeypatch.setattr(Engine, "run", lambda _, *words, **given: calls(*words, *given.values()))
+    monkeypatch.setattr(KindCluster, "_engine", Engine(program="docker", reason="", environment={}))
     monkeypatch.setattr(KindCluster, "nodes", lambda _: ["dev-worker", "dev-worker2"])
     return calls
 
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Return the archive of an image."""
+    """Return the archive of an image without layers."""
     archive = tmp_path / "trainer-0123.tar"
-    archive.write_text("layers")
-    return archive
+    with tarfile.open(archive, "w"):
+        return archive
 
 
 def roles(nodes: Sequence[dict[str, Any]]) -> list[str]:
@@ -61,26 +64,40 @@ def test_kubelets_run_on_the_first_version_of_control_groups(tmp_path: Path) -> 
     assert yaml.safe_load(patch) == {"kind": "KubeletConfiguration", "failCgroupV1": False}
 
 
-def test_images_go_to_workers_alone_and_once(tmp_path: Path, kind_calls: Calls, archive: Path) -> None:
-    """The control plane runs none of these pods, and a copy of 4 GB is not made twice."""
+def test_images_go_to_workers_alone_and_once(tmp_path: Path, engine_calls: Calls, archive: Path) -> None:
+    """The control plane runs none of these pods, and a copy of 4 GB is not made twice, nor kept packed."""
     cluster = KindCluster("dev", Home(root=tmp_path))
 
     cluster.load_images([archive])
     cluster.load_images([archive])
 
-    assert kind_calls.lines == [f"load image-archive {archive} --name=dev --nodes=dev-worker,dev-worker2"]
+    load = "ctr --namespace k8s.io images import --local --discard-unpacked-layers -"
+    assert engine_calls.lines == [
+        f"exec --interactive {node} {load} {archive}" for node in ("dev-worker", "dev-worker2")
+    ]
 
 
-def test_a_changed_archive_is_loaded_again(tmp_path: Path, kind_calls: Calls, archive: Path) -> None:
+def test_a_changed_archive_is_loaded_again(tmp_path: Path, engine_calls: Calls, archive: Path) -> None:
     """An image that was built again has another archive, even under the same name."""
     cluster = KindCluster("dev", Home(root=tmp_path))
     cluster.load_images([archive])
-    archive.unlink()
-    archive.write_text("other layers")
+    archive.touch()
 
     cluster.load_images([archive])
 
-    assert len(kind_calls.lines) == 2
+    assert len(engine_calls.lines) == 4
+
+
+def test_a_disk_that_is_too_small_for_an_image_stops_the_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_calls: Calls, archive: Path
+) -> None:
+    """No worker gets half an image, and the message names image and workers."""
+    monkeypatch.setattr(kind_host, "SPARE_DISK_BYTES", 2**60)
+
+    with pytest.raises(HostError, match=r"needed for trainer-0123 on 2 workers: .*\nhint: free some space"):
+        KindCluster("dev", Home(root=tmp_path)).load_images([archive])
+
+    assert engine_calls.lines == []
 
 
 def test_adding_a_node_names_what_to_do_instead(tmp_path: Path) -> None:

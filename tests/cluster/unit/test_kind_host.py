@@ -1,4 +1,6 @@
+import io
 import shutil
+import tarfile
 from collections import namedtuple
 from pathlib import Path
 
@@ -7,6 +9,7 @@ from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.kind_host import (
     CAPABILITIES,
     GIB,
+    loading_bytes,
     require_disk,
     require_memory,
     require_modules,
@@ -48,10 +51,48 @@ def test_too_little_memory_is_told_with_the_need() -> None:
         require_memory(int(2.4 * GIB), nodes=3)
 
 
-def test_every_worker_counts_with_its_own_copy_of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four workers with an image of 4 GiB need 16 GiB, which one worker's disk does not have."""
+def image_archive(path: Path, **layers: int) -> Path:
+    """Return an archive with layers of these sizes under these names."""
+    with tarfile.open(path, "w") as archive:
+        for name, size in layers.items():
+            layer = tarfile.TarInfo(name)
+            layer.size = size
+            archive.addfile(layer, io.BytesIO(bytes(size)))
+    return path
+
+
+def test_a_disk_that_is_too_small_is_named_with_the_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is needed counts 2 GiB to spare, and the hint names ways to need less."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(total=100 * GIB, used=90 * GIB, free=10 * GIB))
 
-    require_disk(tmp_path / "not" / "made" / "yet", [4 * GIB], nodes=1)
-    with pytest.raises(HostError, match=r"10\.0 GiB free, .* need 22\.0 GiB\nhint: .*CLUSTER=local"):
-        require_disk(tmp_path, [4 * GIB], nodes=4)
+    require_disk(tmp_path / "not" / "made" / "yet", 8 * GIB, "two workers")
+    with pytest.raises(
+        HostError, match=r"has 10\.0 GiB free \(needed for four workers: 18\.0 GiB\)\nhint: .*CLUSTER=local"
+    ):
+        require_disk(tmp_path, 16 * GIB, "four workers")
+
+
+def test_every_worker_counts_with_its_own_copy_of_an_image(tmp_path: Path) -> None:
+    """Without workers nothing is loaded; each further worker adds the layers again."""
+    archive = image_archive(tmp_path / "probe.tar", layer=100_000)
+    one, two, three = (loading_bytes([archive], nodes=nodes) for nodes in (1, 2, 3))
+
+    assert two - one == three - two == 100_000
+
+
+def test_a_layer_that_two_images_share_counts_once(tmp_path: Path) -> None:
+    """Profiler and trainer have PyTorch in one layer; only what differs is added."""
+    profiler = image_archive(tmp_path / "profiler.tar", torch=100_000, profiler=200)
+    trainer = image_archive(tmp_path / "trainer.tar", torch=100_000, trainer=300)
+
+    added = loading_bytes([profiler, trainer], nodes=2) - loading_bytes([profiler], nodes=2)
+
+    assert added == 2 * 300
+
+
+def test_a_worker_holds_the_image_that_it_is_loading_twice(tmp_path: Path) -> None:
+    """Packed and unpacked; images are loaded one after the other, so the largest one decides."""
+    large = image_archive(tmp_path / "large.tar", layer=100_000)
+    small = image_archive(tmp_path / "small.tar", layer=100)
+
+    assert loading_bytes([large, small], nodes=1) == 100_100 + large.stat().st_size
