@@ -38,6 +38,7 @@ KIND_NODES ?= 2
 KIND_RESULTS ?= build
 KIND_SUITE = $(BIN)/python -m pytest --cluster kind --cluster-provider kind --table --table-file
 KIND_DATE := $(shell date +%F)
+WORKFLOW ?= e2e
 
 .PHONY: kind-packages
 kind-packages: ## Install a container engine and the image builder from Debian's packages, where they are missing
@@ -62,6 +63,10 @@ kind-e2e: $(DEV) ## The end-to-end tests on a cluster made by kind, which stays 
 .PHONY: lint-workflows
 lint-workflows: $(DEV) ## Check .github/workflows with actionlint, built from its Go module
 	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.workflows
+
+.PHONY: run-workflow
+run-workflow: $(DEV) ## Run the shell steps of a workflow here, one by one: WORKFLOW=e2e
+	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.workflows $(WORKFLOW)
 
 # The images of the rooms; those with PyTorch take some minutes to build, and 5 GB each.
 ROOM_IMAGES = operator planner profiler trainer

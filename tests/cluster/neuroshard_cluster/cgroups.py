@@ -28,8 +28,18 @@ def hierarchies() -> list[Path]:
         return [MOUNT]
     found = sorted({path.parent.resolve() for path in MOUNT.glob("*/cgroup.procs")})
     if not found:
-        raise HostError(f"no control groups are mounted at {MOUNT}; kubelets cannot run without")
+        raise HostError(
+            f"no control groups are mounted at {MOUNT}; kubelets cannot run without"
+            f"\nhint: mount -t cgroup2 none {MOUNT}, or start this machine or container with its control groups mounted"
+        )
     return found
+
+
+def controllers(mount: Path) -> set[str]:
+    """Return the resources that control groups below `mount` can limit, in either version."""
+    if (mount / "cgroup.controllers").exists():
+        return set((mount / "cgroup.controllers").read_text().split())
+    return {name for path in mount.glob("*/cgroup.procs") for name in path.parent.name.split(",")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

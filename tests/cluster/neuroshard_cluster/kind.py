@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from neuroshard_cluster import components, gpus, node_image
-from neuroshard_cluster.cgroups import hierarchies
+from neuroshard_cluster.cgroups import MOUNT, hierarchies
 from neuroshard_cluster.commands import run
 from neuroshard_cluster.dockerfiles import ImageBuilder
 from neuroshard_cluster.engine import Engine, found_engine
@@ -82,6 +82,8 @@ class KindCluster:
             say(f"cluster {self.name} was up already")
             return
         check_kind_host(self._engine, self._home.root, nodes=nodes)
+        cgroup_v1 = hierarchies() != [MOUNT]
+        say(f"control groups: version {1 if cgroup_v1 else 2}")
         image = self._node_image(say)
         archives = [self.build_image(each, say=say) for each in images]
         require_disk(
@@ -90,9 +92,10 @@ class KindCluster:
             f"a control plane and {nodes} workers with {_names(archives)}",
         )
         shutil.rmtree(self._folder, ignore_errors=True)  # of a cluster of this name that someone else removed
-        (self._folder / "audit").mkdir(parents=True)
+        self.audit_log.parent.mkdir(parents=True)
+        self.audit_log.touch()  # else the API server makes one that only root may read
         config = self._folder / "kind.yaml"
-        config.write_text(configuration(self._folder / "audit", workers=nodes, cgroup_v1=len(hierarchies()) > 1))
+        config.write_text(configuration(self._folder / "audit", workers=nodes, cgroup_v1=cgroup_v1))
         options = [
             f"--name={self.name}",
             f"--config={config}",

@@ -3,16 +3,17 @@
 import os
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from neuroshard_cluster.cgroups import hierarchies
+from neuroshard_cluster.cgroups import MOUNT, controllers, hierarchies
 from neuroshard_cluster.engine import Engine
 from neuroshard_cluster.errors import HostError
 
 GIB = 2**30
 # Bits of Linux capabilities that a node's systemd, kubelet and network need.
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 # Without images, by what a control plane and a worker took: 0.6 and 0.25 GiB of memory; the rest is for pods.
 CONTROL_PLANE_MEMORY_BYTES = 1 * GIB
 WORKER_MEMORY_BYTES = GIB // 2
@@ -34,6 +35,7 @@ def check_kind_host(engine: Engine, home: Path, *, nodes: int) -> None:
         HostError: Something is missing; the message names it and a remedy.
     """
     hierarchies()
+    require_controllers(controllers(MOUNT))
     if engine.program == "podman":
         require_rights(os.geteuid(), _field(PROCESS_STATUS, "CapBnd", base=16))
         require_modules(MODULES)
@@ -57,6 +59,20 @@ def require_rights(user: int, bounding_set: int) -> None:
         raise HostError(
             f"this machine withholds {', '.join(missing)}, without which no node starts"
             "\nhint: run in a virtual machine or a privileged container"
+        )
+
+
+def require_controllers(found: Collection[str]) -> None:
+    """Check that control groups can limit what kubelets limit.
+
+    Raises:
+        HostError: They cannot.
+    """
+    missing = sorted(set(CONTROLLERS) - set(found))
+    if missing:
+        raise HostError(
+            f"the control groups of this machine have no controller {', '.join(missing)}; kubelets do not start without"
+            "\nhint: enable it on the kernel's command line, such as cgroup_enable=memory, or in the parent container"
         )
 
 

@@ -5,11 +5,15 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from neuroshard_cluster import cgroups
+from neuroshard_cluster.cgroups import controllers
 from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.kind_host import (
     CAPABILITIES,
+    CONTROLLERS,
     GIB,
     loading_bytes,
+    require_controllers,
     require_disk,
     require_memory,
     require_modules,
@@ -35,6 +39,42 @@ def test_podman_without_root_is_refused() -> None:
 def test_root_with_every_needed_capability_is_enough() -> None:
     """CAP_SYS_RESOURCE, which some machines withhold, is not among them."""
     require_rights(0, ALL_CAPABILITIES)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"cgroup.controllers": "cpuset cpu memory pids"}, {"cpuset", "cpu", "memory", "pids"}),
+        ({"cpu,cpuacct/cgroup.procs": "", "memory/cgroup.procs": ""}, {"cpu", "cpuacct", "memory"}),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_controllers_are_found_in_both_versions_of_control_groups(
+    tmp_path: Path, files: dict[str, str], found: set[str]
+) -> None:
+    """Version 2 lists them in a file, version 1 has a folder for each or for several."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert controllers(tmp_path) == found
+
+
+def test_a_missing_controller_is_named() -> None:
+    """A kubelet without it ends minutes later, in a log inside of a node."""
+    require_controllers([*CONTROLLERS, "io"])
+    with pytest.raises(HostError, match=r"no controller memory, pids; .*\nhint: .*cgroup_enable"):
+        require_controllers(["cpu", "cpuset"])
+
+
+def test_a_machine_without_control_groups_is_told_to_mount_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint is the command that mounts version 2."""
+    monkeypatch.setattr(cgroups, "MOUNT", tmp_path)
+
+    with pytest.raises(HostError, match=r"no control groups .*\nhint: mount -t cgroup2"):
+        cgroups.hierarchies()
 
 
 def test_a_kernel_without_modules_needs_an_empty_folder(tmp_path: Path) -> None:
