@@ -28,6 +28,14 @@ cluster-status: $(DEV) ## Its nodes, GPUs and memory
 cluster-check: $(DEV) ## What holds on it, as a table
 	$(BIN)/python -m pytest tests/cluster/checks --cluster $(CLUSTER_NAME) --cluster-provider $(CLUSTER) --table
 
+.PHONY: cluster-traces
+cluster-traces: $(DEV) ## Make a cluster `traces`, use it, take it down, and list what is left on this machine
+	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.traces record build/traces.json
+	$(MAKE) cluster-up CLUSTER_NAME=traces NODES=2
+	$(BIN)/python -m pytest tests/cluster/checks/test_network.py --cluster traces --cluster-provider $(CLUSTER)
+	$(MAKE) cluster-down CLUSTER_NAME=traces
+	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.traces compare build/traces.json
+
 .PHONY: cluster-scale
 cluster-scale: $(DEV) ## Measure 1,000 simulated nodes and 1,000 plain Jobs on it
 	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster.scale --name $(CLUSTER_NAME)

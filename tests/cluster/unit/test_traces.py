@@ -1,0 +1,109 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+from neuroshard_cluster import traces
+from neuroshard_cluster.folders import Home
+from neuroshard_cluster.traces import added, contained_processes, control_groups, mounts, namespaces, table
+
+V1_MEMBERSHIPS = "2:memory:/sessions/one\n1:pids:/\n"
+
+
+def groups(root: Path, *paths: str) -> Path:
+    """Make control groups below a root and return it."""
+    for path in paths:
+        (root / path).mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def test_what_was_there_before_is_no_trace() -> None:
+    """Only additions count; what went away meanwhile is not this cluster's matter."""
+    before = {"mounts": frozenset({"proc at /proc", "tmpfs at /tmp"}), "network links": frozenset({"lo"})}
+    after = {"mounts": frozenset({"proc at /proc", "overlay at /x"}), "network links": frozenset({"lo"})}
+
+    assert added(before, after) == {"mounts": ["overlay at /x"], "network links": []}
+
+
+def test_the_table_names_what_is_left() -> None:
+    """One row for each kind of trace, also for those of which nothing is left."""
+    rows = table({"mounts": frozenset({"a", "b"})}, {"mounts": [], "network links": ["ns-dev"]}).splitlines()
+
+    assert rows[2:] == ["| mounts | 2 | none |", "| network links | 0 | ns-dev |"]
+
+
+def test_a_process_in_another_pid_namespace_is_found(tmp_path: Path) -> None:
+    """Containers of any engine and nodes of any provider have one of their own."""
+    for name, namespace in (("self", "pid:[1]"), ("10", "pid:[1]"), ("11", "pid:[2]")):
+        (tmp_path / name / "ns").mkdir(parents=True)
+        (tmp_path / name / "ns" / "pid").symlink_to(namespace)
+        (tmp_path / name / "comm").write_text("kubelet\n")
+
+    assert list(contained_processes(tmp_path)) == ["11 kubelet"]
+    assert set(namespaces(tmp_path)) == {"pid:[1]", "pid:[2]"}
+
+
+def test_a_new_namespace_of_a_real_process_is_seen() -> None:
+    """The kernel's own list, with a process that has just left this process's user and host name namespaces."""
+    before = frozenset(namespaces(traces.PROCESSES))
+    child = subprocess.Popen(
+        ["unshare", "--user", "--uts", "sh", "-c", "echo in; read end"],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        if child.stdout.readline() != "in\n":
+            pytest.skip("this machine lets nobody make namespaces")
+        new = frozenset(namespaces(traces.PROCESSES)) - before
+    finally:
+        child.communicate("end\n")
+
+    assert any(name.startswith("uts:") for name in new)
+
+
+def test_a_mount_is_named_by_type_and_place() -> None:
+    """Optional fields before the separator vary in number."""
+    text = "36 35 98:0 /m /run/x rw shared:1 master:2 - ext4 /dev/a rw\n37 36 0:4 / /proc rw - proc proc rw\n"
+
+    assert list(mounts(text)) == ["ext4 at /run/x", "proc at /proc"]
+
+
+def test_groups_of_other_sessions_are_no_traces(tmp_path: Path) -> None:
+    """The groups next to this process's own come and go with whoever else uses the machine."""
+    root = groups(tmp_path, "memory/sessions/one", "memory/sessions/two", "memory/libpod_parent/x", "pids/docker/y")
+
+    found = set(control_groups(root, V1_MEMBERSHIPS))
+
+    assert {"memory/libpod_parent/x", "pids/docker/y", "memory/sessions"} <= found
+    assert not {"memory/sessions/one", "memory/sessions/two"} & found
+
+
+def test_a_group_at_the_top_hides_no_other(tmp_path: Path) -> None:
+    """Engines and clusters make theirs there, in both versions."""
+    root = groups(tmp_path, "own", "neuroshard-dev/system")
+
+    assert "neuroshard-dev/system" in set(control_groups(root, "0::/own\n"))
+
+
+def test_a_comparison_that_finds_something_ends_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is what `make cluster-traces` ends with."""
+    monkeypatch.setattr(traces, "SETTLES_WITHIN_S", 0)
+    monkeypatch.setattr(traces, "engine_traces", lambda _: {})
+    monkeypatch.setattr(traces, "default_home", lambda: Home(root=tmp_path))
+    monkeypatch.setattr(traces, "machine_traces", lambda home: {"cluster folders": _folders(home)})
+    file = str(tmp_path / "recorded.json")
+
+    assert traces.main(["record", file]) == 0
+    assert traces.main(["compare", file]) == 0
+    (tmp_path / "clusters" / "kind-dev").mkdir(parents=True)
+    assert traces.main(["compare", file]) == 1
+    assert "| cluster folders | 0 | kind-dev |" in capsys.readouterr().out
+
+
+def _folders(home: Home) -> frozenset[str]:
+    return frozenset(path.name for path in home.clusters.glob("*"))
