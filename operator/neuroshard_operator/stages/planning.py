@@ -1,5 +1,6 @@
 """Planning: the plan's immutable ConfigMap, from a planner Job or from the user's own plan."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neuroshard_api.config_map import ConfigMapTooLargeError
@@ -18,24 +19,30 @@ from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.children.files import request_file
 from neuroshard_operator.children.stage_jobs import planner_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import Context, seconds_until
-from neuroshard_operator.failures import Cause, cause_of
-from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
+from neuroshard_operator.context import Context
+from neuroshard_operator.observed.objects import ChildConfigMap
 from neuroshard_operator.observed.results import PlanSummary, Unreadable, model_hash
 from neuroshard_operator.stages.given_models import Profiled
 from neuroshard_operator.stages.input_hashes import fallback_hash
-from neuroshard_operator.stages.result import (
-    StageResult,
-    StageUpdate,
-    condition,
-    described,
-    failed,
-    held_message,
-    queued,
-)
-from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
+from neuroshard_operator.stages.result import StageResult, StageUpdate, condition
+from neuroshard_operator.stages.stage_job import JobStage, follow
 from neuroshard_operator.stages.tables import tables_of
 
+PLANNING = JobStage(
+    stage=Stage.PLANNING,
+    name=StageName.PLANNING,
+    condition=ConditionType.PLANNED,
+    role=names.PLANNER,
+    running=Reason.PLANNER_RUNNING,
+    failed=Reason.PLANNING_FAILED,
+    timed_out=Reason.PLANNING_TIMED_OUT,
+    unusable=Reason.PLAN_UNUSABLE,
+    time_limit="planning took longer than planner.timeoutSeconds",
+    result="plan",
+    again="it plans again",
+    missing="the planner ended well and published no plan",
+    failures={ExitCode.INFEASIBLE: (Reason.INFEASIBLE, "no plan fits")},
+)
 MORE_RESERVE = 0.05
 """Share of a device's memory that each ReplanAndRestart holds back more: an equal request would get an equal plan."""
 MOST_RESERVE = 0.9
@@ -74,7 +81,7 @@ def make_plan(context: Context, inputs_hash: str, profiled: Profiled) -> StageRe
     if second.completion is not None:
         return second
     message = f"{step.message}; {fallback.value} plans instead: {second.message}"
-    return _active(
+    return PLANNING.active(
         Reason.FALLBACK_RUNNING,
         message,
         second.stage_updates[0].job_name,
@@ -241,41 +248,19 @@ def _have(
 
 
 def _attempt(context: Context, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> StageResult:
-    name = names.planner_job(context.name, inputs_hash)
-    job = context.job_named(name)
+    job = context.job_named(names.planner_job(context.name, inputs_hash))
     if job is None:
         return _start(context, inputs_hash, profiled, algorithm)
-    if job.outcome is None:
-        return _at_work(context, job, inputs_hash, profiled, algorithm)
-    if not job.outcome.succeeded:
-        return _failed_job(context, job, cause_of(job, context.observed.pods))
-    late = (job.outcome.time or context.now) + RESULT_LATE
-    result = context.config_map(names.result(name))
-    problem = _problem_with(context, result)
-    if problem is None and context.now < late:
-        message = "the planner is done; its plan is on the way"
-        return _active(Reason.PLANNER_RUNNING, message, name, requeue_after_s=seconds_until(late, context.now))
-    if problem is None and was_deleted(job, result):
-        message = f"the result of Job {name} was deleted; it plans again"
-        actions, events = removed(job, message)
-        return _active(Reason.PLANNER_RUNNING, message, name, actions=actions, events=events)
-    return _unusable(problem or "the planner ended well and published no plan")
-
-
-def _at_work(
-    context: Context, job: ChildJob, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None
-) -> StageResult:
-    name = job.meta.name
-    if job.suspended:
-        message = held_message(context, job)
-        return queued(_active(Reason.QUEUED, message, name), message)
-    stuck = context.trouble_of(job)
-    reason = Reason.PODS_PENDING if stuck else Reason.PLANNER_RUNNING
-    message = f"the planner's pod does not start: {stuck}" if stuck else _plans(context, name)
-    asked = _request(context, inputs_hash, profiled, algorithm)  # another pod may start and read it
-    inputs = [] if isinstance(asked, StageResult) else [asked]
-    repairs, events = ensured(context, [*access(context, names.PLANNER, names.result(name)), *inputs])
-    return _active(reason, message, name, actions=repairs, events=events, requeue_after_s=context.start_check_s(job))
+    asked = _request(context, inputs_hash, profiled, algorithm) if job.outcome is None else None
+    return follow(
+        context,
+        PLANNING,
+        job,
+        doing=_plans(context, job.meta.name),
+        inputs=[asked] if isinstance(asked, Mapping) else [],
+        problem=_problem_with(context, context.config_map(names.result(job.meta.name))),
+        timeout_s=context.spec.planner.timeout_seconds,
+    )
 
 
 def _problem_with(context: Context, result: ChildConfigMap | None) -> str | None:
@@ -308,13 +293,9 @@ def _request(
         return request_file(context, inputs_hash, text)
     except (ConfigMapTooLargeError, DocumentError) as error:
         message = f"the planner's request does not fit into one ConfigMap: {error}"
-        return failed(
-            display_stage=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.INPUT_TOO_LARGE, message=message
-        )
+        return PLANNING.failed_with(Reason.INPUT_TOO_LARGE, message)
     except ValueError as error:
-        return failed(
-            display_stage=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.INVALID_INPUT, message=str(error)
-        )
+        return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))
 
 
 def _start(context: Context, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> StageResult:
@@ -332,51 +313,4 @@ def _start(context: Context, inputs_hash: str, profiled: Profiled, algorithm: Al
         result=result,
     )
     actions, events = ensured(context, [*access(context, names.PLANNER, result), request, job])
-    return _active(Reason.PLANNER_RUNNING, _plans(context, name), name, actions=actions, events=events)
-
-
-def _failed_job(context: Context, job: ChildJob, cause: Cause) -> StageResult:
-    assert job.outcome is not None, "the caller looked"
-    if job.outcome.reason == "DeadlineExceeded":
-        reason = Reason.PLANNING_TIMED_OUT
-        message = f"planning took longer than planner.timeoutSeconds ({context.spec.planner.timeout_seconds} s)"
-    elif cause.exit_code == ExitCode.INFEASIBLE:
-        reason = Reason.INFEASIBLE
-        message = f"no plan fits: {described(cause)}"
-    else:
-        reason = Reason.PLANNING_FAILED
-        message = f"the planner failed: {described(cause)}"
-    return failed(
-        display_stage=Stage.PLANNING,
-        stage=StageName.PLANNING,
-        reason=reason,
-        message=message,
-        failure=cause.recorded(Stage.PLANNING, context.now),
-    )
-
-
-def _unusable(message: str) -> StageResult:
-    return failed(display_stage=Stage.PLANNING, stage=StageName.PLANNING, reason=Reason.PLAN_UNUSABLE, message=message)
-
-
-def _active(
-    reason: Reason,
-    message: str,
-    job_name: str | None,
-    *,
-    actions: tuple[Action, ...] = (),
-    events: tuple[Event, ...] = (),
-    requeue_after_s: float | None = None,
-) -> StageResult:
-    return StageResult(
-        display_stage=Stage.PLANNING,
-        reason=reason,
-        message=message,
-        conditions=(condition(ConditionType.PLANNED, reason, message, holds=False),),
-        actions=actions,
-        events=events,
-        stage_updates=(
-            StageUpdate(stage=StageName.PLANNING, state=StageState.ACTIVE, job_name=job_name, message=message),
-        ),
-        requeue_after_s=requeue_after_s,
-    )
+    return PLANNING.active(Reason.PLANNER_RUNNING, _plans(context, name), name, actions=actions, events=events)

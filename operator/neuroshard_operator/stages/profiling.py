@@ -1,5 +1,6 @@
 """Profiling: cost models of the hardware, from the namespace's profiles, a profiler Job, or the user."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from neuroshard_api.config_map import ConfigMapTooLargeError
@@ -9,29 +10,35 @@ from neuroshard_api.job_status import ConfigMapReference, Hardware, ProfileStatu
 from neuroshard_api.tables import TableSet
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest
+from neuroshard_operator.actions import CopyConfigMap, Delete, Event, Manifest
 from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import job_files, profile
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import Context, seconds_until
-from neuroshard_operator.failures import cause_of
+from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import hardware_for
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
 from neuroshard_operator.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
 from neuroshard_operator.stages.given_models import Profiled, given_models
 from neuroshard_operator.stages.input_hashes import takes_given_models
-from neuroshard_operator.stages.result import (
-    StageResult,
-    StageUpdate,
-    condition,
-    described,
-    failed,
-    held_message,
-    queued,
-)
-from neuroshard_operator.stages.results import RESULT_LATE, removed, was_deleted
+from neuroshard_operator.stages.result import StageResult, StageUpdate, condition
+from neuroshard_operator.stages.stage_job import JobStage, follow
 from neuroshard_operator.stages.tables import tables_of
+
+PROFILING = JobStage(
+    stage=Stage.PROFILING,
+    name=StageName.PROFILING,
+    condition=ConditionType.PROFILED,
+    role=names.PROFILER,
+    running=Reason.PROFILER_RUNNING,
+    failed=Reason.PROFILING_FAILED,
+    timed_out=Reason.PROFILING_TIMED_OUT,
+    unusable=Reason.PROFILE_UNUSABLE,
+    time_limit="profiling took longer than profiler.timeoutSeconds",
+    result="result",
+    again="the hardware is measured again",
+    missing="the profiler ended well and its result cannot be used: it published nothing",
+)
 
 
 def hardware_of(context: Context) -> Hardware:
@@ -61,14 +68,20 @@ def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
     result = context.config_map(names.result(name))
     if there is not None:
         return _there(context, hardware, there, cached=own is None)
-    status_fields = {"hardware": hardware}
+    step = _measured(context, key, own, result, shared=shared)
+    return replace(step, status_fields={"hardware": hardware}), None
+
+
+def _measured(
+    context: Context, key: str, own: ChildJob | None, result: ChildConfigMap | None, *, shared: bool
+) -> StageResult:
+    """Return what profiling wants while there is no profile: its Job, and then the profile made of its result."""
     if result is not None and isinstance(result.document, ProfileSummary):
         manifest = profile(context, names.profile(key), key, shared=shared)
         copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
-        return _active(Reason.PROFILER_RUNNING, _measures(name), own, status_fields, actions=(copy,)), None
-    if own is None:
-        return _start(context, hardware, key, status_fields), None
-    return _watch(context, own, result, status_fields), None
+        name = own.meta.name if own else names.profiler_job(context.name, key)
+        return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=(copy,))
+    return _start(context, key) if own is None else _watch(context, own, result)
 
 
 def _own_profiler(context: Context, key: str) -> ChildJob | None:
@@ -96,7 +109,7 @@ def _there(
             problem = str(error)
     else:
         problem = document.problem if isinstance(document, Unreadable) else "it is empty"
-    return _set_aside(there, problem, {"hardware": hardware}), None
+    return replace(_set_aside(there, problem), status_fields={"hardware": hardware}), None
 
 
 def _profile_key(context: Context, hardware: Hardware) -> str:
@@ -143,33 +156,31 @@ def _have(
     return step, Profiled(bundle=Bundle(config_map=there.meta.name), topology=topology)
 
 
-def _set_aside(there: ChildConfigMap, problem: str, status_fields: dict[str, Hardware]) -> StageResult:
-    """Remove a profile that cannot be used; the next pass profiles anew."""
+def _set_aside(there: ChildConfigMap, problem: str) -> StageResult:
+    """Remove a profile that cannot be used; the next pass profiles again."""
     message = f"profile {there.meta.name} cannot be used and is deleted: {problem}"
-    return _active(
+    return PROFILING.active(
         Reason.PROFILER_RUNNING,
         message,
         None,
-        status_fields,
         actions=(Delete(kind="ConfigMap", name=there.meta.name, uid=there.meta.uid),),
         events=(Event(kind="Warning", reason=REPAIRED, message=message),),
     )
 
 
-def _start(context: Context, hardware: Hardware, key: str, status_fields: dict[str, Hardware]) -> StageResult:
+def _start(context: Context, key: str) -> StageResult:
     other = context.observed.other_profilers.get(names.short(key))
     if other is not None:
         message = f"job {other} profiles the same hardware; its profile will be shared"
-        return _active(Reason.OTHER_PROFILES, message, None, status_fields, requeue_after_s=15.0)
+        return PROFILING.active(Reason.OTHER_PROFILES, message, None, requeue_after_s=15.0)
     files = _files(context)
     if isinstance(files, StageResult):
         return files
     name = names.profiler_job(context.name, key)
-    job = profiler_job(context, hardware=hardware, profile_key=key, files=files, result=names.result(name))
+    job = profiler_job(context, hardware=hardware_of(context), profile_key=key, files=files, result=names.result(name))
     children = [*access(context, names.PROFILER, names.result(name)), files, job]
     actions, events = ensured(context, children)
-    message = _measures(name)
-    return _active(Reason.PROFILER_RUNNING, message, None, status_fields, actions=actions, events=events, job_name=name)
+    return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=actions, events=events)
 
 
 def _files(context: Context) -> Manifest | StageResult:
@@ -181,93 +192,22 @@ def _files(context: Context) -> Manifest | StageResult:
         return job_files(context, tables)
     except (ConfigMapTooLargeError, DocumentError) as error:
         message = f"the tables do not fit into one ConfigMap beside the job: {error}"
-        return failed(
-            display_stage=Stage.PROFILING, stage=StageName.PROFILING, reason=Reason.INPUT_TOO_LARGE, message=message
-        )
+        return PROFILING.failed_with(Reason.INPUT_TOO_LARGE, message)
 
 
-def _watch(
-    context: Context, job: ChildJob, result: ChildConfigMap | None, status_fields: dict[str, Hardware]
-) -> StageResult:
-    outcome = job.outcome
-    if outcome is None:
-        files = _files(context)  # another pod may start and read them, after a failure too
-        inputs = [] if isinstance(files, StageResult) else [files]
-        repairs, events = ensured(context, [*access(context, names.PROFILER, names.result(job.meta.name)), *inputs])
-        return replace(
-            _running(context, job, status_fields),
-            actions=repairs,
-            events=events,
-            requeue_after_s=context.start_check_s(job),
-        )
-    if not outcome.succeeded:
-        cause = cause_of(job, context.observed.pods)
-        timed_out = outcome.reason == "DeadlineExceeded"
-        reason = Reason.PROFILING_TIMED_OUT if timed_out else Reason.PROFILING_FAILED
-        limit = f"profiling took longer than profiler.timeoutSeconds ({context.spec.profiler.timeout_seconds} s)"
-        return failed(
-            display_stage=Stage.PROFILING,
-            stage=StageName.PROFILING,
-            reason=reason,
-            message=limit if timed_out else f"the profiler failed: {described(cause)}",
-            failure=cause.recorded(Stage.PROFILING, context.now),
-        )
-    late = (outcome.time or context.now) + RESULT_LATE
-    if context.now < late and not (result is not None and isinstance(result.document, Unreadable)):
-        message = "the profiler is done; its result is on the way"
-        return _active(
-            Reason.PROFILER_RUNNING, message, job, status_fields, requeue_after_s=seconds_until(late, context.now)
-        )
-    if was_deleted(job, result):
-        message = f"the result of Job {job.meta.name} was deleted; the hardware is measured again"
-        actions, events = removed(job, message)
-        return _active(Reason.PROFILER_RUNNING, message, job, status_fields, actions=actions, events=events)
-    problem = result.document.problem if result and isinstance(result.document, Unreadable) else "it published nothing"
-    return failed(
-        display_stage=Stage.PROFILING,
-        stage=StageName.PROFILING,
-        reason=Reason.PROFILE_UNUSABLE,
-        message=f"the profiler ended well and its result cannot be used: {problem}",
+def _watch(context: Context, job: ChildJob, result: ChildConfigMap | None) -> StageResult:
+    files = _files(context) if job.outcome is None else None
+    unusable = result.document.problem if result and isinstance(result.document, Unreadable) else None
+    return follow(
+        context,
+        PROFILING,
+        job,
+        doing=_measures(job.meta.name),
+        inputs=[files] if isinstance(files, Mapping) else [],
+        problem=f"the profiler ended well and its result cannot be used: {unusable}" if unusable else None,
+        timeout_s=context.spec.profiler.timeout_seconds,
     )
-
-
-def _running(context: Context, job: ChildJob, status_fields: dict[str, Hardware]) -> StageResult:
-    if job.suspended:
-        message = held_message(context, job)
-        step = _active(Reason.QUEUED, message, job, status_fields)
-        return queued(step, message)
-    stuck = context.trouble_of(job)
-    if stuck:
-        return _active(Reason.PODS_PENDING, f"the profiler's pod does not start: {stuck}", job, status_fields)
-    return _active(Reason.PROFILER_RUNNING, _measures(job.meta.name), job, status_fields)
 
 
 def _measures(name: str) -> str:
     return f"the hardware has no profile yet; Job {name} measures it"
-
-
-def _active(
-    reason: Reason,
-    message: str,
-    job: ChildJob | None,
-    status_fields: dict[str, Hardware],
-    *,
-    actions: tuple[Action, ...] = (),
-    events: tuple[Event, ...] = (),
-    requeue_after_s: float | None = None,
-    job_name: str | None = None,
-) -> StageResult:
-    name = job_name or (job.meta.name if job else None)
-    return StageResult(
-        display_stage=Stage.PROFILING,
-        reason=reason,
-        message=message,
-        conditions=(condition(ConditionType.PROFILED, reason, message, holds=False),),
-        actions=actions,
-        events=events,
-        status_fields=status_fields,
-        stage_updates=(
-            StageUpdate(stage=StageName.PROFILING, state=StageState.ACTIVE, job_name=name, message=message),
-        ),
-        requeue_after_s=requeue_after_s,
-    )

@@ -1,0 +1,164 @@
+"""A stage that runs one Kubernetes Job, whose pod publishes one result: profiling and planning. Pure functions.
+
+A Job is followed from its start to its result: it waits for Kueue or for a node, or runs; it fails or exceeds its time;
+it ends well and its result is on the way, was deleted by someone, cannot be used, or never comes. What the result says is
+the stage's own matter: one that can be used is taken before the Job is followed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.job_status import Stage, StageName, StageState
+
+from neuroshard_operator import names
+from neuroshard_operator.actions import Action, Delete, Event, Manifest
+from neuroshard_operator.children.access import REPAIRED, access, ensured
+from neuroshard_operator.conditions import ConditionType, Reason
+from neuroshard_operator.context import Context, seconds_until
+from neuroshard_operator.failures import cause_of
+from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
+from neuroshard_operator.stages.result import (
+    StageResult,
+    StageUpdate,
+    condition,
+    described,
+    failed,
+    held_message,
+    queued,
+)
+
+RESULT_LATE = timedelta(seconds=30)
+"""How long a result may reach the operator after the Job that published it ended: two watches bring them."""
+_FIRST = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobStage:
+    """The names, reasons, and words of a stage that runs a Job."""
+
+    stage: Stage
+    name: StageName
+    condition: ConditionType
+    role: str
+    """Role of the Job, and its name in sentences."""
+    running: Reason
+    failed: Reason
+    timed_out: Reason
+    unusable: Reason
+    time_limit: str
+    """What took too long, and the field that says how long it may take."""
+    result: str
+    """What the Job publishes, in a word."""
+    again: str
+    """What follows when somebody deleted the result."""
+    missing: str
+    """What is wrong with a Job that ended well and published nothing."""
+    failures: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
+    """Reason and words by exit code, of failures that are not the Job's fault."""
+
+    def active(
+        self,
+        reason: Reason,
+        message: str,
+        job_name: str | None,
+        *,
+        actions: tuple[Action, ...] = (),
+        events: tuple[Event, ...] = (),
+        requeue_after_s: float | None = None,
+    ) -> StageResult:
+        """Return the result of a stage that is at work or waits."""
+        return StageResult(
+            display_stage=self.stage,
+            reason=reason,
+            message=message,
+            conditions=(condition(self.condition, reason, message, holds=False),),
+            actions=actions,
+            events=events,
+            stage_updates=(StageUpdate(stage=self.name, state=StageState.ACTIVE, job_name=job_name, message=message),),
+            requeue_after_s=requeue_after_s,
+        )
+
+    def failed_with(self, reason: Reason, message: str) -> StageResult:
+        """Return the result of a stage that ends the job, where no pod failed."""
+        return failed(display_stage=self.stage, stage=self.name, reason=reason, message=message)
+
+
+def follow(
+    context: Context,
+    stage: JobStage,
+    job: ChildJob,
+    *,
+    doing: str,
+    inputs: Sequence[Manifest],
+    problem: str | None,
+    timeout_s: int,
+) -> StageResult:
+    """Return what a stage wants whose Job is there and whose result cannot be taken yet.
+
+    Args:
+        context: of the pass.
+        stage: that the Job belongs to.
+        job: of the stage.
+        doing: what the Job does while it runs, for people.
+        inputs: ConfigMaps that its pods read: a pod that starts later reads them too.
+        problem: why the published result cannot be used; None: nothing is published yet.
+        timeout_s: how long the Job may take.
+    """
+    name = job.meta.name
+    if job.outcome is None:
+        return _at_work(context, stage, job, doing=doing, inputs=inputs)
+    if not job.outcome.succeeded:
+        return _failed(context, stage, job, timeout_s=timeout_s)
+    late = (job.outcome.time or context.now) + RESULT_LATE
+    if problem is None and context.now < late:
+        message = f"the {stage.role} is done; its {stage.result} is on the way"
+        return stage.active(stage.running, message, name, requeue_after_s=seconds_until(late, context.now))
+    if problem is None and _was_deleted(job, context.config_map(names.result(name))):
+        message = f"the result of Job {name} was deleted; {stage.again}"
+        return stage.active(
+            stage.running,
+            message,
+            name,
+            actions=(Delete(kind="Job", name=name, uid=job.meta.uid),),
+            events=(Event(kind="Warning", reason=REPAIRED, message=message),),
+        )
+    return stage.failed_with(stage.unusable, problem or stage.missing)
+
+
+def _at_work(
+    context: Context, stage: JobStage, job: ChildJob, *, doing: str, inputs: Sequence[Manifest]
+) -> StageResult:
+    name = job.meta.name
+    repairs, events = ensured(context, [*access(context, stage.role, names.result(name)), *inputs])
+    if job.suspended:
+        message = held_message(context, job)
+        return replace(queued(stage.active(Reason.QUEUED, message, name), message), actions=repairs, events=events)
+    stuck = context.trouble_of(job)
+    reason = Reason.PODS_PENDING if stuck else stage.running
+    message = f"the {stage.role}'s pod does not start: {stuck}" if stuck else doing
+    return stage.active(
+        reason, message, name, actions=repairs, events=events, requeue_after_s=context.start_check_s(job)
+    )
+
+
+def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int) -> StageResult:
+    cause = cause_of(job, context.observed.pods)
+    if job.outcome is not None and job.outcome.reason == "DeadlineExceeded":
+        reason, message = stage.timed_out, f"{stage.time_limit} ({timeout_s} s)"
+    else:
+        reason, words = stage.failures.get(cause.exit_code or ExitCode.OK, (stage.failed, f"the {stage.role} failed"))
+        message = f"{words}: {described(cause)}"
+    return failed(
+        display_stage=stage.stage,
+        stage=stage.name,
+        reason=reason,
+        message=message,
+        failure=cause.recorded(stage.stage, context.now),
+    )
+
+
+def _was_deleted(job: ChildJob, result: ChildConfigMap | None) -> bool:
+    """Return whether someone deleted the ConfigMap that a Job's pods publish to, which is made before the Job."""
+    return result is None or (result.meta.created or _FIRST) > (job.meta.created or _FIRST)
