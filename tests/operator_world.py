@@ -60,6 +60,8 @@ class World:
         """Kueue's webhook labels and suspends every new Job with this queue; empty: it does not."""
         self.suspends_jobs_without_queue = False
         """Kueue's controller suspends every Job without a queue, whenever it meets one."""
+        self.has_free_nodes = True
+        """Whether the scheduler finds a node for a new pod."""
         self.refuse: dict[str, ApiError] = {}
         """Errors that creating a kind meets."""
         self.created: list[Json] = []
@@ -262,11 +264,23 @@ class World:
                 job["spec"]["suspend"] = True
                 self.touch(job)
             self._run_job(job)
+            self._count(job)
 
     def admit(self) -> None:
         """Let Kueue admit all Jobs."""
         for job in self.of_kind("Job"):
             job["spec"]["suspend"] = False
+            self.touch(job)
+
+    def _count(self, job: Json) -> None:
+        """Let a Job's status say since when it runs, and how many of its pods are ready."""
+        if job["spec"].get("suspend"):
+            return
+        pods = (pod for pod in self._pods_of(job) if _lives(pod))
+        ready = sum(any(each["type"] == "Ready" for each in pod["status"].get("conditions", ())) for pod in pods)
+        status = job.setdefault("status", {})
+        if "startTime" not in status or status["ready"] != ready:
+            status |= {"startTime": status.get("startTime", stamp(self.now)), "ready": ready}
             self.touch(job)
 
     def _run_job(self, job: Json) -> None:
@@ -322,7 +336,7 @@ class World:
             self.doubled += [f"{name} beside {pod['metadata']['name']}" for pod in others if not self._is_lost(pod)]
         owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": uid, "controller": True}
         metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
-        spec = {**template["spec"], "nodeName": f"node-{index}"}
+        spec = {**template["spec"], "nodeName": f"node-{index}" if self.has_free_nodes else ""}
         self.put({"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
 
     def _is_lost(self, pod: Json) -> bool:

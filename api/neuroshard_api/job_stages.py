@@ -110,7 +110,8 @@ class Profiler(Part):
     cost_model_ref: CostModelReference | None = None
     """Cost models that were trained before; they replace profiling. Used only where policy is not Always."""
     timeout_seconds: Seconds = 1800
-    """Most time of the stage, all its attempts together, in seconds; then the job fails."""
+    """Maximum time of the stage, all its attempts together, in seconds; then the job fails. It begins when a node takes
+    the first pod: time in a queue, or without a free device, does not count."""
     backoff_limit: Retries = 2
     """Attempts after a first one that failed."""
 
@@ -179,7 +180,8 @@ class Planner(Part):
     resources: Resources | None = None
     """Resources of the planner's container. Not given: the operator's setting; the planner needs no GPU."""
     timeout_seconds: Seconds = 600
-    """Most time of the stage, all its attempts together, in seconds; then the fallback plans, or the job fails."""
+    """Maximum time of the stage, all its attempts together, in seconds; then the fallback plans, or the job fails. It
+    begins when a node takes the first pod."""
     backoff_limit: Retries = 2
     """Attempts after a first one that failed."""
 

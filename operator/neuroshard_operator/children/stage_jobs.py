@@ -116,7 +116,6 @@ def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, file
         labels={**more, **context.queue_labels},
         pod_labels=more,
         backoff_limit=profiler.backoff_limit,
-        timeout_seconds=profiler.timeout_seconds,
         suspend=context.is_queued,
     )
 
@@ -176,7 +175,6 @@ def planner_job(
         labels=more,
         pod_labels=more,
         backoff_limit=planner.backoff_limit,
-        timeout_seconds=planner.timeout_seconds,
         suspend=False,
     )
 
@@ -217,7 +215,6 @@ def _job(
     labels: Mapping[str, str],
     pod_labels: Mapping[str, str],
     backoff_limit: int,
-    timeout_seconds: int,
     suspend: bool,
 ) -> Manifest:
     # Without a container's name the rule holds for all of them, those that run before the stage's own included.
@@ -232,7 +229,6 @@ def _job(
         "spec": {
             "suspend": suspend,
             "backoffLimit": backoff_limit,
-            "activeDeadlineSeconds": timeout_seconds,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": [DISRUPTED, hopeless]},
             "template": pod_template(context, role, pod_spec, pod_labels),

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from neuroshard_api.training_job import KIND
@@ -13,6 +14,7 @@ from neuroshard_operator.observed.objects import (
     ChildObject,
     ChildPod,
     Meta,
+    OtherProfiler,
     TrainingJobObject,
 )
 
@@ -24,17 +26,17 @@ Watched = TrainingJobObject | ChildJob | ChildPod | ChildConfigMap | ChildObject
 Seen = TypeVar("Seen", TrainingJobObject, ChildJob, ChildPod, ChildConfigMap, ChildObject)
 WATCHED = (KIND, "Job", "Pod", "ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding")
 """The kinds that the watches bring."""
+_LAST = datetime.max.replace(tzinfo=UTC)
 EXPECTED_WITHIN_S = 10.0
 """How long a write of ours is shown before the watch brings it; a watch is late by less."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profiler:
-    """A profiler Job at work."""
+    """A profiler Job that is not suspended and has not ended."""
 
-    owner: str
-    """Name of the job that it profiles for."""
     uid: str
+    job: OtherProfiler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,19 +127,22 @@ class Caches:
         seen = [child for index in self._indices.objects.values() for child in index.get(key, ())]
         return self._with_written(key, self._there(seen), ChildObject)
 
-    def other_profilers(self, key: JobKey) -> dict[str, str]:
-        """Return the profiler Jobs at work for other jobs of the namespace: the job's name by profile key."""
+    def other_profilers(self, key: JobKey) -> dict[str, OtherProfiler]:
+        """Return the profiler Jobs of other jobs of the namespace, by profile key: a running one, else the newest."""
         now_s = self._clock()
         self._claims = {place: each for place, each in self._claims.items() if now_s - each[0] <= EXPECTED_WITHIN_S}
         found = {
-            profile_key: owner
+            profile_key: OtherProfiler(owner=owner, created=None, is_running=False)
             for (namespace, profile_key), (_, owner) in self._claims.items()
             if namespace == key[0] and owner != key[1]
         }
         for (namespace, profile_key), owners in self._indices.profilers.items():
-            others = sorted(each.owner for each in owners if each.owner != key[1] and each.uid not in self._gone)
-            if namespace == key[0] and others:
-                found[profile_key] = others[0]
+            others = [each.job for each in owners if each.job.owner != key[1] and each.uid not in self._gone]
+            if namespace != key[0] or not others:
+                continue
+            best = max(others, key=lambda each: (each.is_running, each.created or _LAST, each.owner))
+            if best.is_running or profile_key not in found:
+                found[profile_key] = best
         return found
 
     def claim_profile(self, key: JobKey, profile_key: str) -> None:

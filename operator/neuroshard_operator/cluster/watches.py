@@ -10,7 +10,7 @@ from neuroshard_api.training_job import GROUP, PLURAL, VERSION
 from neuroshard_operator import names
 from neuroshard_operator.cluster.caches import Indices, JobKey, Profiler
 from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.objects import ChildJob
+from neuroshard_operator.observed.objects import ChildJob, OtherProfiler
 
 Resource = tuple[str, str, str]
 Trim = Callable[[Mapping[str, Any]], Mapping[Any, Any]]
@@ -92,7 +92,8 @@ def profiler_at_work(job: ChildJob, namespace: str, owner: str) -> dict[tuple[st
     is_at_work = job.outcome is None and job.meta.deleted is None and not job.suspended
     if job.role != names.PROFILER or not profile_key or not is_at_work:
         return {}
-    return {(namespace, profile_key): Profiler(owner=owner, uid=job.meta.uid)}
+    other = OtherProfiler(owner=owner, created=job.meta.created, is_running=job.ready > 0)
+    return {(namespace, profile_key): Profiler(uid=job.meta.uid, job=other)}
 
 
 def indices_of(by_id: Mapping[str, Any]) -> Indices:

@@ -64,6 +64,8 @@ class ChildJob:
     succeeded: int = 0
     failed: int = 0
     start_time: datetime | None = None
+    deadline_s: int | None = None
+    """spec.activeDeadlineSeconds: the time from `start_time` after which Kubernetes ends the Job."""
     outcome: Outcome | None = None
     """None while the Job runs or waits."""
 
@@ -181,6 +183,18 @@ class Fetched:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OtherProfiler:
+    """A profiler Job of another job in the namespace."""
+
+    owner: str
+    """Name of the job that it profiles for."""
+    created: datetime | None
+    """None where it is about to be made."""
+    is_running: bool
+    """Whether its pod runs; it may wait for a node as well."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
     """Everything that one pass at a job sees."""
 
@@ -192,8 +206,8 @@ class Observed:
     objects: Sequence[ChildObject] = ()
     nodes: Sequence[Node] | None = None
     """Nodes of the cluster; empty where they may not be read, None where this pass has not asked."""
-    other_profilers: Mapping[str, str] = field(default_factory=dict)
-    """Profiler Jobs of other jobs in the namespace that are at work: the job's name by profile key."""
+    other_profilers: Mapping[str, OtherProfiler] = field(default_factory=dict)
+    """Profiler Jobs of other jobs in the namespace, by profile key: of several the one that is nearest to its end."""
     refusals: Sequence[Refusal] = ()
     """Writes of the pass before that were refused."""
     fetched: Sequence[Fetched] = ()

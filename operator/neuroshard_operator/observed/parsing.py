@@ -63,6 +63,7 @@ def job(body: Raw) -> ChildJob:
         succeeded=status.get("succeeded") or 0,
         failed=status.get("failed") or 0,
         start_time=timestamp(status.get("startTime")),
+        deadline_s=spec.get("activeDeadlineSeconds"),
         outcome=_outcome(_true_conditions(status)),
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from neuroshard_api.config_map import ConfigMapTooLargeError
 from neuroshard_api.document import DocumentError
@@ -10,14 +11,14 @@ from neuroshard_api.job_status import ConfigMapReference, Hardware, ProfileStatu
 from neuroshard_api.tables import TableSet
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import CopyConfigMap, Delete, Event, Manifest
+from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest
 from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import job_files, profile
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import hardware_for
-from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
+from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob, OtherProfiler
 from neuroshard_operator.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
 from neuroshard_operator.stages.given_models import Profiled, given_models
 from neuroshard_operator.stages.input_hashes import takes_given_models
@@ -25,6 +26,8 @@ from neuroshard_operator.stages.result import StageResult, StageUpdate, conditio
 from neuroshard_operator.stages.stage_job import JobStage, follow
 from neuroshard_operator.stages.tables import tables_of
 
+PATIENCE = timedelta(minutes=2)
+"""How long other jobs wait for a profiler whose pod does not run, before they profile as well."""
 PROFILING = JobStage(
     stage=Stage.PROFILING,
     name=StageName.PROFILING,
@@ -67,7 +70,11 @@ def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
     name = own.meta.name if own else names.profiler_job(context.name, key)
     result = context.config_map(names.result(name))
     if there is not None:
-        return _there(context, hardware, there, cached=own is None)
+        is_own = own is not None and result is not None and isinstance(result.document, ProfileSummary)
+        step, profiled = _there(context, hardware, there, cached=not is_own)
+        if own is None or own.outcome is not None or is_own or profiled is None:
+            return step, profiled
+        return replace(step, actions=(*step.actions, *_superfluous(own))), profiled
     step = _measured(context, key, own, result, shared=shared)
     return replace(step, status_fields={"hardware": hardware}), None
 
@@ -82,6 +89,13 @@ def _measured(
         name = own.meta.name if own else names.profiler_job(context.name, key)
         return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=(copy,))
     return _start(context, key) if own is None else _watch(context, own, result)
+
+
+def _superfluous(own: ChildJob) -> tuple[Action, ...]:
+    """Remove this job's profiler, which waits for a node or measures what another job has measured by now."""
+    if own.meta.deleted is not None:
+        return ()
+    return (Delete(kind="Job", name=own.meta.name, uid=own.meta.uid, wait_for_pods=True),)
 
 
 def _own_profiler(context: Context, key: str) -> ChildJob | None:
@@ -170,8 +184,8 @@ def _set_aside(there: ChildConfigMap, problem: str) -> StageResult:
 
 def _start(context: Context, key: str) -> StageResult:
     other = context.observed.other_profilers.get(names.short(key))
-    if other is not None:
-        message = f"job {other} profiles the same hardware; its profile will be shared"
+    if other is not None and _is_worth_waiting_for(other, context.now):
+        message = f"job {other.owner} profiles the same hardware; its profile will be shared"
         return PROFILING.active(Reason.OTHER_PROFILES, message, None, requeue_after_s=15.0)
     files = _files(context)
     if isinstance(files, StageResult):
@@ -181,6 +195,11 @@ def _start(context: Context, key: str) -> StageResult:
     children = [*access(context, names.PROFILER, names.result(name)), files, job]
     actions, events = ensured(context, children)
     return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=actions, events=events)
+
+
+def _is_worth_waiting_for(other: OtherProfiler, now: datetime) -> bool:
+    """Tell whether another job's profiler runs or has only just begun to wait for a node, which this job may get."""
+    return other.is_running or other.created is None or now < other.created + PATIENCE
 
 
 def _files(context: Context) -> Manifest | StageResult:

@@ -1,8 +1,10 @@
 """A stage that runs one Kubernetes Job, whose pod publishes one result: profiling and planning. Pure functions.
 
 A Job is followed from its start to its result: it waits for Kueue or for a node, or runs; it fails or exceeds its time;
-it ends well and its result is on the way, was deleted by someone, cannot be used, or never comes. What the result says is
-the stage's own matter: one that can be used is taken before the Job is followed.
+it ends well, and its result is on the way, was deleted by someone, cannot be used, or never comes. What the result
+says is the stage's own matter: one that can be used is taken before the Job is followed.
+
+The time limit of a Job begins when a node has taken its pod: time in a queue, or without a free device, does not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,7 @@ from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.job_status import Stage, StageName, StageState
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Delete, Event, Manifest
+from neuroshard_operator.actions import Action, Delete, Event, Manifest, Patch
 from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, seconds_until
@@ -104,11 +106,12 @@ def follow(
         doing: what the Job does while it runs, for people.
         inputs: ConfigMaps that its pods read: a pod that starts later reads them too.
         problem: why the published result cannot be used; None: nothing is published yet.
-        timeout_s: how long the Job may take.
+        timeout_s: how long the Job may take once a node has taken its pod.
     """
     name = job.meta.name
     if job.outcome is None:
-        return _at_work(context, stage, job, doing=doing, inputs=inputs)
+        step = _at_work(context, stage, job, doing=doing, inputs=inputs)
+        return replace(step, actions=(*step.actions, *_time_limit(context, job, timeout_s)))
     if not job.outcome.succeeded:
         return _failed(context, stage, job, timeout_s=timeout_s)
     late = (job.outcome.time or context.now) + RESULT_LATE
@@ -141,6 +144,16 @@ def _at_work(
     return stage.active(
         reason, message, name, actions=repairs, events=events, requeue_after_s=context.start_check_s(job)
     )
+
+
+def _time_limit(context: Context, job: ChildJob, timeout_s: int) -> tuple[Action, ...]:
+    """Return what ends a Job in time, once a node has taken its pod; Kubernetes counts from the Job's own start."""
+    is_placed = any(pod.node for pod in context.pods_of(job))
+    if job.deadline_s is not None or job.start_time is None or job.suspended or not is_placed:
+        return ()
+    waited_s = max(context.now - job.start_time, timedelta(0)) // timedelta(seconds=1)
+    change = {"spec": {"activeDeadlineSeconds": waited_s + timeout_s}}
+    return (Patch(kind="Job", name=job.meta.name, uid=job.meta.uid, change=change),)
 
 
 def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int) -> StageResult:

@@ -17,7 +17,6 @@ def test_a_new_job_is_profiled_first() -> None:
     assert story.seen == ("Profiling", "ProfilerRunning")
     [job] = story.world.of_kind("Job", names.PROFILER)
     assert job["spec"]["backoffLimit"] == 2
-    assert job["spec"]["activeDeadlineSeconds"] == 1800
     [role] = story.world.of_kind("Role")
     [rule] = role["rules"]
     assert rule["verbs"] == ["patch"]
@@ -89,6 +88,62 @@ def test_a_job_that_waits_for_the_profile_of_one_that_is_deleted_profiles_itself
 
     assert world.status("second")["reason"] == "ProfilerRunning"
     assert story.jobs(names.PROFILER)[0].startswith("second-")
+
+
+def second_profiler(story: Story, *, after_s: float) -> list[str]:
+    """Return the profilers of a second job of equal hardware after so much more time."""
+    if ("DLRMTrainingJob", "second") not in story.world.objects:
+        story.world.submit("second")
+    story.later(after_s)
+    story.world.watches.catch_up()
+    asyncio.run(story.operator.look((NAMESPACE, "second")))
+    return [name for name in story.jobs(names.PROFILER) if name.startswith("second-")]
+
+
+def test_a_profiler_that_waits_for_a_node_holds_nobody_up() -> None:
+    """The other job may get a node of another pool or queue; the profile of whoever is first serves both."""
+    story = Story()
+    assert second_profiler(story, after_s=60) == []
+    [profiler] = second_profiler(story, after_s=61)
+    story.world.run_job_controller()
+    [pod] = [pod for pod in story.pods(names.PROFILER) if pod["metadata"]["name"].startswith(profiler)]
+    story.world.work(pod)
+    for _ in range(3):
+        story.world.run_job_controller()
+        story.world.watches.catch_up()
+        asyncio.run(story.operator.look((NAMESPACE, "second")))
+    story.settle()
+    story.bury()
+
+    assert story.seen == ("Planning", "PlannerRunning")
+    assert story.status["profile"]["cached"]
+    assert [name for name in story.jobs(names.PROFILER) if name.startswith("job-")] == []
+
+
+def test_a_profiler_that_runs_is_waited_for() -> None:
+    """However long it takes: a second one would measure the same."""
+    story = Story()
+    [pod] = story.pods(names.PROFILER)
+    story.world.start_pod(pod)
+    story.settle()
+
+    assert second_profiler(story, after_s=900) == []
+
+
+def test_the_time_limit_begins_when_a_node_has_taken_the_pod() -> None:
+    """A cluster without a free device for half an hour makes no job fail."""
+    story = Story(suspend=True)
+    story.world.has_free_nodes = False
+    story.world.change_spec(JOB, suspend=False)
+    story.settle()
+    [pod], [job] = story.pods(names.PROFILER), story.world.of_kind("Job", names.PROFILER)
+    story.later(7200)
+    assert "activeDeadlineSeconds" not in job["spec"]
+    pod["spec"]["nodeName"] = "node-0"
+    story.world.touch(pod)
+    story.settle()
+
+    assert job["spec"]["activeDeadlineSeconds"] == 7200 + 1800
 
 
 def test_a_profile_that_was_damaged_is_made_anew() -> None:

@@ -220,20 +220,35 @@ def test_the_next_attempt_avoids_the_node_that_failed() -> None:
     assert second["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["node-0"]}]
 
 
-def test_pods_that_cannot_be_made_are_told_with_the_reason() -> None:
+REFUSALS = [
+    'pods "job-0" is forbidden: exceeded quota: gpus',
+    'pods "job-0" is forbidden: violates PodSecurity "restricted:latest"',
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=["quota", "pod security"])
+@pytest.mark.parametrize(
+    ("role", "stage"),
+    [(names.PROFILER, "Profiling"), (names.PLANNER, "Planning"), (names.WORKER, "Launching")],
+    ids=["profiler", "planner", "workers"],
+)
+def test_pods_that_cannot_be_made_are_shown_with_the_reason(role: str, stage: str, refusal: str) -> None:
     """Quota, Pod Security and admission refuse them to the Job controller, whose events alone say so."""
-    story = Story().planned()
-    [job] = story.world.of_kind("Job", names.WORKER)
-    for pod in story.pods(names.WORKER):
+    story = Story()
+    for before in [names.PROFILER, names.PLANNER, names.WORKER]:
+        if before == role:
+            break
+        story.do(before)
+    [job] = story.world.of_kind("Job", role)
+    for pod in story.pods(role):
         del story.world.objects["Pod", pod["metadata"]["name"]]
-    job["spec"]["suspend"] = False
-    story.world.warnings[job["metadata"]["uid"]] = 'FailedCreate: pods "job-worker-0-0" is forbidden: exceeded quota'
+    story.world.warnings[job["metadata"]["uid"]] = f"FailedCreate: {refusal}"
     story.world.now += timedelta(seconds=31)
     story.world.watches.catch_up()
     story.look()
 
-    assert story.seen == ("Launching", "PodsPending")
-    assert "exceeded quota" in story.status["message"]
+    assert story.seen == (stage, "PodsPending")
+    assert refusal in story.status["message"]
 
 
 def test_a_volume_that_cannot_be_mounted_is_told_with_the_reason() -> None:
