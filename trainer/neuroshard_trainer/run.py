@@ -78,14 +78,15 @@ def train(
     _make_folder(places.run_dir)
     process = start_process(job, plan, launched, device, nccl_log_folder=places.run_dir)
     _warn_of_other_conditions(job, plan, process)
-    with lost_peers(lambda: "while the model was set up", trains=lambda: False):
+    run: TrainingLoop | None = None
+
+    def when() -> str:
+        return "while the model was set up" if run is None else f"after step {run.step}"
+
+    with lost_peers(when, trains=lambda: run is not None and run.has_trained), Heartbeat(when):
         run = _set_up(job, plan, places, process, metrics_port)
-    if places.ready_file is not None:  # the proof is after every rank, for none passes it without the others
-        write_file(places.ready_file, "")
-    with (
-        lost_peers(lambda: f"after step {run.step}", trains=lambda: run.has_trained),
-        Heartbeat(lambda: f"after step {run.step}"),
-    ):
+        if places.ready_file is not None:  # the proof is after every rank, for none passes it without the others
+            write_file(places.ready_file, "")
         metrics = run.run()
     if process.is_first:
         logger.info("done: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) or "no metrics")

@@ -1,0 +1,125 @@
+"""A rank that is killed or stopped at any moment of a training, on real processes."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from neuroshard_api.exit_codes import ExitCode
+from trainer_builders import job_data, plan_of, write_job, write_plan
+
+WORKER = Path(__file__).with_name("failure_worker.py")
+LIMIT_SECONDS = 25
+"""14 s by the heartbeat's own times, and some for a machine that is busy."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A call in the trainer, by its place and its number."""
+
+    function: str
+    call: int = 1
+    on_first_rank_only: bool = False
+    signals: Sequence[signal.Signals] = (signal.SIGKILL,)
+
+
+BOTH = (signal.SIGKILL, signal.SIGSTOP)
+MOMENTS = {
+    "set-up": Moment("neuroshard_trainer.run:open_training_data", signals=BOTH),
+    "proof": Moment("neuroshard_trainer.run:prove_sharding"),
+    "resume": Moment("neuroshard_trainer.checkpoint:CheckpointFolder.whole"),
+    "first step": Moment("neuroshard_trainer.training:TrainingLoop._loss"),
+    "training": Moment("neuroshard_trainer.training:TrainingLoop._loss", call=7, signals=BOTH),
+    "report": Moment("neuroshard_trainer.step_reporter:StepReporter.report"),
+    "checkpoint's begin": Moment("neuroshard_trainer.checkpoint:CheckpointFolder.save"),
+    "checkpoint's tensors": Moment("torch.distributed.checkpoint.filesystem:FileSystemWriter.write_data", signals=BOTH),
+    "checkpoint's metadata": Moment(
+        "torch.distributed.checkpoint.filesystem:FileSystemWriter.finish", on_first_rank_only=True
+    ),
+    "checkpoint's end": Moment("neuroshard_trainer.checkpoint:CheckpointFolder._complete", on_first_rank_only=True),
+    "evaluation": Moment("neuroshard_trainer.metrics:Evaluation.add"),
+    "metrics": Moment("neuroshard_trainer.metrics:Evaluation.compute", signals=BOTH),
+    "end": Moment("neuroshard_trainer.heartbeat:Heartbeat.__exit__", signals=BOTH),
+}
+CASES = [
+    pytest.param(moment, lost, number, id=f"{name}, rank {lost}, {number.name}")
+    for name, moment in MOMENTS.items()
+    for lost in ((0,) if moment.on_first_rank_only else (0, 1))
+    for number in moment.signals
+]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator["subprocess.Popen[str]"]:
+    """The process that forks ranks; its ranks end with it."""
+    with subprocess.Popen(
+        [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as started:
+        yield started
+        assert started.stdin is not None
+        started.stdin.close()
+
+
+def fail(
+    worker: "subprocess.Popen[str]", folder: Path, moment: Moment, lost: int, number: signal.Signals | None
+) -> dict[str, Any]:
+    """Train on two ranks of which one fails; collectives alone would wait for an hour."""
+    spec: dict[str, Any] = {
+        "data": {"numSamples": 400},
+        "rendezvous": {"timeoutSeconds": 3600},
+        "checkpoint": {"everySteps": 4},
+    }
+    job = write_job(folder, job_data(world_size=2, **spec))
+    plan = write_plan(folder, plan_of({"user": ((0, 16), (1, 16))}, world_size=2))
+    scenario = {
+        "arguments": [str(job), "--plan", str(plan), "--run-dir", str(folder / "run")],
+        "moment": moment.function,
+        "call": moment.call,
+        "lost": lost,
+        "signal": number,
+        "folder": str(folder),
+    }
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write(json.dumps(scenario) + "\n")
+    worker.stdin.flush()
+    found: dict[str, Any] = json.loads(worker.stdout.readline())
+    return found
+
+
+def errors_of(folder: Path, rank: int) -> list[str]:
+    """Return the error sentences of a rank."""
+    return [line for line in (folder / f"rank-{rank}.log").read_text().splitlines() if line.startswith("error: ")]
+
+
+@pytest.mark.parametrize(("moment", "lost", "number"), CASES)
+def test_the_survivor_ends_as_one_that_lost_a_peer(
+    worker: "subprocess.Popen[str]", tmp_path: Path, moment: Moment, lost: int, number: signal.Signals
+) -> None:
+    """By code 7 and one sentence, whatever the ranks were at."""
+    found = fail(worker, tmp_path, moment, lost, number)
+
+    assert found["codes"][1 - lost] == ExitCode.PEER_LOST
+    assert found["seconds"] < LIMIT_SECONDS
+    (sentence,) = errors_of(tmp_path, 1 - lost)
+    assert re.search(r"(while|after step \d+).* another process was gone or did not answer", sentence)
+
+
+def test_all_ranks_end_alike_where_the_logits_of_one_are_not_finite(
+    worker: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """The count is that of all ranks, so that none takes the others for lost."""
+    found = fail(worker, tmp_path, MOMENTS["evaluation"], 1, None)
+
+    assert found["codes"] == [ExitCode.INVALID_INPUT, ExitCode.INVALID_INPUT]
+    for rank in range(2):
+        (sentence,) = errors_of(tmp_path, rank)
+        assert re.search(r"\d+ of 40 logits of the evaluation are not finite", sentence)
