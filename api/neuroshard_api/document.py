@@ -50,6 +50,9 @@ MAX_KEYS = 10_000
 MAX_EXPANDED_VALUES = 5_000_000
 """Maximum number of values of a YAML document once its aliases are written out."""
 
+MAX_NESTING = 100
+"""Maximum depth of lists and mappings in YAML: the C library composes them recursively, and overflows its stack."""
+
 
 class Value(BaseModel):
     """A frozen, strict part of a document: unknown keys and wrong types are errors, NaN never passes."""
@@ -223,10 +226,35 @@ def parse_data(text: str, *, where: str, is_json: bool) -> object:
     with _readable(where):
         if is_json:
             return json.loads(text, object_pairs_hook=_unique_keys)
+        count_values(text, is_json=False)
         data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
         if _expanded_values(data, {}) > MAX_EXPANDED_VALUES:
             raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; write them out")
         return data
+
+
+def count_values(text: str, *, is_json: bool) -> tuple[int, int]:
+    """Count the values of JSON or YAML text, and the lists and mappings among them, before a parser makes objects.
+
+    JSON is counted by its signs, those in words included; the aliases of YAML are not followed.
+
+    Raises:
+        yaml.YAMLError: the text is not YAML.
+        ValueError: YAML that nests deeper than `MAX_NESTING`.
+    """
+    if is_json:
+        containers = text.count("[") + text.count("{")
+        return containers + text.count(","), containers
+    values = containers = depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        values += isinstance(event, yaml.NodeEvent)
+        if isinstance(event, yaml.CollectionStartEvent):
+            containers, depth = containers + 1, depth + 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_NESTING:
+            raise ValueError(f"it nests lists and mappings more than {MAX_NESTING} deep")
+    return values, containers
 
 
 def _expanded_values(data: object, known: dict[int, int]) -> int:
@@ -246,6 +274,7 @@ def parse_manifests(text: str, *, where: str) -> list[object]:
     Raises DocumentError with line and column.
     """
     with _readable(where):
+        count_values(text, is_json=False)
         return [data for data in yaml.load_all(text, Loader=_Loader) if data is not None]
 
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.document import Document, DocumentError, field_path, parse_data, validated_without_unknown
+from neuroshard_api.document import (
+    Document,
+    DocumentError,
+    field_path,
+    parse_data,
+    parse_manifests,
+    validated_without_unknown,
+)
 from neuroshard_api.request import Constraints
 from neuroshard_api.schemas import DOCUMENTS
 from neuroshard_api.tables import TableSet
@@ -331,6 +338,15 @@ def test_aliases_that_expand_without_end_are_refused() -> None:
 
     with pytest.raises(DocumentError, match="aliases expand to more than 5,000,000 values"):
         parse_data("\n".join(lines), where="it", is_json=False)
+
+
+@pytest.mark.parametrize("text", ["[" * 500_000, "- " * 500_000, "? " * 500_000, "a: " + "{a: " * 500_000])
+def test_yaml_that_nests_without_end_is_refused(text: str) -> None:
+    """The C library composes it recursively: the process ended with a segmentation fault."""
+    with pytest.raises(DocumentError, match="nests lists and mappings more than 100 deep"):
+        parse_data(text, where="it", is_json=False)
+    with pytest.raises(DocumentError, match="nests lists and mappings more than 100 deep"):
+        parse_manifests(text, where="it")
 
 
 def test_unknown_keys_of_a_newer_release_are_dropped_and_named() -> None:

@@ -1,13 +1,18 @@
 """ConfigMaps that anybody may write: what they cost the operator, whatever is in them."""
 
 import gzip
+import json
+import subprocess
+import sys
 import time
 from base64 import b64encode
 from typing import Any
 
 import pytest
+from neuroshard_api.job_request import tables_of_file
 from neuroshard_operator import names
 from neuroshard_operator.observed import parsing
+from neuroshard_operator.observed.limits import TABLES, bounded_file
 from neuroshard_operator.observed.results import Unreadable
 from operator_process import JOB, Story
 
@@ -46,6 +51,81 @@ def test_a_bomb_costs_little_time(role: str, file: str, opening: bytes, ending: 
     assert isinstance(document, Unreadable)
     assert took_s < 1.0
     assert len(document.problem) < 4096
+
+
+MEBIBYTES = 12
+DOCUMENT = b"schema_version: table-set/v1\nname: t\ntables: "
+INPUTS = [
+    ("tables.json", b'{"schema_version": "table-set/v1", "tables": [' + b"{}," * 300_000 + b"{}]}"),
+    ("tables.json.gz", gzip.compress(b"[" + b"{}," * (MEBIBYTES * MEBIBYTE // 3) + b"{}]")),
+    ("tables.yaml", DOCUMENT + b"[" + b"{}," * 300_000 + b"{}]"),
+    ("tables.yaml.gz", gzip.compress(DOCUMENT + b"[" + b"{}," * (MEBIBYTES * MEBIBYTE // 3) + b"{}]")),
+    ("nested.yaml", DOCUMENT + b"[" * 500_000),
+    ("nested-blocks.yaml", b"- " * 500_000),
+    ("nested-keys.yaml", b"? " * 500_000),
+    ("nested.json", b"[" * 1_000_000),
+    ("table.csv", b"name,num_embeddings,embedding_dim\n" + b",,\n" * 300_000),
+]
+GROWS_AT_MOST_MIB = 64
+
+
+@pytest.mark.parametrize(("key", "content"), INPUTS, ids=[key for key, _ in INPUTS])
+def test_a_bomb_of_a_user_costs_little_memory_and_ends_in_a_sentence(key: str, content: bytes) -> None:
+    """Half a megabyte of nested YAML overflowed the C library's stack, and with it went the operator of all tenants."""
+    program = (
+        "import resource, sys\n"
+        "from neuroshard_api.document import DocumentError\n"
+        "from neuroshard_api.job_request import tables_of_file\n"
+        "from neuroshard_operator.observed.limits import TABLES, bounded_file\n"
+        "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
+        "content, before = sys.stdin.buffer.read(), used()\n"
+        "try:\n"
+        f"    name, file = bounded_file({key!r}, content, TABLES, where='it')\n"
+        "    tables_of_file(name, file, where='it')\n"
+        "except DocumentError as error:\n"
+        "    print(used() - before, str(error)[:200])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], input=content, capture_output=True, check=True)
+    grown_mib, problem = ended.stdout.decode().split(" ", maxsplit=1)
+
+    assert int(grown_mib) <= GROWS_AT_MOST_MIB
+    assert problem.startswith("it: ")
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_the_tables_of_the_largest_models_are_read(suffix: str) -> None:
+    """Ten thousand tables of all fields."""
+    table = {"num_embeddings": 1000, "embedding_dim": 16, "pooling_factor": 2.0, "data_type": "FP16"}
+    tables = [{"name": f"t{n}", **table, "feature_names": [f"f{n}", f"g{n}"]} for n in range(10_000)]
+    text = json.dumps({"schema_version": "table-set/v1", "name": "large", "tables": tables})  # which is YAML too
+    name, content = bounded_file(f"tables.{suffix}.gz", gzip.compress(text.encode()), TABLES, where="it")
+
+    assert len(tables_of_file(name, content, where="it").tables) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("spec", "key"),
+    [
+        ({"model": {"embeddingTablesFrom": {"configMapKeyRef": {"name": "mine", "key": "t.yaml"}}}}, "t.yaml"),
+        ({"planRef": {"name": "mine", "key": "plan"}}, "plan"),
+        ({"profiler": {"policy": "Never", "costModelRef": {"configMapName": "mine"}}}, "manifest.json"),
+    ],
+    ids=["tables", "plan", "cost models"],
+)
+def test_a_job_whose_own_input_is_a_bomb_fails(spec: dict[str, Any], key: str) -> None:
+    """Before anything is parsed; the message names the ConfigMap."""
+    story = Story(
+        **{"suspend": True, **spec, **({"model": spec["model"] | {"batchSizePerDevice": 8}} if "model" in spec else {})}
+    )
+    content = b"[" * 500_000 if key == "t.yaml" else b"[" + b"{}," * 300_000 + b"{}]"
+    story.world.put({"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {key: content.decode()}})
+    story.world.change_spec(JOB, suspend=False)
+    began_s = time.process_time()
+    story.settle()
+
+    assert story.status["stage"] == "Failed"
+    assert "mine" in story.status["message"]
+    assert time.process_time() - began_s < 2.0
 
 
 def test_the_watch_reads_no_contents() -> None:

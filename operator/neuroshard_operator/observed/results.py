@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuroshard_api.bundle import BundleManifest
-from neuroshard_api.config_map import ConfigMapContents, contents_of, unpack_files
+from neuroshard_api.config_map import contents_of
 from neuroshard_api.document import DocumentError
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost
@@ -17,6 +17,7 @@ from neuroshard_api.step_cost import baseline_cost, measured_cost, predicted_cos
 from neuroshard_api.step_report import StepReport
 
 from neuroshard_operator import names
+from neuroshard_operator.observed.limits import LIMITS, unpacked
 
 PLAN_FILE = "plan.json"
 MANIFEST_FILE = "manifest.json"
@@ -66,33 +67,6 @@ class Unreadable:
     problem: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """How large a result of one kind can be; workers, planners and whoever may edit a ConfigMap write them."""
-
-    stored_bytes: int
-    """Of all values as the ConfigMap holds them."""
-    file_bytes: int
-    """Of each file, decompressed."""
-    values: int
-    """In one document: numbers, words, lists and mappings."""
-    containers: int
-    """Lists and mappings in one document; a parser needs about a kilobyte for each, be it empty."""
-
-
-LIMITS: Mapping[str, Limits] = {
-    names.WORKER: Limits(stored_bytes=256 * 1024, file_bytes=1024 * 1024, values=50_000, containers=10_000),
-    **dict.fromkeys(
-        (names.PROFILE, names.PROFILER),
-        Limits(stored_bytes=2 * 1024 * 1024, file_bytes=4 * 1024 * 1024, values=200_000, containers=20_000),
-    ),
-    **dict.fromkeys(
-        (names.PLAN, names.PLANNER),
-        Limits(stored_bytes=2 * 1024 * 1024, file_bytes=16 * 1024 * 1024, values=1_000_000, containers=150_000),
-    ),
-}
-"""By role. A plan of 10,000 tables for 1,024 devices has 5.9 MB; base64 makes a full ConfigMap a third larger."""
-
 ResultDocument = PlanSummary | ProfileSummary | ReportSummary | Unreadable | None
 
 
@@ -104,7 +78,7 @@ def read_result(role: str, body: Mapping[str, Any]) -> ResultDocument:
     where = body["metadata"]["name"]
     limits = LIMITS.get(role, LIMITS[names.WORKER])
     try:
-        files = _unpacked(contents, where, limits)
+        files = unpacked(contents, where, limits)
         if role in {names.PLAN, names.PLANNER}:
             return _plan(files, sorted({*contents.data, *contents.binary_data}), where)
         if role in {names.PROFILE, names.PROFILER}:
@@ -116,28 +90,10 @@ def read_result(role: str, body: Mapping[str, Any]) -> ResultDocument:
     return None
 
 
-def _unpacked(contents: ConfigMapContents, where: str, limits: Limits) -> dict[str, bytes]:
-    """Return the files of a ConfigMap. Raises DocumentError where they are more than such a result can be."""
-    stored = sum(len(value) for value in (*contents.data.values(), *contents.binary_data.values()))
-    if stored > limits.stored_bytes:
-        raise DocumentError(where, [f"holds {stored:,} bytes, more than the {limits.stored_bytes:,} of its kind"])
-    files = unpack_files(contents, where=where, limit_bytes=limits.file_bytes)
-    for name, content in files.items():
-        _check_values(content, limits, where=f"{where}: {name}")
-    return files
-
-
-def _check_values(content: bytes, limits: Limits, *, where: str) -> None:
-    """Refuse JSON of too many values before a parser makes objects of them. Raises DocumentError."""
-    containers = content.count(b"[") + content.count(b"{")
-    if containers > limits.containers or containers + content.count(b",") > limits.values:
-        raise DocumentError(where, [f"holds more than {limits.values:,} values, or {limits.containers:,} lists"])
-
-
 def content_hash(body: Mapping[str, Any]) -> str:
     """Return the sha256 of the plan in a ConfigMap; empty where there is none."""
     try:
-        files = _unpacked(contents_of(body), "plan", LIMITS[names.PLAN])
+        files = unpacked(contents_of(body), "plan", LIMITS[names.PLAN])
     except DocumentError:
         return ""
     return hashlib.sha256(files[PLAN_FILE]).hexdigest() if PLAN_FILE in files else ""

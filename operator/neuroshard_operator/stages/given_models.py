@@ -9,9 +9,11 @@ from neuroshard_api.job_status import ConfigMapReference, ProfileStatus, Stage, 
 from neuroshard_api.presets import load_presets, preset
 from neuroshard_api.topology import Topology
 
+from neuroshard_operator import names
 from neuroshard_operator.children.stage_jobs import Bundle
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
+from neuroshard_operator.observed.limits import LIMITS, bounded_file
 from neuroshard_operator.observed.results import MANIFEST_FILE
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, failed
 from neuroshard_operator.stages.tables import missing
@@ -50,7 +52,9 @@ def _device_of(context: Context, reference: CostModelReference, bundle: Bundle) 
         what = f"profiler.costModelRef: ConfigMap {reference.config_map_name} has no key {MANIFEST_FILE}"
         return missing(what), None
     try:
-        manifest = BundleManifest.from_json(file.content, where=f"ConfigMap {reference.config_map_name}")
+        where = f"ConfigMap {reference.config_map_name}"
+        _, content = bounded_file(MANIFEST_FILE, file.content, LIMITS[names.PROFILE], where=where)
+        manifest = BundleManifest.from_json(content, where=where)
     except DocumentError as error:
         return _unusable(Reason.PROFILE_UNUSABLE, str(error)), None
     name = manifest.device.name

@@ -1,17 +1,17 @@
 """A plan of the user's own: checked against the model and the world size, and kept as the job's immutable plan."""
 
-import base64
-
-from neuroshard_api.config_map import ConfigMapContents, ConfigMapTooLargeError, pack_files, unpack_files
+from neuroshard_api.config_map import ConfigMapTooLargeError, pack_files
 from neuroshard_api.document import DocumentError
 from neuroshard_api.job_stages import PlanReference
 from neuroshard_api.job_status import Stage, StageName, StageState
 from neuroshard_api.tables import TableSet
 
+from neuroshard_operator import names
 from neuroshard_operator.actions import Create
 from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
+from neuroshard_operator.observed.limits import LIMITS, bounded_file
 from neuroshard_operator.observed.results import PLAN_FILE, plan_summary
 from neuroshard_operator.stages.planning import kept_plan, mismatch
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, failed
@@ -28,7 +28,7 @@ def adopt_plan(context: Context, reference: PlanReference, inputs_hash: str) -> 
         return tables
     where = f"planRef: ConfigMap {reference.name}/{reference.key}"
     try:
-        [content] = unpack_files(_contents(reference.key, file.content), where=where).values()
+        _, content = bounded_file(reference.key, file.content, LIMITS[names.PLAN], where=where)
         summary = plan_summary(content, key=PLAN_FILE, where=where)
         packed = pack_files({PLAN_FILE: content})
     except (DocumentError, ConfigMapTooLargeError) as error:
@@ -54,10 +54,6 @@ def adopt_plan(context: Context, reference: PlanReference, inputs_hash: str) -> 
             StageUpdate(stage=StageName.PLANNING, state=StageState.ACTIVE, message=message),
         ),
     )
-
-
-def _contents(key: str, content: bytes) -> ConfigMapContents:
-    return ConfigMapContents(binary_data={key: base64.b64encode(content).decode()})
 
 
 def _refused(reason: Reason, message: str) -> StageResult:

@@ -7,6 +7,7 @@ from neuroshard_api.tables import TableSet
 
 from neuroshard_operator.conditions import Reason
 from neuroshard_operator.context import Context
+from neuroshard_operator.observed.limits import TABLES, bounded_file
 from neuroshard_operator.stages.result import StageResult, failed
 
 REQUEUE_AFTER_S = 15.0
@@ -26,7 +27,8 @@ def tables_of(context: Context) -> TableSet | StageResult:
         return missing(f"model.embeddingTablesFrom: ConfigMap {reference.name} has no key {reference.key}")
     where = f"ConfigMap {reference.name}/{reference.key}"
     try:
-        return tables_of_file(reference.key, file.content, where=where)
+        name, content = bounded_file(reference.key, file.content, TABLES, where=where)
+        return tables_of_file(name, content, where=where)
     except DocumentError as error:
         return failed(display_stage=Stage.PENDING, stage=None, reason=Reason.INVALID_INPUT, message=str(error))
 
