@@ -206,7 +206,7 @@ RULES = (
     broken_rule(
         "gpu-processes-without-gpus",
         "spec.trainer",
-        "numProcPerNode gpu needs a limit of nvidia.com/gpu or amd.com/gpu in resourcesPerNode",
+        "numProcPerNode gpu needs a limit of GPUs in resourcesPerNode, such as nvidia.com/gpu",
         trainer={"numProcPerNode": "gpu"},
     ),
     broken_rule(
@@ -228,9 +228,15 @@ RULES = (
         trainer={"numProcPerNode": 9, "resourcesPerNode": GPUS},
     ),
     broken_rule(
+        "two-kinds-of-gpus",
+        "spec.trainer.resourcesPerNode",
+        "limits must name one kind of GPU",
+        trainer={"resourcesPerNode": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 1}}},
+    ),
+    broken_rule(
         "half-a-gpu",
         "spec.trainer.resourcesPerNode",
-        "limits of nvidia.com/gpu and amd.com/gpu must be whole numbers from 1 to 9999",
+        "limits of GPUs must be whole numbers from 1 to 9999",
         trainer={"resourcesPerNode": {"limits": {"nvidia.com/gpu": "500m"}}},
     ),
     broken_rule(

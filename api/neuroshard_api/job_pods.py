@@ -19,8 +19,11 @@ from neuroshard_api.resource import (
     quantity,
 )
 
-GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
-"""Extended resources that count as devices."""
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "gpu.intel.com/xe")
+"""Extended resources that count as devices, beside MIG slices."""
+MIG_PREFIX = "nvidia.com/mig-"
+"""Begins the names of the resources of MIG slices, which a job can name and which profiler and trainer judge."""
+_IS_DEVICE = "(name in [" + ", ".join(f"'{name}'" for name in GPU_RESOURCES) + f"] || name.startsWith('{MIG_PREFIX}'))"
 
 MAX_DEVICES_PER_NODE = 4096
 
@@ -42,29 +45,39 @@ def _is_gpu_count(amount: int | str) -> bool:
     return text.isascii() and text.isdecimal() and 1 <= len(text) <= 4 and int(text) >= 1  # noqa: PLR2004 - as in CEL
 
 
+def _is_device(name: str) -> bool:
+    return name in GPU_RESOURCES or name.startswith(MIG_PREFIX)
+
+
 class Resources(Part):
     """Resources of a container, as in a pod."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="!has(self.limits) || self.limits.all(name, !(name in ['nvidia.com/gpu', 'amd.com/gpu']) || "
+            cel=f"!has(self.limits) || self.limits.all(name, !{_IS_DEVICE} || "
             "string(self.limits[name]).matches('^[1-9][0-9]{0,3}$'))",
-            message="limits of nvidia.com/gpu and amd.com/gpu must be whole numbers from 1 to 9999",
+            message="limits of GPUs must be whole numbers from 1 to 9999",
             holds=lambda resources: all(
-                _is_gpu_count(amount) for name, amount in resources.limits.items() if name in GPU_RESOURCES
+                _is_gpu_count(amount) for name, amount in resources.limits.items() if _is_device(name)
             ),
+        ),
+        Rule(
+            cel=f"!has(self.limits) || self.limits.filter(name, {_IS_DEVICE}).size() <= 1",
+            message="limits must name one kind of GPU",
+            holds=lambda resources: sum(map(_is_device, resources.limits)) <= 1,
         ),
     )
 
     limits: Amounts = Field(default_factory=dict)
-    """Most that the container may use, by resource name; nvidia.com/gpu is its number of GPUs."""
+    """Most that the container may use, by resource name. nvidia.com/gpu, nvidia.com/mig-*, amd.com/gpu,
+    habana.ai/gaudi, gpu.intel.com/i915 or gpu.intel.com/xe is its number of GPUs."""
     requests: Amounts = Field(default_factory=dict)
     """What the scheduler sets aside, by resource name. Not given: the limits."""
 
     @property
     def gpu_resource(self) -> str:
         """Extended resource that the container's GPUs are; empty where it has none."""
-        return next((name for name in GPU_RESOURCES if name in self.limits), "")
+        return next((name for name in self.limits if _is_device(name)), "")
 
     @property
     def num_gpus(self) -> int:
@@ -140,8 +153,8 @@ class Trainer(Part):
         Rule(
             cel="type(self.numProcPerNode) != string || self.numProcPerNode != 'gpu' || "
             "(has(self.resourcesPerNode.limits) && "
-            "self.resourcesPerNode.limits.exists(name, name in ['nvidia.com/gpu', 'amd.com/gpu']))",
-            message="numProcPerNode gpu needs a limit of nvidia.com/gpu or amd.com/gpu in resourcesPerNode",
+            f"self.resourcesPerNode.limits.exists(name, {_IS_DEVICE}))",
+            message="numProcPerNode gpu needs a limit of GPUs in resourcesPerNode, such as nvidia.com/gpu",
             holds=lambda trainer: trainer.num_proc_per_node != "gpu" or trainer.num_gpus_per_node > 0,
         ),
         Rule(
@@ -157,7 +170,7 @@ class Trainer(Part):
         Rule(
             cel="type(self.numProcPerNode) == string || "
             "!has(self.resourcesPerNode.limits) || self.resourcesPerNode.limits.all(name, "
-            "!(name in ['nvidia.com/gpu', 'amd.com/gpu']) || "
+            f"!{_IS_DEVICE} || "
             "!quantity(string(self.resourcesPerNode.limits[name])).isLessThan(quantity(string(self.numProcPerNode))))",
             message="numProcPerNode must not be more than the GPUs of resourcesPerNode",
             holds=lambda trainer: (

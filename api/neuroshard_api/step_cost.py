@@ -54,9 +54,16 @@ def error_percent(predicted: StepCost, measured: StepCost) -> int | None:
     """
     if not predicted.total_microseconds or measured.total_microseconds is None:
         return None
-    if _device_of(predicted) != _device_of(measured):
+    if is_same_device(predicted, measured) is False:
         return None
     return round(100 * (measured.total_microseconds / predicted.total_microseconds - 1))
+
+
+def is_same_device(predicted: StepCost, measured: StepCost) -> bool | None:
+    """Tell whether both are of one product; drivers write it with spaces, labels with hyphens. None: not known."""
+    if not predicted.source or not measured.source:
+        return None
+    return _device_of(predicted) == _device_of(measured)
 
 
 def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
@@ -72,7 +79,7 @@ def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
 
 
 def _device_of(cost: StepCost) -> str:
-    """Return the product that a source names; drivers write it with spaces, labels of nodes with hyphens."""
+    """Return the product that a source names."""
     return (cost.source or "").partition(":")[2].replace(" ", "-")
 
 

@@ -20,6 +20,7 @@ class ConditionType(StrEnum):
     PODS_READY = "PodsReady"
     RUNNING = "Running"
     CHECKPOINTS_KEPT = "CheckpointsKept"
+    DEVICE_AS_PLANNED = "DeviceAsPlanned"
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -54,6 +55,8 @@ class Reason(StrEnum):
     RESUMED = "Resumed"
     CHECKPOINT_VOLUME = "CheckpointVolume"
     NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
+    SAME_DEVICE = "SameDevice"
+    OTHER_DEVICE = "OtherDevice"
 
     # While it waits for someone
     PODS_PENDING = "PodsPending"

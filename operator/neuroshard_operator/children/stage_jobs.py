@@ -96,7 +96,7 @@ def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, file
                 mounts={"files": f"{WORK}/files", RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH, "dshm": "/dev/shm"},  # noqa: S108 - a volume of the pod's own
                 env=_ENVIRONMENT,
                 imagePullPolicy=context.settings.image_pull_policy,
-                resources=resources(profiler.resources, resources(trainer, {})),
+                resources={**_device_claims(template), **resources(profiler.resources, resources(trainer, {}))},
             )
         ],
         "volumes": [
@@ -118,6 +118,15 @@ def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, file
         backoff_limit=profiler.backoff_limit,
         suspend=context.is_queued,
     )
+
+
+def _device_claims(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resource claims that the template gives the trainer's container: the devices of workers with DRA."""
+    containers = template.get("containers")
+    entries = [each for each in (containers if isinstance(containers, list) else []) if isinstance(each, Mapping)]
+    trainers = (each.get("resources") for each in entries if each.get("name") == names.TRAINER)
+    claims = [each.get("claims") for each in trainers if isinstance(each, Mapping)]
+    return {"claims": claims[0]} if claims and claims[0] else {}
 
 
 def planner_job(

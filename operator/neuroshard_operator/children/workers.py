@@ -35,7 +35,6 @@ from neuroshard_operator.children.pods import (
 from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import product_selector
 
-CONTAINER = "trainer"
 PUBLISHER = "publisher"
 CHECKPOINTS_VOLUME = "checkpoints"
 READY_FILE = "/tmp/neuroshard-ready"  # noqa: S108 - a volume of the pod's own
@@ -56,7 +55,7 @@ NODE_RANK: Mapping[str, Any] = {
 """The pod's index is the node's rank: rank 0 is pod 0, whose host name the others connect to."""
 ANY_FAILURE: Mapping[str, Any] = {
     "action": "FailJob",
-    "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0]},
+    "onExitCodes": {"containerName": names.TRAINER, "operator": "NotIn", "values": [0]},
 }
 DISRUPTED: Mapping[str, Any] = {
     "action": "FailJob",
@@ -140,7 +139,7 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
         "HOME": "/tmp",  # noqa: S108 - a volume of the pod's own
     }
     main = container(
-        CONTAINER,
+        names.TRAINER,
         trainer.image or context.settings.trainer_image,
         command if is_own else publishing(result, reports, command, watch=True),
         mounts={**mounts, "tmp": "/tmp", **({} if is_own else {"token": TOKEN_PATH})},  # noqa: S108 - a volume of the pod's own
@@ -215,7 +214,7 @@ def _template_decides(pod_spec: Mapping[str, Any]) -> bool:
     """Tell whether the job's pod template says itself what the trainer's container runs, or when it has started."""
     containers = pod_spec.get("containers")
     said = [each for each in containers if isinstance(each, Mapping)] if isinstance(containers, list) else []
-    return any(each.get("name") == CONTAINER and {"command", "startupProbe"} & each.keys() for each in said)
+    return any(each.get("name") == names.TRAINER and {"command", "startupProbe"} & each.keys() for each in said)
 
 
 def _publisher(context: Context, result: str, reports: list[str]) -> dict[str, Any]:

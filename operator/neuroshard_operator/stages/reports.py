@@ -1,13 +1,16 @@
 """What the workers report of their progress and step times, at most every `measured_seconds`. Pure functions."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from neuroshard_api.job_status import CheckpointStatus, Metric, TrainerStatus
-from neuroshard_api.step_cost import error_percent
+from neuroshard_api.job_status import CheckpointStatus, Cost, Metric, TrainerStatus
+from neuroshard_api.step_cost import error_percent, is_same_device
 
 from neuroshard_operator import names
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context, seconds_until
 from neuroshard_operator.observed.results import ReportSummary
+from neuroshard_operator.stages.result import condition
 
 METRIC_NAME_CHARACTERS = 64
 
@@ -66,6 +69,27 @@ def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
             path=progress.checkpoint_path, step=progress.checkpoint_step, time=context.now
         )
     return status_fields
+
+
+def device_as_planned(context: Context, status_fields: Mapping[str, object]) -> tuple[ConditionUpdate, ...]:
+    """Return whether the workers report the device that the plan was made for; nothing before they report.
+
+    `status_fields`: what this pass writes of their report.
+    """
+    cost = status_fields.get("cost", context.status.cost)
+    if not isinstance(cost, Cost) or cost.predicted is None or cost.measured is None:
+        return ()
+    same = is_same_device(cost.predicted, cost.measured)
+    if same is None:
+        return ()
+    kind, planned, found = ConditionType.DEVICE_AS_PLANNED, cost.predicted.source, cost.measured.source
+    if same:
+        return (condition(kind, Reason.SAME_DEVICE, f"the plan is for the device of the workers, {found}", holds=True),)
+    message = (
+        f"the plan is for {planned}, and the workers run on {found}: its costs do not hold for them; "
+        "hint: keep the job's pods to one product by podTemplate.spec.nodeSelector, or plan with cost models of it"
+    )
+    return (condition(kind, Reason.OTHER_DEVICE, message, holds=False),)
 
 
 def last_progress(context: Context) -> datetime | None:

@@ -18,7 +18,7 @@ from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
 from neuroshard_operator.failures import Cause, Verdict, cause_of, cause_of_loss, verdict, was_stopped
 from neuroshard_operator.observed.objects import ChildJob
-from neuroshard_operator.stages.reports import last_progress, next_report_s, reported
+from neuroshard_operator.stages.reports import device_as_planned, last_progress, next_report_s, reported
 from neuroshard_operator.stages.result import (
     Completion,
     StageResult,
@@ -102,6 +102,7 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
         conditions=(
             condition(ConditionType.PODS_READY, reason, message, holds=are_ready),
             condition(ConditionType.RUNNING, reason, message, holds=True),
+            *device_as_planned(context, report),
         ),
         status_fields={"workers": worker_count(context), **report},
         stage_updates=(

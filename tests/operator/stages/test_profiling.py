@@ -48,6 +48,25 @@ def test_the_profiler_runs_on_the_kind_of_node_that_the_workers_get() -> None:
     assert world.status(JOB)["hardware"]["gpuProduct"] == "NVIDIA-H200"
 
 
+def test_the_profiler_gets_the_resource_claims_of_the_workers() -> None:
+    """With DRA a device is claimed by name in the pod and in the container; without its claim nothing is measured."""
+    pod_spec = {
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "eight-gpus"}],
+        "containers": [{"name": "trainer", "resources": {"claims": [{"name": "gpus"}]}}],
+    }
+    trainer = {"numNodes": 1, "numProcPerNode": 8, "resourcesPerNode": {"limits": {"cpu": 4}}}
+    story = Story(trainer=trainer, podTemplate={"spec": pod_spec})
+
+    [job] = story.world.of_kind("Job", names.PROFILER)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["resourceClaims"] == pod_spec["resourceClaims"]
+    assert pod["containers"][0]["resources"] == {"claims": [{"name": "gpus"}], "limits": {"cpu": 4}}
+    story.planned()
+    [workers] = story.world.of_kind("Job", names.WORKER)
+    container = workers["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"] == {"claims": [{"name": "gpus"}], "limits": {"cpu": 4}}
+
+
 def test_a_profile_outlives_its_job_and_serves_the_next() -> None:
     """A second job on equal hardware skips profiling."""
     story = Story().planned()

@@ -326,6 +326,28 @@ def test_what_the_workers_measure_is_held_beside_the_prediction() -> None:
     assert story.status["cost"]["measured"]["totalMicroseconds"] == 7000
 
 
+@pytest.mark.parametrize(
+    ("source", "status", "reason"),
+    [
+        pytest.param(None, "True", "SameDevice", id="as planned"),
+        pytest.param("measured:NVIDIA T4", "False", "OtherDevice", id="another one"),
+    ],
+)
+def test_workers_on_another_device_than_the_planned_one_are_shown(source: str | None, status: str, reason: str) -> None:
+    """Nodes without product labels, or a pool of mixed GPUs: the plan's costs do not hold there."""
+    story = Story().running()
+    plan = story.status["plan"]["hash"].removeprefix("sha256:")
+    planned = story.status["cost"]["predicted"]["source"]
+    report = builders.step_report(plan_sha256=plan, source=source or planned)
+    story.world.publish("job-report", {"step-report.json": report.to_json().encode()})
+    story.settle()
+
+    found = story.condition("DeviceAsPlanned")
+    assert (found["status"], found["reason"]) == (status, reason)
+    assert ("errorPercent" in story.status["cost"]) == (status == "True")
+    assert source is None or (source in found["message"] and planned in found["message"])
+
+
 def test_a_report_under_another_plan_is_not_believed() -> None:
     """It was measured by workers of an earlier plan."""
     story = Story().running()
@@ -457,3 +479,29 @@ def test_a_security_context_of_the_template_is_merged_over_the_restricted_one() 
     context = job["spec"]["template"]["spec"]["securityContext"]
     assert context["fsGroup"] == 1000
     assert context["runAsNonRoot"]
+
+
+GROUPS = [
+    pytest.param(
+        {"labels": {"scheduling.x-k8s.io/pod-group": "shop"}}, "scheduler-plugins-scheduler", id="coscheduling plug-in"
+    ),
+    pytest.param({"annotations": {"scheduling.k8s.io/group-name": "shop"}}, "volcano", id="volcano"),
+]
+
+
+@pytest.mark.parametrize(("metadata", "scheduler"), GROUPS)
+def test_a_pod_group_of_the_template_reaches_the_workers_of_every_attempt(
+    metadata: dict[str, dict[str, str]], scheduler: str
+) -> None:
+    """The profiler's pod meets the same scheduler and is no member: it would wait for workers that come after it."""
+    story = Story(podTemplate={"metadata": metadata, "spec": {"schedulerName": scheduler}}).running()
+    story.fail(names.WORKER, 1)
+
+    for attempt in (0, 1):
+        template = story.world.objects["Job", f"job-worker-{attempt}"]["spec"]["template"]
+        assert template["spec"]["schedulerName"] == scheduler
+        assert all(template["metadata"][kind].items() >= entries.items() for kind, entries in metadata.items())
+    [profiler] = story.world.of_kind("Job", names.PROFILER)
+    template = profiler["spec"]["template"]
+    assert template["spec"]["schedulerName"] == scheduler
+    assert "shop" not in str(template["metadata"])
