@@ -245,6 +245,10 @@ class Checkpoint(Part):
     every_seconds: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     """Longest time between checkpoints, in seconds: the training that a lost node can cost. 0: time does not matter. If
     unset: 900 where persistentVolumeClaim and not everySteps is set, else 0."""
+    in_background: bool = False
+    """Whether training continues while a checkpoint is written; the next one waits for it. The state is first copied to
+    the host's memory, which needs room for the shards and the optimizer state of all ranks of a node, in addition. The
+    default needs no such room: a pod's memory limit is the user's, and a worker above it is killed."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
     """Newest checkpoints that are kept; older ones are deleted."""
 

@@ -1,6 +1,8 @@
 """What the trainer's tests share. Warnings of torch, torchrec and their kind are not ours to mend."""
 
 import importlib.util
+import os
+import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,3 +34,19 @@ def group() -> Iterator[Any]:
 
     with process_group_of_one() as alone:
         yield alone
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    mount = subprocess.run(
+        ["/bin/mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mount.returncode:
+        pytest.skip("this machine mounts no file systems")
+    yield folder
+    subprocess.run(["/bin/umount", folder], check=True)

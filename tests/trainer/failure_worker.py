@@ -70,7 +70,7 @@ def _fork(scenario: Scenario, rank: int, port: int) -> int:
     pid = os.fork()
     if pid:
         return pid
-    output = os.open(Path(scenario.folder, f"rank-{rank}.log"), os.O_CREAT | os.O_WRONLY)
+    output = os.open(Path(scenario.folder, f"rank-{rank}.log"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": NUM_RANKS, "LOCAL_WORLD_SIZE": NUM_RANKS}

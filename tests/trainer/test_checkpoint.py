@@ -1,9 +1,6 @@
 """Checkpoint folders, and disks that are full."""
 
-import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +47,6 @@ def test_the_newest_are_kept(tmp_path: Path, group: Any) -> None:
 
     assert steps(tmp_path) == ["step-00000010", "step-00000100"]
     assert [found.step for _, found in checkpoints.whole()] == [100, 10]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    mount = subprocess.run(
-        ["/bin/mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, check=False
-    )
-    if mount.returncode:
-        pytest.skip("this machine mounts no file systems")
-    yield folder
-    subprocess.run(["/bin/umount", folder], check=True)
 
 
 def test_a_checkpoint_that_does_not_fit_is_not_begun(small_disk: Path, group: Any) -> None:

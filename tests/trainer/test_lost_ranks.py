@@ -69,13 +69,18 @@ def worker() -> Iterator["subprocess.Popen[str]"]:
 
 
 def fail(
-    worker: "subprocess.Popen[str]", folder: Path, moment: Moment, lost: int, number: signal.Signals | None
+    worker: "subprocess.Popen[str]",
+    folder: Path,
+    moment: Moment,
+    lost: int,
+    number: signal.Signals | None,
+    **checkpoint: Any,
 ) -> dict[str, Any]:
     """Train on two ranks of which one fails; collectives alone would wait for an hour."""
     spec: dict[str, Any] = {
         "data": {"numSamples": 400},
         "rendezvous": {"timeoutSeconds": 3600},
-        "checkpoint": {"everySteps": 4},
+        "checkpoint": {"everySteps": 4, **checkpoint},
     }
     job = write_job(folder, job_data(world_size=2, **spec))
     plan = write_plan(folder, plan_of({"user": ((0, 16), (1, 16))}, world_size=2))
@@ -123,3 +128,22 @@ def test_all_ranks_end_alike_where_the_logits_of_one_are_not_finite(
     for rank in range(2):
         (sentence,) = errors_of(tmp_path, rank)
         assert re.search(r"\d+ of 40 logits of the evaluation are not finite", sentence)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_that_is_killed_while_it_saves_in_the_background_costs_the_newest_steps_only(
+    worker: "subprocess.Popen[str]", tmp_path: Path, lost: int
+) -> None:
+    """What was being written is none; the next start resumes from the checkpoint before it."""
+    second_save = Moment(MOMENTS["checkpoint's tensors"].function, call=2)
+    never = Moment(second_save.function, call=1000)
+
+    found = fail(worker, tmp_path, second_save, lost, signal.SIGKILL, inBackground=True)
+    assert found["codes"][1 - lost] == ExitCode.PEER_LOST
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert [path.name for path in checkpoints.glob("step-*")] == ["step-00000004"]
+    assert (checkpoints / ".step-00000008.part").exists()
+
+    assert fail(worker, tmp_path, never, lost, None, inBackground=True)["codes"] == [ExitCode.OK, ExitCode.OK]
+    assert "going on from step 4" in (tmp_path / "rank-0.log").read_text()
+    assert not (checkpoints / ".step-00000008.part").exists()

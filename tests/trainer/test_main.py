@@ -3,8 +3,10 @@
 import hashlib
 import os
 import re
+import shutil
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,15 @@ from neuroshard_api.request import MemorySettings
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.tables import DataType
 from neuroshard_trainer.__main__ import main
-from neuroshard_trainer.checkpoint import CheckpointManifest
+from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.live_sharding import LiveSharding
 from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.stopping import StepVote, Wish
 from neuroshard_trainer.training import TrainingLoop
-from trainer_builders import job_data, plan_of, write_job, write_plan
+from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
 
 Run = Callable[..., ExitCode]
 WHOLE = 22
@@ -77,6 +80,12 @@ def weights_hash(folder: Path, step: int = WHOLE) -> dict[str, str]:
     """Return the hashes of a checkpoint's tensors."""
     manifest = CheckpointManifest.read(folder / "checkpoints" / f"step-{step:08d}" / "checkpoint.json")
     return {name: digest for name, digest in manifest.files.items() if name != ".metadata"}
+
+
+def checkpoint_of(folder: Path, step: int) -> dict[str, bytes]:
+    """Return the files of a checkpoint."""
+    found = folder / "checkpoints" / f"step-{step:08d}"
+    return {path.name: path.read_bytes() for path in found.iterdir()}
 
 
 def test_a_run_leaves_its_documents(run: Run, tmp_path: Path) -> None:
@@ -225,8 +234,8 @@ def test_a_checkpoint_is_written_when_its_time_has_come(
     steps: list[Wish] = []
     vote_of_all = StepVote.wish
 
-    def wish(vote: StepVote, *, save_is_due: bool) -> Wish:
-        steps.append(vote_of_all(vote, save_is_due=save_is_due))
+    def wish(vote: StepVote, *, save_is_due: bool, save_has_failed: bool) -> Wish:
+        steps.append(vote_of_all(vote, save_is_due=save_is_due, save_has_failed=save_has_failed))
         return steps[-1]
 
     defaults: Any = TrainingLoop.__init__.__kwdefaults__
@@ -235,6 +244,83 @@ def test_a_checkpoint_is_written_when_its_time_has_come(
     run(checkpoint=checkpoint)
 
     assert saved_steps(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize("cuts", [{}, {"user": ((0, 16), (0, 16))}], ids=["whole", "cut"])
+def test_training_continues_while_a_checkpoint_is_written(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: Cuts
+) -> None:
+    """The state of step 8 is written when step 12 is done, and is that of step 8 bit by bit."""
+    write_plan(tmp_path, plan_of(cuts))
+    num_steps = 0
+    is_ahead = threading.Event()
+    loss_of, save = TrainingLoop._loss, CheckpointFolder.save
+
+    def loss(loop: TrainingLoop, batch: Batch) -> torch.Tensor:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 13:
+            is_ahead.set()
+        return loss_of(loop, batch)
+
+    def save_later(folder: CheckpointFolder, state: Any, manifest: CheckpointManifest) -> Path:
+        assert is_ahead.wait(timeout=60)
+        return save(folder, state, manifest)
+
+    spec = {"everySteps": 8, "keep": 9}
+    assert run(checkpoint=spec, run_dir="waits") == ExitCode.OK
+    monkeypatch.setattr(TrainingLoop, "_loss", loss)
+    monkeypatch.setattr(CheckpointFolder, "save", save_later)
+    assert run(checkpoint={**spec, "inBackground": True}) == ExitCode.OK
+
+    assert saved_steps(tmp_path / "run") == [8, 16, WHOLE]
+    for step in (8, 16, WHOLE):
+        assert weights_hash(tmp_path / "run", step) == weights_hash(tmp_path / "waits", step)
+    assert progress(tmp_path / "run").checkpoint_step == WHOLE
+
+
+def test_one_checkpoint_is_in_flight_at_most(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one is due in every step, each waits for the one before it."""
+    in_flight: list[int] = []
+    most = 0
+    save = CheckpointFolder.save
+
+    def counted(folder: CheckpointFolder, state: Any, manifest: CheckpointManifest) -> Path:
+        nonlocal most
+        in_flight.append(manifest.step)
+        most = max(most, len(in_flight))
+        try:
+            return save(folder, state, manifest)
+        finally:
+            in_flight.remove(manifest.step)
+
+    monkeypatch.setattr(CheckpointFolder, "save", counted)
+    assert run(checkpoint={"everySteps": 1, "keep": 99, "inBackground": True}, training={"maxSteps": 9}) == ExitCode.OK
+
+    assert most == 1
+    assert saved_steps(tmp_path / "run") == list(range(1, 10))
+
+
+def test_a_disk_that_is_full_in_the_background_ends_training_in_a_sentence(
+    run: Run, tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the next checkpoint is due; the newest whole one is resumed from, and nothing of it is lost."""
+    spec = {"checkpoint": {"everySteps": 4, "inBackground": True}, "data": {"numSamples": 40_000}}
+    folder, filler = small_disk / "run", small_disk / "filler"
+    assert run(**spec, run_dir="disk/run", training={"maxSteps": 4}) == ExitCode.OK
+    whole = checkpoint_of(folder, 4)
+    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 700_000))
+
+    assert run(**spec, run_dir="disk/run", training={"maxSteps": 2000}) == ExitCode.STORAGE
+
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "the disk is full: a checkpoint needs" in line
+    assert saved_steps(folder) == [4]
+    assert checkpoint_of(folder, 4) == whole
+    filler.unlink()
+    assert run(**spec, run_dir="disk/run", training={"maxSteps": 10}) == ExitCode.OK
+    assert run(**spec, run_dir="whole", training={"maxSteps": 10}) == ExitCode.OK
+    assert weights_hash(tmp_path / "whole", 10) == weights_hash(folder, 10)
 
 
 def test_unfinished_checkpoints_are_removed(run: Run, tmp_path: Path) -> None:

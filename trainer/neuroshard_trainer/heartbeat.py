@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from neuroshard_trainer.errors import PeerLostError, StoppedError
+from neuroshard_trainer.process import new_group
 
 PERIOD_SECONDS = 1.0
 TIMEOUT_SECONDS = 10.0
@@ -53,9 +53,7 @@ class Heartbeat:
     def __enter__(self) -> Self:
         """Make the group, and begin. A single rank has nobody to lose."""
         if dist.get_world_size() > 1:
-            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
-            assert isinstance(group, dist.ProcessGroup), "all ranks are in it"
-            self._group = group
+            self._group = new_group(TIMEOUT_SECONDS)
             self._thread.start()
         return self
 

@@ -120,6 +120,16 @@ def joined(device: torch.device, *, timeout_seconds: float) -> Process:
             dist.init_process_group("nccl", timeout=timeout, device_id=device)
         else:
             dist.init_process_group("gloo", timeout=timeout)
-        group = dist.new_group(backend="gloo", timeout=timeout)
-    assert isinstance(group, dist.ProcessGroup), "all ranks are in it"
+        group = new_group(timeout_seconds)
     return Process(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device, group=group)
+
+
+def new_group(timeout_seconds: float) -> dist.ProcessGroup:
+    """Return a group of all ranks for CPU tensors. All ranks must call this.
+
+    Args:
+        timeout_seconds: how long its collective operations wait for the others.
+    """
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+    assert isinstance(group, dist.ProcessGroup), "all ranks are in it"
+    return group

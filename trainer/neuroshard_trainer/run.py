@@ -31,8 +31,9 @@ from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
 from neuroshard_trainer.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
 from neuroshard_trainer.precision import set_matmul_precision
-from neuroshard_trainer.process import Launched, Process, start_process
+from neuroshard_trainer.process import Launched, Process, new_group, start_process
 from neuroshard_trainer.prometheus import prometheus_writer
+from neuroshard_trainer.saver import Saver
 from neuroshard_trainer.step_reporter import StepReporter, file_sha256
 from neuroshard_trainer.training import Schedule, TrainingLoop
 from neuroshard_trainer.training_state import TrainingState, widths_of
@@ -125,7 +126,12 @@ def _set_up(
         table_widths=dict(state.widths),
         signature=_signature(job, plan, data),
     )
-    checkpoints = CheckpointFolder(places.run_dir / CHECKPOINTS_FOLDER, keep=spec.checkpoint.keep, group=process.group)
+    in_background = spec.checkpoint.in_background
+    checkpoints = CheckpointFolder(
+        places.run_dir / CHECKPOINTS_FOLDER,
+        keep=spec.checkpoint.keep,
+        group=new_group(spec.rendezvous.timeout_seconds) if in_background else process.group,
+    )
     checkpoints.prepare()
     found = _resumed(checkpoints, state, manifest) if spec.checkpoint.resume_policy is ResumePolicy.LATEST else None
     resumed_from = None
@@ -156,7 +162,7 @@ def _set_up(
         schedule=schedule,
         training=spec.training,
         checkpoint=spec.checkpoint,
-        checkpoints=checkpoints,
+        saver=Saver(checkpoints, in_background=in_background),
         manifest=manifest,
         reporter=reporter,
         process=process,

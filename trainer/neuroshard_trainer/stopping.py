@@ -1,4 +1,4 @@
-"""What all ranks do together after a step: stop after SIGTERM to any rank, or save when a checkpoint is due."""
+"""What all ranks do together after a step: stop after SIGTERM to any rank, save when a checkpoint is due, or fail."""
 
 import signal
 from collections.abc import Callable
@@ -17,6 +17,7 @@ class Wish(IntEnum):
     GO_ON = 0
     SAVE = 1
     STOP = 2
+    FAIL = 3
 
 
 class StepVote:
@@ -43,15 +44,17 @@ class StepVote:
 
         return undo
 
-    def wish(self, *, save_is_due: bool) -> Wish:
+    def wish(self, *, save_is_due: bool, save_has_failed: bool = False) -> Wish:
         """Return what to do now. All ranks must call this once in every step, and all get the same answer.
 
         Args:
             save_is_due: whether this rank wants a checkpoint; clocks of ranks may differ.
+            save_has_failed: whether one that this rank wrote in the background did.
         """
         answer = self._answer()
         # A checkpoint that is written now is no longer due, although this rank's clock does not know it yet.
-        own = Wish.STOP if self._asked else Wish.SAVE if save_is_due and answer is not Wish.SAVE else Wish.GO_ON
+        own = Wish.SAVE if save_is_due and answer is not Wish.SAVE else Wish.GO_ON
+        own = Wish.FAIL if save_has_failed else Wish.STOP if self._asked else own
         votes = torch.tensor([float(own)])
         work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None, "this process is in the group"

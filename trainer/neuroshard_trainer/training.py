@@ -13,7 +13,7 @@ from neuroshard_api.job_training import Checkpoint, Training, TrainPipeline
 from neuroshard_api.progress import TrainingProgress
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.training_data import TrainingData
 from neuroshard_trainer.errors import DataError, InputError, StoppedError
@@ -23,6 +23,7 @@ from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.pipeline import Pipeline
 from neuroshard_trainer.precision import autocast
 from neuroshard_trainer.process import Process
+from neuroshard_trainer.saver import Saver
 from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.step_reporter import StepReporter
 from neuroshard_trainer.stopping import StepVote, Wish
@@ -87,7 +88,7 @@ class TrainingLoop:
         data: batches of this rank.
         schedule: which steps there are.
         training, checkpoint: the job's settings.
-        checkpoints: where the state goes.
+        saver: writes the state.
         manifest: of a checkpoint that would be written now; step and position are filled in.
         reporter: of step times.
         process: this process.
@@ -104,7 +105,7 @@ class TrainingLoop:
         schedule: Schedule,
         training: Training,
         checkpoint: Checkpoint,
-        checkpoints: CheckpointFolder,
+        saver: Saver,
         manifest: CheckpointManifest,
         reporter: StepReporter,
         process: Process,
@@ -117,7 +118,7 @@ class TrainingLoop:
         self._schedule = schedule
         self._training = training
         self._checkpoint = checkpoint
-        self._checkpoints = checkpoints
+        self._saver = saver
         self._manifest = manifest
         self._reporter = reporter
         self._process = process
@@ -126,7 +127,10 @@ class TrainingLoop:
         if training.pipeline is TrainPipeline.SPARSE_DIST:
             self._pipeline = Pipeline(state.model, self._optimizer, self._loss, process.device)
         self._progress = _Progress(progress_file, schedule, process)
+        self._saved_step: int | None = None
+        """Step whose state is saved, or being saved."""
         if resumed_from is not None:
+            self._saved_step = schedule.first_step
             self._progress.checkpoint = (schedule.first_step, resumed_from)
         self._clock = clock
         self._saved_at_s = clock()
@@ -160,6 +164,7 @@ class TrainingLoop:
             self._save()
             self._evaluate(vote)
             vote.close()
+            self._finish_save()
         finally:
             undo()
         self._progress.write(self.step)
@@ -168,7 +173,7 @@ class TrainingLoop:
     def _train(self, vote: StepVote) -> None:
         for loss in self._losses():
             self._losses_since_log += torch.stack((loss, torch.ones((), device=self._process.device)))
-            wish = vote.wish(save_is_due=self._save_is_due())
+            wish = self._wish(vote, save_is_due=self._save_is_due())
             self._reporter.end_step()
             self.step += 1
             if self.step % self._training.log_every_steps == 0:
@@ -181,10 +186,19 @@ class TrainingLoop:
                     self._reporter.report()
                     return
 
+    def _wish(self, vote: StepVote, *, save_is_due: bool) -> Wish:
+        """Return what all ranks do now. Raises StorageError on all where a checkpoint in the background failed."""
+        wish = vote.wish(save_is_due=save_is_due, save_has_failed=self._saver.has_failed)
+        if wish is Wish.FAIL:
+            self._saver.wait()
+        self._note_saved()
+        return wish
+
     def _stopped(self, vote: StepVote) -> StoppedError:
         """Save the state and return the end of an orderly stop."""
         vote.close()
-        path = self._save()
+        self._save()
+        path = self._finish_save()
         return StoppedError(f"asked to stop; step {self.step} is saved in {path}, start again to go on from it")
 
     def _losses(self) -> Iterator[torch.Tensor]:
@@ -260,7 +274,7 @@ class TrainingLoop:
         is_stopped = False
         with torch.no_grad():
             for batch in self._data.validation(self._process.device):
-                is_stopped = vote.wish(save_is_due=False) is Wish.STOP
+                is_stopped = self._wish(vote, save_is_due=False) is Wish.STOP
                 if is_stopped:
                     break
                 logits = self._logits(batch)
@@ -278,19 +292,34 @@ class TrainingLoop:
 
     def _saved_already(self) -> str:
         """Return the advice about a checkpoint of this step, which was written before its evaluation."""
-        step, path = self._progress.checkpoint or (None, None)
-        return f"; remove {path} to resume from the one before" if step == self.step else ""
+        if self._saved_step != self.step:
+            return ""
+        return f"; remove {self._finish_save()} to resume from the one before"
 
-    def _save(self) -> Path:
-        if self._progress.checkpoint is not None and self._progress.checkpoint[0] == self.step:
-            return self._progress.checkpoint[1]
+    def _save(self) -> None:
+        """Begin to save the state, unless this step's is or was."""
+        if self._saved_step == self.step:
+            return
         self._mean_loss()  # a diverged state would be resumed from ever after
         where = {"step": self.step, "position": self._schedule.position(self.step)}
-        path = self._checkpoints.save(self._state.tensors(), self._manifest.model_copy(update=where))
-        self._progress.checkpoint = (self.step, path)
+        self._saver.begin(self._state.tensors(), self._manifest.model_copy(update=where))
+        self._saved_step = self.step
         self._saved_at_s = self._clock()
-        self._progress.log(self.step, f"checkpoint {path}")
-        return path
+        self._note_saved()
+
+    def _finish_save(self) -> Path:
+        """Wait until the state that was saved last is whole, and return where. Raises StorageError."""
+        self._saver.wait()
+        self._note_saved()
+        assert self._progress.checkpoint is not None, "something was saved or resumed from"
+        return self._progress.checkpoint[1]
+
+    def _note_saved(self) -> None:
+        """Show a checkpoint that has become whole."""
+        found = self._saver.newest
+        if found is not None and found != self._progress.checkpoint:
+            self._progress.checkpoint = found
+            self._progress.log(self.step, f"checkpoint {found[1]}")
 
 
 class _Progress:
