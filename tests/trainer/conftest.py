@@ -2,9 +2,10 @@
 
 import importlib.util
 import os
+import socket
 import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,36 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("this machine mounts no file systems")
     yield folder
     subprocess.run(["/bin/umount", folder], check=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Train a job in ``run`` below the test's folder; keyword arguments change its spec."""
+    import torch.distributed as dist
+    from neuroshard_trainer.__main__ import main
+    from trainer_builders import job_data, plan_of, write_job, write_plan
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name, value in {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_WORLD_SIZE": 1,
+        "MASTER_PORT": port,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    write_plan(tmp_path, plan_of())
+
+    def train(*options: str, run_dir: str = "run", **spec: Any) -> Any:
+        job = write_job(tmp_path, job_data(**spec))
+        places = ["--plan", str(tmp_path / "plan.json"), "--run-dir", str(tmp_path / run_dir)]
+        try:
+            return main([str(job), *places, *options])
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+    return train

@@ -14,7 +14,6 @@ from typing import Any
 import builders
 import pytest
 import torch
-import torch.distributed as dist
 from mounts import mounted
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.progress import TrainingProgress
@@ -35,35 +34,6 @@ from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
 Run = Callable[..., ExitCode]
 WHOLE = 22
 """Steps of the small job: 360 training samples by 16."""
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Train a job in ``run`` below the test's folder; keyword arguments change its spec."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    for name, value in {
-        "RANK": 0,
-        "LOCAL_RANK": 0,
-        "WORLD_SIZE": 1,
-        "LOCAL_WORLD_SIZE": 1,
-        "MASTER_PORT": port,
-    }.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    write_plan(tmp_path, plan_of())
-
-    def train(*options: str, run_dir: str = "run", **spec: Any) -> ExitCode:
-        job = write_job(tmp_path, job_data(**spec))
-        places = ["--plan", str(tmp_path / "plan.json"), "--run-dir", str(tmp_path / run_dir)]
-        try:
-            return main([str(job), *places, *options])
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
-
-    return train
 
 
 def progress(folder: Path) -> TrainingProgress:

@@ -164,16 +164,7 @@ class CheckpointFolder:
 
     def _damage(self, folder: Path) -> str | None:
         """Return what is wrong with this rank's share of the files; None: nothing."""
-        try:
-            files = CheckpointManifest.read(folder / MANIFEST_FILE).files
-            for name in sorted(files)[self._rank :: dist.get_world_size()]:
-                if _sha256(folder / name) != files[name]:
-                    return f"{name} is not what was written"
-        except DocumentError as error:
-            return str(error)
-        except OSError as error:
-            return f"{error.filename}: {error.strerror}"
-        return None
+        return _damage(folder, part=self._rank, num_parts=dist.get_world_size())
 
     def _on_first_rank(self, action: Callable[[], None]) -> None:
         """Let rank 0 do something. Raises StorageError on all ranks where it fails."""
@@ -194,6 +185,30 @@ class CheckpointFolder:
         if problem is not None:
             raise StorageError(problem)
         return [result for result, _ in outcomes]
+
+
+def newest_whole(folder: Path) -> tuple[Path, CheckpointManifest] | None:
+    """Return the newest undamaged checkpoint of a folder, for a process alone. None: there is none."""
+    for path in sorted(folder.glob(f"{_PREFIX}*"), reverse=True):
+        problem = _damage(path, part=0, num_parts=1)
+        if problem is None:
+            return path, CheckpointManifest.read(path / MANIFEST_FILE)
+        logger.warning("checkpoint %s is damaged (%s); taking the one before", path, problem)
+    return None
+
+
+def _damage(folder: Path, *, part: int, num_parts: int) -> str | None:
+    """Return what is wrong with one of several equal parts of a checkpoint's files; None: nothing."""
+    try:
+        files = CheckpointManifest.read(folder / MANIFEST_FILE).files
+        for name in sorted(files)[part::num_parts]:
+            if _sha256(folder / name) != files[name]:
+                return f"{name} is not what was written"
+    except DocumentError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return None
 
 
 def _make_room(part: Path, needed_bytes: int) -> None:

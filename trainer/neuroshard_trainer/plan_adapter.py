@@ -40,10 +40,7 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
         InputError: the file is no plan, or the plan is for another model or for another number of processes, or its
             shards do not cover each table once.
     """
-    try:
-        plan = Plan.read(path)
-    except DocumentError as error:
-        raise InputError(str(error)) from error
+    plan = read_any_plan(path)
     num_devices = plan.request.topology.num_devices
     if num_devices != world_size:
         raise InputError(
@@ -56,6 +53,14 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
     if problem is not None:
         raise InputError(f"{path}: {problem}")
     return plan
+
+
+def read_any_plan(path: Path) -> Plan:
+    """Return a plan for any number of processes. Raises InputError where the file is no plan."""
+    try:
+        return Plan.read(path)
+    except DocumentError as error:
+        raise InputError(str(error)) from error
 
 
 def require_lasting_gradients(plan: Plan) -> None:

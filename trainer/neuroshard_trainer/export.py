@@ -1,0 +1,139 @@
+"""``python -m neuroshard_trainer.export``: writes the newest whole checkpoint of a run for serving.
+
+OUT/model.json     what it was made from: step, plan, features in their order
+OUT/model.pt       plain state dict: torch.load(..., weights_only=True)
+OUT/quantized.pt   TorchScript with TorchRec's quantized tables: torch.jit.load
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from neuroshard_api.document import Document
+from neuroshard_api.plan import Plan
+from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER
+from neuroshard_api.training_job import DLRMTrainingJob
+
+from neuroshard_trainer.checkpoint import newest_whole
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.errors import InputError, TrainerError
+from neuroshard_trainer.files import storage_error, write_file
+from neuroshard_trainer.job_file import read_job
+from neuroshard_trainer.plan_adapter import read_any_plan
+from neuroshard_trainer.serving import QuantizedType, quantized, served_model, whole_state
+
+MODEL_FILE = "model.pt"
+QUANTIZED_FILE = "quantized.pt"
+DESCRIPTION_FILE = "model.json"
+
+logger = logging.getLogger(__name__)
+
+
+class ExportedModel(Document):
+    """``model.json``: what an export was made from, and what a server must know to call it."""
+
+    schema_name: ClassVar[str] = "exported-model/v1"
+
+    schema_version: Literal["exported-model/v1"] = "exported-model/v1"
+    step: int
+    """Steps of the checkpoint."""
+    plan_sha256: str
+    """Hash of the plan file that it was trained under."""
+    num_dense_features: int
+    features: tuple[str, ...]
+    """Keys of the lookups, in the order of training."""
+    quantized_type: str | None = None
+    """Element type of the tables in ``quantized.pt``. None: there is no such file."""
+
+
+def export(
+    job: DLRMTrainingJob, plan: Plan, run_dir: Path, out: Path, *, quantized_type: QuantizedType | None = None
+) -> ExportedModel:
+    """Write the newest whole checkpoint of a run for serving.
+
+    Args:
+        job: that it was trained by.
+        plan: that it was trained under.
+        run_dir: of the trainer.
+        out: folder of the files; ones that are there are replaced.
+        quantized_type: of the tables in ``quantized.pt``. None: it is not written.
+
+    Raises:
+        InputError: there is no checkpoint, or it is of another model.
+        StorageError: the checkpoint cannot be read, or the files cannot be written.
+    """
+    folder = run_dir / CHECKPOINTS_FOLDER
+    found = newest_whole(folder)
+    if found is None:
+        raise InputError(f"{folder}: holds no whole checkpoint; train first, or name the trainer's run directory")
+    path, manifest = found
+    tables = plan.request.tables.tables
+    state = whole_state(path)
+    model = served_model(job.spec.model, tables, state)
+    _write(out / MODEL_FILE, lambda file: torch.save(state, file))
+    if quantized_type is not None:
+        script = quantized(model, quantized_type)
+        _write(out / QUANTIZED_FILE, lambda file: script.save(str(file)))
+    description = ExportedModel(
+        step=manifest.step,
+        plan_sha256=manifest.plan_sha256,
+        num_dense_features=job.spec.model.num_dense_features,
+        features=tuple(feature.name for feature in features_of(tables)),
+        quantized_type=None if quantized_type is None else quantized_type.value,
+    )
+    write_file(out / DESCRIPTION_FILE, description.to_json())
+    return description
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Export and return the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    kind = None if options.quantized is None else QuantizedType(options.quantized)
+    try:
+        job, plan = read_job(options.job), read_any_plan(options.plan)
+        description = export(job, plan, options.run_dir, options.out, quantized_type=kind)
+    except TrainerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    sys.stdout.write(f"step {description.step} exported to {options.out}\n")
+    return 0
+
+
+def _write(path: Path, save: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all. Raises StorageError."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(part)
+        part.replace(path)
+    except OSError as error:
+        raise storage_error(path, error) from error
+    except RuntimeError as error:  # as torch's writer of zip files says it
+        raise storage_error(path, OSError(str(error).splitlines()[0])) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="neuroshard_trainer.export", description="Write a trained model for serving; needs no other process."
+    )
+    parser.add_argument("job", type=Path, metavar="JOB", help="the DLRMTrainingJob that it was trained by")
+    parser.add_argument("--plan", type=Path, required=True, help="the plan that it was trained under")
+    parser.add_argument("--run-dir", type=Path, required=True, help="the trainer's folder, with its checkpoints")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the files")
+    parser.add_argument(
+        "--quantized",
+        choices=[kind.value for kind in QuantizedType],
+        help="also write TorchRec's quantized inference model with tables of this type; default: the state dict only",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
