@@ -1,4 +1,6 @@
-"""What torch's allocator gives out in real training steps, on one of two processes; for ``memory_error``.
+"""What torch's allocator gives out at most in each of some real training steps, on one of two processes.
+
+Started by ``memory_error``.
 
 Arguments: files of a job and of a plan in turn, and the folder for the results, one file of each rank.
 """
@@ -8,6 +10,7 @@ import gc
 import json
 import logging
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,8 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.plan import Plan
 from neuroshard_api.training_job import DLRMTrainingJob
-from neuroshard_trainer.data.batches import Batch, BatchMaker
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
@@ -26,39 +30,46 @@ from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
 from torch._C._profiler import _EventType
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from benchmarks.sharded_training import start_process
-
-NUM_STEPS = 5  # DistributedDataParallel makes its buckets anew in the third
+NUM_STEPS = 5
+STEP = "step"
+"""Name of a step in the profiler's events."""
 CPU = torch.device("cpu")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Train each job under its plan, and write the peak of this rank."""
+    """Train each job under its plan, and write the peaks of this rank by step."""
     logging.disable(logging.WARNING)
-    start_process()
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
     count_on_all_threads()
     *files, folder = arguments
     peaks = [
-        _peak_bytes(read_job(Path(job)), Plan.read(Path(plan)))
+        _step_peaks(read_job(Path(job)), Plan.read(Path(plan)))
         for job, plan in zip(files[::2], files[1::2], strict=True)
     ]
     (Path(folder) / f"{dist.get_rank()}.json").write_text(json.dumps(peaks))
     dist.barrier()
 
 
-def _peak_bytes(job: DLRMTrainingJob, plan: Plan) -> int:
+def _step_peaks(job: DLRMTrainingJob, plan: Plan) -> list[int]:
+    """Return the most bytes that were allocated at once, of each step."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         torch.empty(1)  # its event tells what was allocated before
         _train(job, plan)
     tree = profiler.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
     totals = sorted(each for root in tree for each in _allocated(root))
-    return max(total for _, total in totals) - totals[0][1]
+    starts = sorted(root.start_time_ns for root in tree if root.name == STEP)
+    peaks = [0] * len(starts)
+    for time, total in totals:
+        if step := bisect_right(starts, time):
+            peaks[step - 1] = max(peaks[step - 1], total - totals[0][1])
+    return peaks
 
 
 def _train(job: DLRMTrainingJob, plan: Plan) -> None:
@@ -74,12 +85,13 @@ def _train(job: DLRMTrainingJob, plan: Plan) -> None:
     )
     optimizer = dense_optimizer(model, spec.training, tables_path=TABLES_PATH)
     for batch in _batches(job, plan):
-        own = _in_torchs_memory(batch)
-        optimizer.zero_grad()
-        loss = binary_cross_entropy_with_logits(model(own.dense, own.lookups), own.labels)
-        torch.autograd.backward(loss)
-        optimizer.step()
-        del own, loss
+        with record_function(STEP):
+            own = _in_torchs_memory(batch)
+            optimizer.zero_grad()
+            loss = binary_cross_entropy_with_logits(model(own.dense, own.lookups), own.labels)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            del own, loss
 
 
 def _batches(job: DLRMTrainingJob, plan: Plan) -> list[Batch]:
@@ -89,7 +101,8 @@ def _batches(job: DLRMTrainingJob, plan: Plan) -> list[Batch]:
     source = SyntheticSource(plan.request.tables, features, num_dense=num_dense, num_samples=count, seed=0)
     order = SampleOrder(source.block_sizes, validation_percent=0, seed=0, shuffle=False)
     maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=dist.get_world_size(), batch_size=size)
-    return [maker.training(index * maker.global_batch_size) for index in range(NUM_STEPS)]
+    keys = [feature.name for feature in features]
+    return [Batch.of(maker.training(index * maker.global_batch_size), keys) for index in range(NUM_STEPS)]
 
 
 def _in_torchs_memory(batch: Batch) -> Batch:
@@ -98,7 +111,10 @@ def _in_torchs_memory(batch: Batch) -> Batch:
     return Batch(
         dense=batch.dense.clone(),
         lookups=KeyedJaggedTensor(
-            keys=lookups.keys(), values=lookups.values().clone(), lengths=lookups.lengths().clone()
+            keys=lookups.keys(),
+            values=lookups.values().clone(),
+            lengths=lookups.lengths().clone(),
+            length_per_key=lookups.length_per_key(),
         ),
         labels=batch.labels.clone(),
         num_real=batch.num_real,

@@ -63,8 +63,8 @@ class DenseProfile(Document):
     """Gradients, which live from step to step in the buckets of DistributedDataParallel."""
     optimizer_state_bytes: Bytes
     working_bytes: Bytes
-    """Activations and temporary tensors at the moment of a step when they need most. Received pooled embeddings are
-    not in it, their gradient is where it is alive at that moment."""
+    """Activations and temporary tensors at the moment of a step when they need most. Received pooled embeddings and
+    their gradient are in it where they are alive at that moment."""
     units: Annotated[tuple[DenseUnit, ...], Field(max_length=4096)]
     """In the order of the forward pass."""
 

@@ -89,20 +89,21 @@ class PlanCost(Value):
 
 
 class DeviceMemory(Value):
-    """What the plan needs of one device's memory, in bytes."""
+    """What the plan needs of one device's memory, in bytes, at the moment of a step when it needs most."""
 
     weights_bytes: Count
     optimizer_state_bytes: Count
     activation_bytes: Count
-    """Pooled embeddings and their gradients, before and after the all-to-all."""
+    """Pooled embeddings and their gradients, before and after the all-to-all. 0 where another moment needs more: then
+    what is left of them is in dense_bytes."""
     input_bytes: Count
-    """Indices, lengths and offsets of the lookups that the device's shards serve, in all distributed batches."""
+    """Indices, lengths and offsets of the lookups that the device's shards serve, in all batches and copies."""
     local_input_bytes: Count = 0
     """The same for all lookups of the device's own samples, before they are exchanged, and their dense features."""
     sort_bytes: Count = 0
-    """Temporary memory in which the backward kernels sort the lookups."""
+    """Temporary memory in which the backward kernels sort the lookups. 0 where another moment needs more."""
     dense_bytes: Count
-    """The dense part; if it was counted, less the part of its working memory that the lookups have freed by then."""
+    """The dense part; if it was counted, without its working memory where another moment needs more."""
     reserve_bytes: Count
     capacity_bytes: PositiveCount
     """The limit: the device's memory or the constraint, whichever is less."""

@@ -1,7 +1,7 @@
 """Shards as columns of numbers: what an embedding kernel sees of them, however they were cut from tables."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from neuroshard_api.tables import DataType, Optimizer
@@ -22,9 +22,17 @@ INDEX_BYTES = 8  # a KeyedJaggedTensor holds 64-bit row ids
 LENGTH_BYTES = 4  # and, of every sample and feature, a length of 32 bits (lengths_dtype), which travels as it is
 
 _TYPE_BYTES = np.array([BYTES_PER_ELEMENT[data_type] for data_type in DATA_TYPES], dtype=np.float64)
-# Bytes of optimizer state per row: per column, and fixed; in the order of OPTIMIZERS. FBGEMM keeps state in FP32.
-_STATE_PER_COLUMN = np.array([0.0, 0.0, 4.0, 8.0])
-_STATE_PER_ROW = np.array([0.0, 4.0, 0.0, 0.0])
+_STATE_BYTES = 4  # FBGEMM keeps optimizer state in FP32
+_STATES_PER_COLUMN = {Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
+_STATES_PER_ROW = {Optimizer.ROWWISE_ADAGRAD: 1}
+
+_Columns = TypeVar("_Columns", int, FloatArray, IndexArray)
+
+
+def state_row_bytes(optimizer: Optimizer, num_columns: _Columns) -> _Columns:
+    """Return the bytes of optimizer state of one row of these many columns; every column shard keeps its own."""
+    states = _STATES_PER_COLUMN.get(optimizer, 0) * num_columns + _STATES_PER_ROW.get(optimizer, 0)
+    return _STATE_BYTES * states
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +95,8 @@ class ShardArrays:
     @property
     def state_row_bytes(self) -> FloatArray:
         """[n] of the optimizer state of one row."""
-        size: FloatArray = _STATE_PER_COLUMN[self.optimizer] * self.num_columns + _STATE_PER_ROW[self.optimizer]
+        choices = [self.optimizer == code for code in range(len(OPTIMIZERS))]
+        size: FloatArray = np.select(choices, [state_row_bytes(each, self.num_columns) for each in OPTIMIZERS])
         return size
 
     def take(self, index: IndexArray) -> Self:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,10 @@ def test_twice_the_batch_needs_twice_the_activations() -> None:
 
 
 def test_a_wide_part_at_a_small_batch_peaks_in_the_optimizer() -> None:
-    """Adam's temporary tensors are as large as all weights where it updates them in one call."""
+    """Adam's temporary tensors are as large as all gradients where it updates them in one call."""
     job = job_of(overArchLayerSizes=[512, 512], batchSizePerDevice=1)
 
-    assert counted(job).working_bytes >= counted(job).weights_bytes
+    assert counted(job).working_bytes >= counted(job).gradient_bytes
     assert counted(job, multi_tensor=False).working_bytes >= 2 * 4 * 512 * 512
 
 
@@ -228,3 +229,42 @@ def test_tables_of_a_file_take_the_place_of_a_config_maps(kind: str, folder: Pat
 
     assert main(["far.json", "--tables", "tables.json", "--out", "dense.json"]) == ExitCode.OK
     assert DenseProfile.read(folder / "dense.json").features_sha256 == features_sha256(asked.tables.tables)
+
+
+class Chain(nn.Module):
+    """Elementwise functions of the received embeddings, one after the other, summed up per sample."""
+
+    def __init__(self, *functions: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        config = EmbeddingBagConfig(name="t", num_embeddings=10, embedding_dim=8, feature_names=["t"])
+        self.tables = EmbeddingBagCollection(tables=[config])
+        self.scale = nn.Parameter(torch.ones(1))
+        self._functions = functions
+
+    def forward(self, lookups: KeyedJaggedTensor) -> torch.Tensor:
+        """Return a number per sample."""
+        values: torch.Tensor = self.tables(lookups).values()
+        for function in self._functions:
+            values = function(values)
+        return values.sum(dim=1) * self.scale
+
+
+@pytest.mark.parametrize(
+    ("functions", "copies"),
+    [((torch.relu, torch.relu, torch.relu), 4), ((torch.relu,), 2), ((torch.square,), 4)],
+    ids=["three results and a gradient", "argument and result", "received, its double, and two gradients"],
+)
+def test_received_embeddings_count_while_the_model_uses_them(
+    functions: Sequence[Callable[[torch.Tensor], torch.Tensor]], copies: int
+) -> None:
+    """ReLU saves its result alone, so that its argument is gone by the backward pass; a square saves the argument."""
+    profile = describe_dense(
+        lambda: Chain(*functions),
+        lambda: (None,),
+        tables=[Table(name="t", num_embeddings=10, embedding_dim=8)],
+        batch_size=SAMPLES,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+        loss=torch.sum,
+    )
+
+    assert profile.working_bytes == pytest.approx(copies * 4 * 8 * SAMPLES, rel=0.3)

@@ -70,7 +70,7 @@ def describe_dense(
             whole,
             chosen,
             lambda: loss(whole(*arguments)),
-            renew=lambda: [*(each.renew() for each in received), *inputs],
+            inputs=inputs,
         )
         units = units_of(whole, step.modules, but=received)
     return DenseProfile(
@@ -127,8 +127,22 @@ def main(arguments: Sequence[str]) -> ExitCode:
     return ExitCode.OK
 
 
+class _Receive(torch.autograd.Function):
+    """Makes received pooled embeddings, which live as long as the model uses them, like those of an all-to-all."""
+
+    @staticmethod
+    def forward(ctx: Any, seed: torch.Tensor, num_samples: int, num_columns: int) -> torch.Tensor:  # noqa: ANN401, ARG004
+        """Return new embeddings of the graph; a leaf would be alive until the graph is gone."""
+        return torch.empty(num_samples, num_columns)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None, None]:  # noqa: ANN401, ARG004
+        """Drop the gradient, which the all-to-all would send on."""
+        return None, None, None
+
+
 class _PooledEmbeddings(nn.Module):
-    """Stands in for tables: returns what a device receives of them, a leaf of the graph."""
+    """Stands in for tables: returns what a device receives of them."""
 
     def __init__(self, collection: EmbeddingBagCollection, batch_size: int) -> None:
         super().__init__()
@@ -136,16 +150,12 @@ class _PooledEmbeddings(nn.Module):
         self._names = [name for config in configs for name in config.feature_names]
         self._widths = [config.embedding_dim for config in configs for _ in config.feature_names]
         self._batch_size = batch_size
-        self._received: torch.Tensor | None = None
-
-    def renew(self) -> torch.Tensor:
-        """Return new pooled embeddings, as every step receives them; shape (samples, columns of all features)."""
-        self._received = torch.empty(self._batch_size, sum(self._widths), requires_grad=True)
-        return self._received
 
     def forward(self, _lookups: object) -> KeyedTensor:
-        """Return the pooled embeddings of the step."""
-        return KeyedTensor(keys=self._names, length_per_key=self._widths, values=self._received)
+        """Return the pooled embeddings of the step; shape (samples, columns of all features)."""
+        seed = torch.empty(0, requires_grad=True)
+        received = _Receive.apply(seed, self._batch_size, sum(self._widths))
+        return KeyedTensor(keys=self._names, length_per_key=self._widths, values=received)
 
 
 def _take_out_tables(model: nn.Module, batch_size: int) -> list[_PooledEmbeddings]:

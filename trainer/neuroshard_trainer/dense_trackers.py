@@ -58,7 +58,7 @@ def counted_step(
     optimizer: torch.optim.Optimizer,
     loss: Callable[[], torch.Tensor],
     *,
-    renew: Callable[[], Sequence[torch.Tensor]],
+    inputs: Sequence[torch.Tensor],
 ) -> StepCount:
     """Take two steps and count the second, which begins with all gradients and optimizer state.
 
@@ -66,12 +66,11 @@ def counted_step(
         model: called once by ``loss``; its tensors are fake, or small.
         optimizer: of the model's parameters.
         loss: runs the forward pass.
-        renew: makes the inputs of a step, which are not counted.
+        inputs: of the model, which are not counted.
 
     Raises:
         InputError: the trackers of this version of torch do not count as expected.
     """
-    renew()
     flops = FlopCounterMode(display=False)
     with flops:
         value = loss()
@@ -80,7 +79,7 @@ def counted_step(
     optimizer.step()
     del value
     tracker = _memory_tracker()
-    tracker.track_external(model, optimizer, *renew())
+    tracker.track_external(model, optimizer, *inputs)
     with _sizes(model) as sizes, tracker:
         optimizer.zero_grad(set_to_none=False)  # the buckets of DistributedDataParallel stay allocated
         torch.autograd.backward(loss())

@@ -1,13 +1,26 @@
-"""The memory ledger: what a shard, and a device as a whole, needs. All in bytes."""
+"""The memory ledger: what a shard, and a device as a whole, needs. All in bytes.
+
+A device needs most at one of three moments of a step:
+
+=========  ============================================================================================================
+moment     what is alive besides weights, gradients and optimizer state
+=========  ============================================================================================================
+exchange   the samples of the device and the lookups of its shards, in the copies that the exchange of indices makes
+lookups    pooled embeddings and their gradients before and after the all-to-all, and the kernels' sort buffers
+dense      the dense part's activations and temporary tensors, received embeddings included
+=========  ============================================================================================================
+
+Without a pipeline the moments follow each other. A pipeline exchanges the next batch meanwhile, whose copies are then
+alive at all three. The search adds up shards one by one and counts exchange and lookups together, which is never less.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 from neuroshard_api.plan import DeviceMemory
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Optimizer
 from neuroshard_costs.exchanges import index_bytes
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, LENGTH_BYTES, IndexArray
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, LENGTH_BYTES, IndexArray, state_row_bytes
 
 from neuroshard_planner.errors import InfeasibleError
 
@@ -16,11 +29,8 @@ SORT_BYTES = 40
 """Temporary bytes per lookup of FBGEMM's backward kernels on a GPU, at their highest: linear indices before and after
 the sort (2 x 8), infos before and after (2 x 4), runs (8), their lengths (4) and cumulated lengths (4). The sort's own
 second copy (8 + 4) is freed before the runs are allocated. Source: transpose_embedding_input.cu of FBGEMM."""
-STATE_BYTES = 4  # FBGEMM keeps optimizer state in FP32
+LEAST_EXCHANGED = 3  # copies of the lookups on a device while a batch is exchanged
 MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
-
-_STATE_PER_ROW = {Optimizer.ROWWISE_ADAGRAD: 1}
-_STATE_PER_ELEMENT = {Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
 
 
 class MemoryLedger:
@@ -40,29 +50,31 @@ class MemoryLedger:
         self._num_lookups: IndexArray = _rounded(request.global_batch_size, pooling_factors)
         is_exchanged = request.topology.num_devices > 1
         num_batches = request.num_batches_in_flight
-        # The newest batch is still being copied to the device; without a pipeline the only one is distributed.
-        # While a batch is exchanged it exists twice, as it was sent or received and in the order of the lookups.
         num_bags = request.global_batch_size * self._num_features
         each_batch = index_bytes(self._num_lookups, num_bags)
-        self._input_bytes: IndexArray = (max(1, num_batches - 1) + is_exchanged) * each_batch + OFFSET_BYTES * num_bags
         local = INDEX_BYTES * _rounded(request.batch_size_per_device, pooling_factors).sum(dtype=np.float64)
         local += LENGTH_BYTES * request.batch_size_per_device * float(self._num_features.sum())
+        # The newest batch is still being copied to the device; without a pipeline the only one is distributed.
+        num_distributed = max(1, num_batches - 1) + is_exchanged
+        # What is exchanged exists twice, as it was received and in the order of the lookups, beside the batch before:
+        # SplitTableBatchedEmbeddingBagsCodegen.forward keeps its indices and offsets until it is called again.
+        num_exchanged = max(num_distributed, LEAST_EXCHANGED * is_exchanged)
+        is_pipelined = num_batches > 1
+        self._input_bytes: IndexArray = num_exchanged * each_batch + OFFSET_BYTES * num_bags
+        self._freed_input_bytes: IndexArray = (0 if is_pipelined else num_exchanged - 1) * each_batch
         dense_input_bytes = 0 if request.dense is None else num_batches * request.dense.input_bytes
         self.local_input_bytes = int((num_batches + is_exchanged) * local) + dense_input_bytes
         """A device's own samples: lookups of all tables, and dense features where they were counted."""
-        # Without a pipeline nothing is exchanged while the dense part works.
-        is_copy_freed = is_exchanged and num_batches == 1
-        self._freed_input_bytes: IndexArray = is_copy_freed * each_batch
-        self._freed_local_bytes = int(is_copy_freed * local)
+        self._freed_local_bytes = 0 if is_pipelined else int(is_exchanged * local)
         output_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type]
         # Where the wire has a type of its own, what is sent and what is received is one more copy.
         is_converted = is_exchanged and request.memory.wire_type is not request.memory.output_data_type
         copies_bytes = 2 * output_bytes + is_converted * BYTES_PER_ELEMENT[request.memory.wire_type]
-        self._total_columns = sum(table.embedding_dim * table.num_features for table in tables)
+        total_columns = sum(table.embedding_dim * table.num_features for table in tables)
         # Every pooled value exists twice (with its gradient) before the all-to-all, on the device of the shard for
         # the global batch, and twice after it, on every device for its own batch.
         self._activation_bytes_per_column = copies_bytes * request.global_batch_size
-        self._received_bytes = copies_bytes * request.batch_size_per_device * self._total_columns
+        self._received_bytes = copies_bytes * request.batch_size_per_device * total_columns
         if not is_exchanged:
             self._received_bytes = 0  # there is no all-to-all, hence no second copy
         device_bytes = request.topology.device.memory_bytes
@@ -70,7 +82,11 @@ class MemoryLedger:
         self.capacity_bytes = device_bytes if limit is None else min(limit, device_bytes)
         """What a device may hold, all purposes together."""
         self.reserve_bytes = request.memory.reserve_bytes + int(request.memory.reserve_fraction * self.capacity_bytes)
-        self.fixed_bytes = self.reserve_bytes + request.dense_bytes + self._received_bytes + self.local_input_bytes
+        self._working_bytes = 0 if request.dense is None else request.dense.working_bytes
+        self._resident_bytes = request.dense_bytes - self._working_bytes
+        # After the exchange a device holds fewer of its samples, and either pooled embeddings or the dense part's work.
+        after_exchange = max(self._received_bytes, self._working_bytes) - self._freed_local_bytes
+        self.fixed_bytes = self.reserve_bytes + self._resident_bytes + self.local_input_bytes + max(0, after_exchange)
         """What every device needs whatever the plan."""
         self.shard_capacity_bytes = self.capacity_bytes - self.fixed_bytes
         """What is left for shards; not positive where nothing fits."""
@@ -82,16 +98,14 @@ class MemoryLedger:
 
     def optimizer_state_bytes(self, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
         """Return the optimizer state of shards, [n]; each column slice keeps row-wise state of its own."""
-        optimizer = self._request.optimizer
-        per_row = _STATE_PER_ROW.get(optimizer, 0) + _STATE_PER_ELEMENT.get(optimizer, 0) * num_columns
-        return STATE_BYTES * num_rows * per_row
+        return num_rows * state_row_bytes(self._request.optimizer, num_columns)
 
     def activation_bytes(self, tables: IndexArray, num_columns: IndexArray) -> IndexArray:
         """Return the pooled embeddings and gradients of shards before the all-to-all, [n]: a set for every feature."""
         return self._num_features[tables] * num_columns * self._activation_bytes_per_column
 
     def input_bytes(self, tables: IndexArray) -> IndexArray:
-        """Return the indices, lengths and offsets of shards in all distributed batches, [n]."""
+        """Return the indices, lengths and offsets of shards while a batch is exchanged, [n]."""
         return self._input_bytes[tables]
 
     def sort_bytes(self, tables: IndexArray) -> IndexArray:
@@ -125,11 +139,7 @@ class MemoryLedger:
     def devices(
         self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray, device: IndexArray
     ) -> Sequence[DeviceMemory]:
-        """Return the ledger of every device under a placement of n shards.
-
-        A counted dense part needs its working memory when the lookups need theirs no more, and takes what they freed:
-        its line has what it needs besides. The search, which places shards one by one, counts both in full.
-        """
+        """Return the ledger of every device under a placement of n shards, at the moment when it needs most."""
         request = self._request
 
         def per_device(shard_bytes: IndexArray) -> IndexArray:
@@ -142,28 +152,37 @@ class MemoryLedger:
             per_device(self.optimizer_state_bytes(num_rows, num_columns)),
             per_device(self.activation_bytes(tables, num_columns)),
             per_device(self.input_bytes(tables)),
-            per_device(self.sort_bytes(tables)),
             per_device(self._freed_input_bytes[tables]),
+            per_device(self.sort_bytes(tables)),
             strict=True,
         )
-        working_bytes = 0 if request.dense is None else request.dense.working_bytes
-        kept_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type] * request.batch_size_per_device
-        freed_bytes = max(0, self._received_bytes - kept_bytes * self._total_columns) + self._freed_local_bytes
-        return [
-            DeviceMemory(
-                weights_bytes=int(weights),
-                optimizer_state_bytes=int(state),
-                activation_bytes=int(activation) + self._received_bytes,
-                input_bytes=int(inputs),
-                local_input_bytes=self.local_input_bytes,
-                sort_bytes=int(sort),
-                dense_bytes=request.dense_bytes
-                - min(working_bytes, freed_bytes + int(activation) + int(sort) + int(freed_inputs)),
+        return [self._highest(*map(int, sums)) for sums in columns]
+
+    def _highest(  # noqa: PLR0917 - the sums of one device
+        self, weights: int, state: int, activation: int, inputs: int, freed_inputs: int, sort: int
+    ) -> DeviceMemory:
+        """Return a device's ledger at the moment when its sum is highest; of equals at the lookups."""
+
+        def moment(inputs: int, local_inputs: int, activation: int, sort: int, working: int) -> DeviceMemory:
+            return DeviceMemory(
+                weights_bytes=weights,
+                optimizer_state_bytes=state,
+                activation_bytes=activation,
+                input_bytes=inputs,
+                local_input_bytes=local_inputs,
+                sort_bytes=sort,
+                dense_bytes=self._resident_bytes + working,
                 reserve_bytes=self.reserve_bytes,
                 capacity_bytes=self.capacity_bytes,
             )
-            for weights, state, activation, inputs, sort, freed_inputs in columns
-        ]
+
+        kept_inputs, kept_local = inputs - freed_inputs, self.local_input_bytes - self._freed_local_bytes
+        moments = (
+            moment(kept_inputs, kept_local, activation + self._received_bytes, sort, 0),
+            moment(kept_inputs, kept_local, 0, 0, self._working_bytes),
+            moment(inputs, self.local_input_bytes, 0, 0, 0),
+        )
+        return max(moments, key=lambda each: each.used_bytes)
 
 
 def _rounded(num_samples: int, pooling_factors: Sequence[float]) -> IndexArray:

@@ -5,17 +5,16 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
-from neuroshard_api.kernels import DeviceKind, Optimizer
+from neuroshard_api.kernels import DeviceKind
 from neuroshard_api.records import MAX_FAILURE_CHARACTERS, ComputeSample
 from neuroshard_api.topology import DeviceType
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, state_row_bytes
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
 from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
 
-_STATE_ELEMENTS = {Optimizer.SGD: 0, Optimizer.ROWWISE_ADAGRAD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
 _FP32_BYTES = 4
 _ALLOCATOR_MESSAGE = "DefaultCPUAllocator"
 
@@ -103,12 +102,10 @@ def sample_errors() -> Iterator[None]:
 
 def needed_bytes(sample: ComputeSample) -> int:
     """Return the bytes of a sample's weights, optimizer state, inputs, and pooled embeddings."""
-    state = _STATE_ELEMENTS[sample.optimizer]
     total = 0.0
     for table in sample.tables:
-        elements = table.num_embeddings * table.embedding_dim
-        total += elements * (BYTES_PER_ELEMENT[table.data_type] + state * _FP32_BYTES)
-        total += table.num_embeddings * _FP32_BYTES * (sample.optimizer == Optimizer.ROWWISE_ADAGRAD)
+        row_bytes = table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
+        total += table.num_embeddings * (row_bytes + state_row_bytes(sample.optimizer, table.embedding_dim))
         total += sample.batch_size * (INDEX_BYTES * (1 + table.pooling_factor) + 2 * _FP32_BYTES * table.embedding_dim)
     return int(total)
 

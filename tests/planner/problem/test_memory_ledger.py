@@ -1,12 +1,17 @@
 """The ledger: every byte by purpose, by hand."""
 
+import random
+
 import numpy as np
 import pytest
 from builders import GIB, dense_profile, device_type, request, table, tables, topology
-from neuroshard_api.request import Constraints, MemorySettings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.request import Constraints, MemorySettings, Pipeline, PlanRequest
 from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from searches import problem_of, random_placement, search_requests
 
 FIRST = np.array([0])
 
@@ -59,8 +64,12 @@ def test_every_feature_of_a_table_has_pooled_values_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("num_batches", "num_distributed"),
-    [(3, 3), (1, 2)],
-    ids=["one in work, one ahead, one in the exchange", "no pipeline: one in work, one in the exchange"],
+    [(3, 3), (1, 3), (4, 4)],
+    ids=[
+        "one in work, one ahead, one in the exchange",
+        "no pipeline: the last, and two in the exchange",
+        "four",
+    ],
 )
 def test_inputs_are_lookups_and_lengths_of_every_distributed_batch(num_batches: int, num_distributed: int) -> None:
     """Eight bytes per lookup, four per sample and feature, and twelve for the offsets of the batch in work."""
@@ -131,27 +140,65 @@ def test_one_device_converts_nothing_for_the_wire() -> None:
     assert narrow.activation_bytes(FIRST, np.array([64])) == plain.activation_bytes(FIRST, np.array([64]))
 
 
-def test_the_dense_part_works_in_what_the_lookups_freed() -> None:
-    """Its ledger is its total less pooled values, gradients and sort buffers, whose moment is over by then."""
-    asked = request(table(), num_devices=2).with_dense(dense_profile(table()), where="dense.json")
-    ledger, total = MemoryLedger(asked), dense_profile().total_bytes
-    received = 4 * 8192 * 64  # the embeddings themselves stay until their gradients are made
+def test_a_device_is_counted_at_the_moment_when_it_needs_most() -> None:
+    """With much dense work its top, where pooled values and sort buffers are gone; with little of it the lookups."""
+    for working_bytes in (GIB, 1000):
+        profile = dense_profile(table(), working_bytes=working_bytes)
+        asked = request(table(), num_devices=2).with_dense(profile, where="dense.json")
+        ledger = MemoryLedger(asked)
 
-    [holder, other] = ledger.devices(FIRST, np.array([1_000_000]), np.array([64]), FIRST)
+        [holder, _] = ledger.devices(FIRST, np.array([1_000_000]), np.array([64]), FIRST)
 
-    assert other.dense_bytes == total - received
-    freed = ledger.activation_bytes(FIRST, np.array([64])) + ledger.sort_bytes(FIRST)
-    assert [total - received - holder.dense_bytes] == freed.tolist()
+        resident = profile.total_bytes - working_bytes
+        pooled = int(ledger.activation_bytes(FIRST, np.array([64]))[0]) + 2 * 4 * 8192 * 64
+        lookups = (resident, pooled, int(ledger.sort_bytes(FIRST)[0]))
+        expected = (resident + working_bytes, 0, 0) if working_bytes == GIB else lookups
+        assert (holder.dense_bytes, holder.activation_bytes, holder.sort_bytes) == expected
 
 
-def test_a_small_dense_part_works_in_freed_memory_alone() -> None:
-    """What it keeps from step to step is counted in full."""
-    small = dense_profile(table(), working_bytes=1000)
-    asked = request(table(), num_devices=2).with_dense(small, where="dense.json")
+def test_without_a_pipeline_the_copies_of_an_exchange_are_gone_at_the_lookups() -> None:
+    """One batch and its offsets remain of three, and one of two copies of the device's own samples."""
+    asked = request(table(embedding_dim=64), num_devices=2, pipeline=Pipeline.NONE)
+    samples = 2 * 8192
 
     [holder, _] = MemoryLedger(asked).devices(FIRST, np.array([1_000_000]), np.array([64]), FIRST)
 
-    assert holder.dense_bytes == small.total_bytes - 1000
+    assert holder.activation_bytes > 0
+    assert holder.input_bytes == (8 + 4 + 12) * samples
+    assert holder.local_input_bytes == (8 + 4) * samples // 2
+
+
+def test_the_exchange_of_indices_can_be_the_highest_moment() -> None:
+    """On a CPU, which sorts outside the ledger, many lookups outweigh narrow pooled values."""
+    on_cpu = topology(2, device=device_type(name="cpu-any"))
+    asked = request(table(embedding_dim=4, pooling_factor=100.0), topology=on_cpu, pipeline=Pipeline.NONE)
+    samples = 2 * 8192
+
+    [holder, _] = MemoryLedger(asked).devices(FIRST, np.array([1_000_000]), np.array([4]), FIRST)
+
+    assert holder.activation_bytes == 0
+    assert holder.input_bytes == (3 * (800 + 4) + 12) * samples
+    assert holder.local_input_bytes == 2 * (800 + 4) * samples // 2
+
+
+@settings(max_examples=30)
+@given(asked=search_requests(), working_bytes=st.integers(0, 2**34), seed=st.integers(0, 9999))
+def test_no_device_needs_more_than_the_search_counts(asked: PlanRequest, working_bytes: int, seed: int) -> None:
+    """The search adds up shards and a fixed part, and what fits there fits at every moment of a step."""
+    profile = dense_profile(
+        *asked.tables.tables, batch_size_per_device=asked.batch_size_per_device, working_bytes=working_bytes
+    )
+    problem = problem_of(asked.with_dense(profile, where="dense.json"))
+    placement = random_placement(problem, random.Random(seed))  # noqa: S311 - no secret
+    shards, position = problem.shards_of(placement.kinds)
+    members = np.array([table for unit in problem.kinds.unit[placement.kinds] for table in problem.units[unit].tables])
+
+    counted = np.full(problem.num_devices, problem.memory.fixed_bytes, dtype=np.int64)
+    np.add.at(counted, placement.devices, problem.kinds.memory_bytes[placement.kinds])
+    sizes = (shards.num_rows.astype(np.int64), shards.num_columns.astype(np.int64))
+    found = problem.memory.devices(members, *sizes, placement.devices[position])
+
+    assert all(each.used_bytes <= limit for each, limit in zip(found, counted.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, 80 * GIB), (10 * GIB, 10 * GIB), (100 * GIB, 80 * GIB)])
