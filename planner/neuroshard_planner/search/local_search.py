@@ -21,8 +21,7 @@ NUM_SOURCE_SHARDS = 64  # shards of the source tried per step, spread evenly ove
 NUM_SPLIT_SHARDS = 16  # largest shards of the source; a split makes new shards, which the networks must represent
 NUM_SPLIT_TARGETS = 8
 NUM_JUDGED = 32  # candidates per step that the networks judge
-EVENNESS_SQUARINGS = 4
-EVENNESS_POWER = 2**EVENNESS_SQUARINGS  # high enough that the potential follows the most loaded devices
+EVENNESS_SQUARINGS = 4  # to the power 16: high enough that the potential follows the most loaded devices
 LEAST_GAIN = 1e-4  # relative; smaller steps double the time and lower the cost by less than a thousandth
 
 
@@ -89,7 +88,7 @@ class View:
         self.shares: FloatArray = prices / state.total_ms
         """[levels + 1] the prices as shares of the plan's cost."""
         self.unevenness = _to_evenness_power(self.loaded_ms / state.total_ms)
-        """[devices] shares of the plan's cost to EVENNESS_POWER."""
+        """[devices] shares of the plan's cost to the power of evenness."""
         self.largest_elsewhere = _largest_elsewhere(state.levels, source)
         """[devices, levels + 1] the largest levels over all devices but the source and each one."""
 
@@ -224,7 +223,7 @@ def _spread(shards: IndexArray, most: int) -> IndexArray:
 
 
 def _to_evenness_power(shares: FloatArray) -> FloatArray:
-    """Return [...] the shares to EVENNESS_POWER, by squaring: a general power takes several times as long."""
+    """Return [...] the shares to the power 16, by squaring: a general power takes several times as long."""
     power = shares
     for _ in range(EVENNESS_SQUARINGS):
         power = power * power
