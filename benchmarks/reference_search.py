@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.tables import DIM_MULTIPLE
-from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.shards import IndexArray
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
-from neuroshard_planner.problem.step_cost import Collective
+from neuroshard_planner.search.marginal_placement import alone_ms, marginal_placement
 
 BEAM_WIDTH = 3
 MAX_LEVELS = 10
 CANDIDATES_PER_CRITERION = 10
-DIM_FACTORS = np.linspace(1.0, 1.5, 11)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,42 +47,10 @@ def reference_search(problem: Problem) -> Placement | None:
 
 def place_greedily(problem: Problem, kinds: IndexArray) -> Split:
     """Place a list of shards for every s; keep the best."""
-    order = np.argsort(-_alone_ms(problem, kinds), kind="stable")
-    kinds = kinds[order]
-    columns = problem.kinds.traffic[kinds, Collective.POOLED_EMBEDDINGS]
-    memory = problem.kinds.memory_bytes[kinds]
-    representation = problem.kinds.representation[kinds]
-    num_lanes, num_devices = len(DIM_FACTORS), problem.num_devices
-    lanes = np.arange(num_lanes)
-    dim_limit = (DIM_FACTORS * columns.sum() / num_devices)[:, None]
-    sums = np.zeros((num_lanes, num_devices, representation.shape[1]), dtype=np.float32)
-    used_memory = np.zeros((num_lanes, num_devices), dtype=np.int64)
-    used_columns = np.zeros((num_lanes, num_devices))
-    chosen = np.empty((num_lanes, len(kinds)), dtype=np.int64)
-    alive = np.ones(num_lanes, dtype=np.bool_)
-    for step in range(len(kinds)):
-        cost = problem.compute_ms(sums + representation[step]).sum(axis=-1)
-        fits = (used_memory + memory[step] <= problem.memory.shard_capacity_bytes) & (
-            used_columns + columns[step] <= dim_limit
-        )
-        cost = np.where(fits, cost, np.inf)
-        device = cost.argmin(axis=1)
-        alive &= np.isfinite(cost[lanes, device])
-        chosen[:, step] = device
-        sums[lanes, device] += representation[step]
-        used_memory[lanes, device] += memory[step]
-        used_columns[lanes, device] += columns[step]
-    placements = [Placement(kinds=kinds, devices=chosen[lane]) for lane in np.flatnonzero(alive)]
-    if not placements:
+    placement = marginal_placement(problem, kinds)
+    if placement is None:
         return Split(kinds=kinds, placement=None, total_ms=np.inf)
-    totals = problem.total_ms(placements)
-    return Split(kinds=kinds, placement=placements[int(totals.argmin())], total_ms=float(totals.min()))
-
-
-def _alone_ms(problem: Problem, kinds: IndexArray) -> FloatArray:
-    """Return [n] the cost of each shard on a device of its own."""
-    alone: FloatArray = problem.compute_ms(problem.kinds.representation[kinds]).sum(axis=-1, dtype=np.float64)
-    return alone
+    return Split(kinds=placement.kinds, placement=placement, total_ms=float(problem.total_ms([placement])[0]))
 
 
 def _halved(problem: Problem, kinds: IndexArray) -> list[IndexArray]:
@@ -91,7 +58,7 @@ def _halved(problem: Problem, kinds: IndexArray) -> list[IndexArray]:
     width = problem.kinds.num_columns[kinds]
     splittable = np.flatnonzero((width // 2) % DIM_MULTIPLE == 0)
     chosen: dict[int, None] = {}
-    for criterion in (problem.kinds.memory_bytes[kinds].astype(np.float64), _alone_ms(problem, kinds)):
+    for criterion in (problem.kinds.memory_bytes[kinds].astype(np.float64), alone_ms(problem, kinds)):
         order = splittable[np.argsort(-criterion[splittable], kind="stable")]
         chosen.update(dict.fromkeys(order[:CANDIDATES_PER_CRITERION].tolist()))
     lists = []

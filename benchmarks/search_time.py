@@ -54,7 +54,7 @@ SCALE = ((100, 8), (300, 32), (1_000, 128), (3_000, 256), (10_000, 1_024))
 LIMITS = {(1_000, 128): "5 s", (10_000, 1_024): "60 s, 2 GB"}
 DEVICES_PER_NODE = 8
 REPEATS = 3
-WORK_BUDGETS = (500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, None)
+WORK_BUDGETS = (500, 1_000, 1_500, 2_000, 3_000, 4_000, 6_000, 8_000, 12_000, 16_000, 24_000, 32_000, None)
 """Tried in this order until the published algorithm's cost is reached; None is the default."""
 SUFFICIENT_RATIO = 100.0
 COLUMNS = (

@@ -124,6 +124,9 @@ class SearchSettings(Value):
     """Deepest sequence of splits after the proposals; 10 is the reference's."""
     work_budget: PositiveCount | None = None
     """Most device evaluations by the cost networks. None: grows with the number of tables."""
+    shard_tolerance: Annotated[float, Field(ge=0, le=1)] = 0.001
+    """Share of the predicted cost that may be given up for fewer shards; 0: none. The default is about the error of the
+    cost models' differences between plans of one search."""
 
 
 class PlanRequest(Document):

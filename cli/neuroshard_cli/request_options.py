@@ -80,6 +80,9 @@ class RequestOptions:
     work_budget: Annotated[
         int | None, typer.Option(min=1, help="Most evaluations of a device's cost. Default: grows with the tables.")
     ] = None
+    shard_tolerance: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the predicted cost given up for fewer shards; 0: none.")
+    ] = 0.001
 
 
 def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -182,7 +185,11 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
             "wire_data_type": options.wire_data_type,
         },
         "constraints": limits,
-        "search": {"seed": options.seed, "work_budget": options.work_budget},
+        "search": {
+            "seed": options.seed,
+            "work_budget": options.work_budget,
+            "shard_tolerance": options.shard_tolerance,
+        },
         "algorithm": algorithm,
     }
     request = validated(PlanRequest, {key: value for key, value in raw.items() if value is not None}, where="request")

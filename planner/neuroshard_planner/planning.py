@@ -21,7 +21,7 @@ from neuroshard_planner.search.packing import Packing
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
 MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters of a minute
-LEAST_WORK = 35_000  # with the next: half a second for small sets on a node, which are cheap to search well
+LEAST_WORK = 70_000  # with the next: half a second for small sets on a node, which are cheap to search well
 LEAST_WORK_PER_DEVICE = 700
 MOST_LEAST_WORK = 100_000
 

@@ -37,6 +37,8 @@ def test_the_global_batch_spans_all_devices() -> None:
         ("search.beam_width", 0),
         ("search.seed", -1),
         ("search.work_budget", 0),
+        ("search.shard_tolerance", -0.1),
+        ("search.shard_tolerance", 1.1),
         ("memory.dense_bytes", 2**53 + 1),
         ("constraints.max_memory_bytes_per_device", 2**53 + 1),
         ("constraints.min_shard_width", 6),

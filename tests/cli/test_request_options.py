@@ -43,6 +43,7 @@ def test_options_win_over_the_table_set(tmp_path: Path) -> None:
             reserve=0.2,
             seed=7,
             work_budget=1000,
+            shard_tolerance=0.0,
         ),
         Algorithm.DIM_GREEDY,
     )
@@ -54,7 +55,7 @@ def test_options_win_over_the_table_set(tmp_path: Path) -> None:
     assert request.memory.reserve_fraction == 0.2
     assert request.constraints.min_shard_width == 16
     assert request.constraints.max_memory_bytes_per_device == 70 * 2**30
-    assert (request.search.seed, request.search.work_budget) == (7, 1000)
+    assert (request.search.seed, request.search.work_budget, request.search.shard_tolerance) == (7, 1000, 0.0)
     assert request.algorithm is Algorithm.DIM_GREEDY
 
 

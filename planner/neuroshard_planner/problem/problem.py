@@ -26,6 +26,7 @@ Float32Array = NDArray[np.float32]
 PROBES_PER_EVALUATION = (
     1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
 )
+BULK_PER_EVALUATION = 32  # evaluations of hundreds of devices together that take as long as one of a local step
 
 
 class CostModel(TransferModel, Protocol):
@@ -166,6 +167,7 @@ class Problem:
         self.step_cost = StepCost(request, costs)
         self.evaluations = 0
         """Devices whose cost the networks evaluated so far."""
+        self._bulk_evaluations = 0
         self.greedy_probes = 0
         """Devices that greedy placement tried shards on so far."""
         self._tables = shard_arrays(
@@ -185,8 +187,9 @@ class Problem:
 
     @property
     def work(self) -> int:
-        """Work so far in device evaluations; see PROBES_PER_EVALUATION."""
-        return self.evaluations + self.greedy_probes // PROBES_PER_EVALUATION
+        """Work so far in device evaluations; see PROBES_PER_EVALUATION and BULK_PER_EVALUATION."""
+        single = self.evaluations - self._bulk_evaluations
+        return single + self._bulk_evaluations // BULK_PER_EVALUATION + self.greedy_probes // PROBES_PER_EVALUATION
 
     def forced_placement(self) -> Placement | None:
         """Return the only placement there is, whether or not it fits. None: some unit has a choice of devices."""
@@ -262,9 +265,11 @@ class Problem:
         )
         return shards, row, tables
 
-    def compute_ms(self, sums: Float32Array) -> Float32Array:
-        """Return [..., 2] forward and backward times, counted as evaluations."""
-        self.evaluations += sums.size // sums.shape[-1]
+    def compute_ms(self, sums: Float32Array, *, in_bulk: bool = False) -> Float32Array:
+        """Return [..., 2] forward and backward times, counted as evaluations; those in bulk count as less work."""
+        count = sums.size // sums.shape[-1]
+        self.evaluations += count
+        self._bulk_evaluations += count if in_bulk else 0
         return self.costs.compute_ms(sums, pipeline=self.request.pipeline)
 
     def least_ms(self, sums: Float32Array) -> Float32Array:

@@ -93,6 +93,10 @@ class SplitSearch:
         shuffled = [self._shuffled(candidate) for candidate in promising if self._problem.work < self._work_budget]
         return self._promising([*shuffled, *promising], 2 * settings.beam_width)
 
+    def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[Candidate]:
+        """Return up to ``count`` proposals worth refining, each placed with every setting of a grid; no beam search."""
+        return self._promising(self._best(((state, grid) for state in self._proposals()), NUM_JUDGED), count)
+
     def _proposals(self) -> list[IndexArray]:
         """Return states in which no shard exceeds a share of a device's load, columns and memory."""
         options, kinds = self._options, self._problem.kinds

@@ -1,9 +1,11 @@
-"""Consolidation: fewer shards at equal cost, by merging shards of one table.
+"""Consolidation: fewer shards within a limit on the cost, by choice among placements and by merging shards of a table.
 
 Splits that take load off one device stay behind when the rest of the placement has changed. A merge removes one shard
 and its traffic and adds the columns to a shard of the same table elsewhere. Each round takes the cheapest merge of each
 table in turn, as long as the plan costs no more than allowed.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from neuroshard_costs.shards import IndexArray
@@ -12,6 +14,19 @@ from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 from neuroshard_planner.search.local_search import merged
 
 MOST_MERGES = 64  # of one unit that are judged per round, the narrowest shards first
+
+
+def fewest_shards(problem: Problem, placements: Sequence[Placement], *, limit_ms: float) -> Placement:
+    """Return the placement with the fewest shards among those that cost at most the limit; the cheapest of equals.
+
+    Args:
+        problem: what is placed.
+        placements: one at least.
+        limit_ms: highest cost; below the cheapest placement's cost, that one's.
+    """
+    totals = problem.total_ms(placements)
+    within = np.flatnonzero(totals <= max(limit_ms, totals.min())).tolist()
+    return placements[min(within, key=lambda position: (len(placements[position].kinds), totals[position]))]
 
 
 def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, work_budget: int) -> Placement:

@@ -2,7 +2,8 @@
 
 Local search splits a table whenever that lowers the cost, and ends among many narrow shards, from which no step leads
 back to few. So there are courses in which no table has more than a few shards, and one without that limit.
-Perturbed placements descend in all of them in turn. In the end shards are merged again as far as the cost stays equal.
+Perturbed placements descend in all of them in turn. Of all placements found, the one with the fewest shards counts that
+costs at most a tolerance more than the cheapest; in the end its shards are merged as far as the same limit allows.
 """
 
 from collections.abc import Sequence
@@ -13,17 +14,22 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 from neuroshard_planner.search.beam_search import SplitSearch
-from neuroshard_planner.search.consolidation import consolidated
+from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch
+from neuroshard_planner.search.opening import opened
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.perturbation import Kicks
+from neuroshard_planner.search.published_beam import published_beam
 from neuroshard_planner.search.sharding_options import OptionTable
 
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 FEW_SHARDS = (2, 4)  # most of a table in the first courses; the last has no such limit
 MOST_CAPPED_UNITS = 2000  # above it one course takes the whole time
+OPENING_SHARE = 0.2  # of the work; what is left is divided among the courses
+LEAST_OPENING_WORK_PER_DEVICE = 1000  # smaller budgets are the opening's alone: a course needs more to come to an end
+PUBLISHED_SHARE = 0.5  # of the work after the opening that the published beam may take
 SPLIT_SHARE = 2 / 3  # of a course's work that splitting and placing may take
 MOST_STALLED = 100  # perturbations in a row that improve nothing before the search ends
 CONSOLIDATION_SHARE = 0.1  # of the work budget, on top of it
@@ -50,7 +56,7 @@ class Course:
 
 
 def iterated(problem: Problem, *, starts: Sequence[Placement], work_budget: int, bound_ms: float) -> Found | None:
-    """Return the cheapest placement that the budget of device evaluations finds. None: nothing fits.
+    """Return the best placement that the budget of device evaluations finds. None: nothing fits.
 
     Args:
         problem: whose devices leave a choice.
@@ -58,49 +64,116 @@ def iterated(problem: Problem, *, starts: Sequence[Placement], work_budget: int,
         work_budget: device evaluations and their like, counted from here.
         bound_ms: the search ends close to it.
     """
-    first = problem.work
-    mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
-    slopes = tangent(problem, mean_sums)
-    courses = [_course(problem, cap) for cap in _caps(problem)]
-    candidates: list[Placement] = []
-    placements = levels = improvements = 0
-    for position, course in enumerate(courses):
-        share = work_budget / len(courses)
-        until = [first + int((position + part) * share) for part in (SPLIT_SHARE, 1.0)]
-        loads: FloatArray = (problem.kinds.representation @ slopes).sum(axis=1)
-        splits = SplitSearch(problem, course.options, loads=loads, work_budget=until[0])
-        chosen = [candidate.placement for candidate in splits.run()]
-        if starts:
-            chosen.append(starts[int(problem.total_ms(starts).argmin())])
-        chosen += _packed(problem, is_needed=not chosen)
-        local = LocalSearch(problem, slopes=slopes, work_budget=until[1])
-        candidates += [local.improve(start, max_shards=course.max_shards) for start in chosen]
-        placements, levels = placements + splits.placements, levels + splits.levels
-        improvements += local.improvements
-    if not candidates:
+    search = _Search(problem, starts, end=problem.work + work_budget)
+    free = _course(problem, None)
+    least = min(work_budget, LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices)
+    search.open(free, until=problem.work + max(int(OPENING_SHARE * work_budget), least))
+    courses = [*(_course(problem, cap) for cap in _caps(problem)), free]
+    if not search.may_end(bound_ms):
+        search.follow_published(until=problem.work + int(PUBLISHED_SHARE * (search.end - problem.work)))
+        begin, share = problem.work, (search.end - problem.work) / len(courses)
+        for position, course in enumerate(courses):
+            search.follow(course, *(begin + int((position + part) * share) for part in (SPLIT_SHARE, 1.0)))
+    if not search.found:
         return None
-    totals = problem.total_ms(candidates)
-    best, best_ms = candidates[int(totals.argmin())], float(totals.min())
-    local = LocalSearch(problem, slopes=slopes, work_budget=first + work_budget)
-    generator = np.random.default_rng(problem.request.search.seed)
-    kicks = [Kicks(problem, course.options, slopes=slopes, generator=generator) for course in courses]
-    turn = stalled = 0
-    while problem.work < first + work_budget and best_ms > bound_ms * (1 + CLOSE_ENOUGH) and stalled < MOST_STALLED:
-        turn = (turn + 1) % len(courses)
-        kicked = local.improve(kicks[turn].kicked(best), max_shards=courses[turn].max_shards)
-        kicked_ms = float(problem.total_ms([kicked])[0])
-        stalled = stalled + 1
-        if kicked_ms < best_ms:
-            best, best_ms, stalled = kicked, kicked_ms, 0
-    is_exhausted = problem.work >= first + work_budget
-    most_work = problem.work + int(CONSOLIDATION_SHARE * work_budget)
+    search.perturb(courses, bound_ms=bound_ms)
+    is_exhausted = problem.work >= search.end
     return Found(
-        placement=consolidated(problem, best, limit_ms=best_ms, work_budget=most_work),
-        placements=placements,
-        levels=levels,
-        improvements=improvements + local.improvements,
+        placement=search.settled(problem.work + int(CONSOLIDATION_SHARE * work_budget)),
+        placements=search.placements,
+        levels=search.levels,
+        improvements=search.improvements,
         budget_exhausted=is_exhausted,
     )
+
+
+class _Search:
+    """What one search has found so far, and its phases."""
+
+    def __init__(self, problem: Problem, starts: Sequence[Placement], *, end: int) -> None:
+        self._problem = problem
+        self._starts = starts
+        mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
+        self._slopes = tangent(problem, mean_sums)
+        self._published: list[Placement] = []
+        self.end = end
+        self.found: list[Placement] = []
+        self.placements = self.levels = self.improvements = 0
+
+    def may_end(self, bound_ms: float) -> bool:
+        """Return whether something was found and no work or nothing to gain is left."""
+        if not self.found:
+            return False
+        return self._problem.work >= self.end or self._least_ms() <= bound_ms * (1 + CLOSE_ENOUGH)
+
+    def open(self, course: Course, *, until: int) -> None:
+        """Descend from the most promising proposals."""
+        splits, local = self._splits(course, until), self._local(until)
+        self.found += opened(self._problem, splits, local, starts=self._starts, work_budget=until)
+        self._count(splits, local)
+
+    def follow_published(self, *, until: int) -> None:
+        """Descend from the results of the published beam."""
+        self._published = published_beam(self._problem, work_budget=until)
+        local = self._local(self.end)
+        self.found += [local.improve(start) for start in self._published]
+        self._count(None, local)
+
+    def follow(self, course: Course, split_end: int, local_end: int) -> None:
+        """Split, place, and descend within the course's limit."""
+        splits, local = self._splits(course, split_end), self._local(local_end)
+        chosen = [candidate.placement for candidate in splits.run()]
+        if self._starts:
+            chosen.append(self._starts[int(self._problem.total_ms(self._starts).argmin())])
+        chosen += _packed(self._problem, is_needed=not chosen)
+        self.found += [local.improve(start, max_shards=course.max_shards) for start in chosen]
+        self._count(splits, local)
+
+    def perturb(self, courses: Sequence[Course], *, bound_ms: float) -> None:
+        """Descend from random changes to the cheapest placement, in the courses' turn, until nothing improves."""
+        problem, local = self._problem, self._local(self.end)
+        best, best_ms = self.found[int(problem.total_ms(self.found).argmin())], self._least_ms()
+        generator = np.random.default_rng(problem.request.search.seed)
+        kicks = [Kicks(problem, course.options, slopes=self._slopes, generator=generator) for course in courses]
+        turn = stalled = 0
+        while problem.work < self.end and best_ms > bound_ms * (1 + CLOSE_ENOUGH) and stalled < MOST_STALLED:
+            turn = (turn + 1) % len(courses)
+            kicked = local.improve(kicks[turn].kicked(best), max_shards=courses[turn].max_shards)
+            kicked_ms = float(problem.total_ms([kicked])[0])
+            stalled = stalled + 1
+            if kicked_ms < best_ms:
+                best, best_ms, stalled = kicked, kicked_ms, 0
+                self.found.append(kicked)
+        self._count(None, local)
+
+    def settled(self, work_budget: int) -> Placement:
+        """Return the placement with the fewest shards within the request's tolerance, its shards merged.
+
+        It is no dearer than the published beam's placements: those that were found before it are not.
+        """
+        least_ms = self._least_ms()
+        limits = [
+            least_ms * (1 + self._problem.request.search.shard_tolerance),
+            *self._problem.total_ms(self._published),
+        ]
+        limit_ms = max(least_ms, float(min(limits)))
+        chosen = fewest_shards(self._problem, self.found, limit_ms=limit_ms)
+        return consolidated(self._problem, chosen, limit_ms=limit_ms, work_budget=work_budget)
+
+    def _least_ms(self) -> float:
+        return float(self._problem.total_ms(self.found).min())
+
+    def _splits(self, course: Course, until: int) -> SplitSearch:
+        loads: FloatArray = (self._problem.kinds.representation @ self._slopes).sum(axis=1)
+        return SplitSearch(self._problem, course.options, loads=loads, work_budget=until)
+
+    def _local(self, until: int) -> LocalSearch:
+        return LocalSearch(self._problem, slopes=self._slopes, work_budget=until)
+
+    def _count(self, splits: SplitSearch | None, local: LocalSearch) -> None:
+        self.improvements += local.improvements
+        if splits is not None:
+            self.placements, self.levels = self.placements + splits.placements, self.levels + splits.levels
 
 
 def _caps(problem: Problem) -> list[int | None]:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from builders import request, table, tables
-from neuroshard_planner.search.consolidation import consolidated
+from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from searches import placed, problem_of, random_placement, shards_of
 
 
@@ -56,3 +56,26 @@ def test_consolidation_keeps_the_limit_the_columns_and_the_memory(seed: int) -> 
     for unit in range(5):
         own = [columns for each, columns, _ in shards_of(problem, found) if each == unit]
         assert sum(own) == 64
+
+
+def test_fewer_shards_win_within_the_limit() -> None:
+    """Of placements that cost at most the limit the one with the fewest shards counts, above it none."""
+    problem = problem_of(request(table("hot", embedding_dim=128, pooling_factor=100.0), num_devices=4))
+    whole, halves, quarters = (
+        placed(problem, *((0, 128 // count, device) for device in range(count))) for count in (1, 2, 4)
+    )
+    totals = problem.total_ms([whole, halves, quarters])
+    assert totals[0] > totals[1] > totals[2]
+
+    assert fewest_shards(problem, [whole, halves, quarters], limit_ms=float(totals[1])) is halves
+    assert fewest_shards(problem, [whole, halves, quarters], limit_ms=float(totals[2])) is quarters
+    assert fewest_shards(problem, [whole, halves, quarters], limit_ms=0.0) is quarters
+
+
+def test_the_cheapest_of_equally_many_shards_wins() -> None:
+    """The limit leaves a choice; it is no reason to pay more."""
+    problem = problem_of(request(*tables(4), num_devices=2))
+    uneven = placed(problem, (0, 64, 0), (1, 64, 0), (2, 64, 0), (3, 64, 1))
+    even = placed(problem, (0, 64, 0), (1, 64, 0), (2, 64, 1), (3, 64, 1))
+
+    assert fewest_shards(problem, [uneven, even], limit_ms=1e9) is even

@@ -1,0 +1,48 @@
+"""The opening: descents from the most promising proposals, before any course.
+
+A small budget ends here, with a plan that has been through local search; a larger one has starts for its courses. Each
+promising list of shards is placed twice, by additive loads and by the published algorithm (see marginal_placement):
+neither is better throughout. The cheaper placement of each list is a start.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.search.beam_search import SplitSearch
+from neuroshard_planner.search.local_search import LocalSearch
+from neuroshard_planner.search.marginal_placement import DIM_FACTORS, lane_work, marginal_placement
+
+NUM_PROMISING = 3
+GRID = ((1.0, 0.0), (1.1, 0.0), (1.35, 0.0), (np.inf, 0.0), (1.1, 1.0))  # limits on columns, prices of memory
+MOST_MARGINAL = 0.1  # share of the opening's work for a placement by the networks; more leaves too little for descents
+
+
+def opened(
+    problem: Problem, splits: SplitSearch, local: LocalSearch, *, starts: Sequence[Placement], work_budget: int
+) -> list[Placement]:
+    """Return the results of local search from the most promising starts, cheapest start first. Empty: none fits.
+
+    Args:
+        problem: what is placed.
+        splits: proposes lists of shards.
+        local: improves placements within the same work.
+        starts: placements known already; the cheapest is one start.
+        work_budget: ``problem.work`` at which the opening ends.
+    """
+    most_work = MOST_MARGINAL * (work_budget - problem.work)
+    found = []
+    for candidate in splits.proposed(GRID, NUM_PROMISING):
+        placements = [candidate.placement]
+        if len(DIM_FACTORS) * lane_work(problem, len(candidate.lane.kinds)) <= most_work:
+            placements.append(marginal_placement(problem, candidate.lane.kinds) or candidate.placement)
+        found.append(placements[int(problem.total_ms(placements).argmin())])
+    if starts:
+        found.append(starts[int(problem.total_ms(starts).argmin())])
+    improved: list[Placement] = []
+    for position in np.argsort(problem.total_ms(found), kind="stable").tolist():
+        if improved and problem.work >= work_budget:
+            break
+        improved.append(local.improve(found[position]))
+    return improved

@@ -1,0 +1,61 @@
+"""The first descents of the search."""
+
+import numpy as np
+from builders import request, table, tables
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.search.beam_search import SplitSearch
+from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.local_search import LocalSearch
+from neuroshard_planner.search.marginal_placement import marginal_placement
+from neuroshard_planner.search.opening import opened
+from neuroshard_planner.search.sharding_options import OptionTable
+from searches import placed, problem_of
+
+UNLIMITED = 10**9
+
+
+def opening(problem: Problem, *starts: Placement, work_budget: int = UNLIMITED) -> list[Placement]:
+    """Return the opening's placements with the slopes and options that the planner would use."""
+    slopes = tangent(problem, problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices))
+    options = OptionTable(problem)
+    loads = (problem.kinds.representation @ slopes).sum(axis=1)
+    splits = SplitSearch(problem, options, loads=loads, work_budget=work_budget)
+    local = LocalSearch(problem, slopes=slopes, work_budget=work_budget)
+    return opened(problem, splits, local, starts=starts, work_budget=work_budget)
+
+
+def test_no_opening_is_dearer_than_the_published_placement_of_whole_tables() -> None:
+    """Proposals hold the whole tables, which are placed as published, and local search never raises a cost."""
+    problem = problem_of(request(*(table(f"t{n}", embedding_dim=16 * n, pooling_factor=40.0 / n) for n in range(1, 9))))
+    published = marginal_placement(problem, problem.whole)
+    assert published is not None
+
+    found = opening(problem)
+
+    assert problem.total_ms(found).min() <= problem.total_ms([published])[0]
+
+
+def test_the_cheapest_placement_that_is_known_is_one_start() -> None:
+    """A start at the optimum is found again even where no work is left for anything else."""
+    problem = problem_of(request(*tables(4, embedding_dim=4)))
+    best = placed(problem, *((unit, 4, unit) for unit in range(4)))
+    bad = placed(problem, *((unit, 4, 0) for unit in range(4)))
+
+    found = opening(problem, bad, best, work_budget=problem.work + 1)
+
+    assert problem.total_ms(found).min() <= problem.total_ms([best])[0]
+
+
+def test_descents_end_with_the_work() -> None:
+    """One placement comes back however little work is allowed; more work brings more of them."""
+    problem = problem_of(request(*tables(6, pooling_factor=30.0)))
+
+    assert len(opening(problem, work_budget=problem.work + 1)) == 1
+    assert len(opening(problem)) > 1
+
+
+def test_nothing_is_opened_where_nothing_fits() -> None:
+    """The courses then look for a packing by memory."""
+    problem = problem_of(request(table("huge", num_embeddings=2 * 10**9, embedding_dim=64)))
+
+    assert opening(problem) == []

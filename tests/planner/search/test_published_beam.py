@@ -1,0 +1,102 @@
+"""The published search as a start of the search here."""
+
+import numpy as np
+import pytest
+from builders import request, table, tables
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.tables import TableSet
+from neuroshard_planner.search.iterated import iterated
+from neuroshard_planner.search.marginal_placement import marginal_placement
+from neuroshard_planner.search.published_beam import halved, published_beam
+from searches import problem_of, search_requests, shards_of
+
+from benchmarks.reference_search import reference_search
+from benchmarks.tasks import task_tables, weights_only_request
+
+UNLIMITED = 10**9
+
+
+def task(num_tables: int) -> PlanRequest:
+    """Return a task of the paper's kind."""
+    return weights_only_request(TableSet(tables=task_tables()[6].tables[:num_tables]), 4)
+
+
+@pytest.mark.slow
+def test_with_enough_work_it_finds_what_the_published_search_finds() -> None:
+    """All limits on columns are tried then, so that both go through the same lists."""
+    problem = problem_of(task(6))
+
+    found = published_beam(problem, work_budget=UNLIMITED)
+
+    reference = reference_search(problem)
+    assert reference is not None
+    assert problem.total_ms(found)[0] == pytest.approx(problem.total_ms([reference])[0], rel=1e-6)
+
+
+def test_its_first_placement_is_that_of_the_whole_tables() -> None:
+    """No work for a level leaves the start of the published search."""
+    problem = problem_of(request(*tables(6, pooling_factor=20.0)))
+    whole = marginal_placement(problem, problem.whole)
+    assert whole is not None
+
+    (found,) = published_beam(problem, work_budget=problem.work + 20)
+
+    assert problem.total_ms([found])[0] == problem.total_ms([whole])[0]
+
+
+def test_without_work_it_finds_nothing() -> None:
+    """Large sets leave it out: whole tables alone would take what the search has."""
+    problem = problem_of(request(*tables(6)))
+
+    assert published_beam(problem, work_budget=problem.work) == []
+
+
+def test_no_plan_is_dearer_than_its_placements() -> None:
+    """Neither local search nor the tolerance for fewer shards gives up what the published beam found."""
+    problem = problem_of(task(8))
+
+    found = iterated(problem, starts=[], work_budget=20_000, bound_ms=0.0)
+
+    assert found is not None
+    published = published_beam(problem_of(task(8)), work_budget=UNLIMITED)
+    assert problem.total_ms([found.placement])[0] <= problem.total_ms(published)[0] * (1 + 1e-6)
+
+
+def test_a_list_without_a_placement_is_split_further() -> None:
+    """A table wider than every limit on columns has to be halved before anything fits."""
+    problem = problem_of(request(table("only", embedding_dim=64)))
+
+    assert published_beam(problem, work_budget=UNLIMITED) != []
+
+
+def test_halves_keep_to_the_constraints() -> None:
+    """Neither more shards than allowed nor narrower ones are made, and pinned tables are never cut."""
+    constraints = Constraints(
+        tables={
+            "t0": TableConstraints(max_shards=1),
+            "t1": TableConstraints(min_shard_width=64),
+            "t2": TableConstraints(devices=(1,)),
+        }
+    )
+    problem = problem_of(request(*tables(4, embedding_dim=64), constraints=constraints))
+
+    lists = halved(problem, problem.whole)
+
+    cut = [np.bincount(problem.kinds.unit[kinds], minlength=4).tolist() for kinds in lists]
+    assert cut == [[1, 1, 1, 2]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(search_requests(), st.integers(0, 2000))
+def test_its_placements_keep_columns_memory_and_devices(asked: PlanRequest, work: int) -> None:
+    """Whatever the request and however little work there is."""
+    problem = problem_of(asked)
+
+    for placement in published_beam(problem, work_budget=problem.work + work):
+        columns = np.bincount(problem.kinds.unit[placement.kinds], weights=problem.kinds.num_columns[placement.kinds])
+        assert columns.tolist() == [unit.num_columns for unit in problem.units]
+        assert problem.fits(placement)
+        if problem.allowed is not None:
+            assert all(problem.allowed[unit, device] for unit, _, device in shards_of(problem, placement))
