@@ -21,8 +21,8 @@ from benchmarks.results_file import write_result
 from benchmarks.tasks import DEVICE_TYPE, FEWEST_TABLES, MOST_TABLES, draw_pool, sampled_tables, weights_only_request
 
 DEVICE_COUNTS = (4, 8, 16)
-FIRST_SEED = 20_000
-"""Of the tasks; those of the other benchmarks have another."""
+FIRST_SEED = 70_000
+"""Of the tasks; other benchmarks have others, and so had the tasks that the search was developed with."""
 EQUAL = 1e-6
 """Relative; smaller differences are the rounding of single precision."""
 
@@ -36,14 +36,11 @@ def gain(seed: int, num_devices: int) -> float | None:
     bundle = bundled_bundle(DEVICE_TYPE)
     problem = Problem(request, bundle)
     placement = reference_search(problem)
-    if placement is None:
-        return None
-    published_ms = float(problem.total_ms([placement])[0])
     try:
         found_ms = plan(request, bundle=bundle).predicted.total_ms
     except InfeasibleError:
-        return -np.inf
-    return 1 - found_ms / published_ms
+        return None if placement is None else -np.inf
+    return None if placement is None else 1 - found_ms / float(problem.total_ms([placement])[0])
 
 
 def main() -> None:
@@ -55,7 +52,9 @@ def main() -> None:
         "# Never dearer than the published algorithm",
         "",
         f"Tasks of the paper's kind ({FEWEST_TABLES} to {MOST_TABLES} tables), seeds from {FIRST_SEED}.",
-        f"Costs by the bundled networks of {DEVICE_TYPE}; a gain of 1 % is a plan that costs 1 % less.",
+        f"Costs by the bundled networks of {DEVICE_TYPE}; a gain of 1 % is a plan that costs 1 % less. Plans are those of",
+        "the default settings, the tolerance for fewer shards included. Tasks for which the published algorithm finds no",
+        "plan are left out.",
         "",
         "| devices | tasks | dearer | equal | median gain | least gain | largest gain |",
         "|---|---|---|---|---|---|---|",

@@ -28,6 +28,7 @@ def write_result(
     head = ["", f"Made by `{_command()}` on {date}, Python {platform.python_version()}, {_versions(packages)}."]
     if hardware is None:
         head.append(f"Machine: {cpu_model()}, {_num_cores()} cores, of which one is used.")
+        head.append(f"Load average of the last 15 minutes at the end: {os.getloadavg()[2]:.1f}.")
     path.write_text("\n".join([lines[0], *head, *lines[1:], ""]), encoding="utf-8")
     return path
 
