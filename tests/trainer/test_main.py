@@ -1,12 +1,14 @@
 """The trainer as a command, on a process group of one."""
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -427,6 +429,32 @@ def test_a_finished_checkpoint_is_not_written_again(run: Run, tmp_path: Path) ->
 
     found = (tmp_path / "run" / "checkpoints" / f"step-{WHOLE:08d}").stat()
     assert (found.st_ino, found.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+
+
+@pytest.mark.parametrize("pipeline", ["None", "SparseDist"])
+def test_a_trace_has_a_range_for_each_phase(run: Run, tmp_path: Path, pipeline: str) -> None:
+    """Of the steps that were asked for, in the format that Chrome and Perfetto read."""
+    training = {"pipeline": pipeline, "maxSteps": 9, "evalEverySteps": 4}
+    checkpoint = {"everySteps": 4, "inBackground": True}
+
+    assert run("--trace-steps", "3:6", training=training, checkpoint=checkpoint) == ExitCode.OK
+
+    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
+    counts = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
+    wanted = {"wait for data": 3, "optimizer": 3, "evaluation": 1, "copy of the state": 1}
+    assert {phase: counts[f"neuroshard/{phase}"] for phase in wanted} == wanted
+    assert counts["neuroshard/forward"] == 3
+    assert counts["neuroshard/backward"] == (3 if pipeline == "None" else 0)  # the pipeline has its own
+    own_ranges = sum(count for name, count in counts.items() if name.startswith("## backward"))
+    assert own_ranges == (0 if pipeline == "None" else 3)
+
+
+@pytest.mark.parametrize("steps", ["5", "5:", "7:5", "a:b", "-1:4"])
+def test_steps_that_cannot_be_traced_are_refused(run: Run, capsys: pytest.CaptureFixture[str], steps: str) -> None:
+    """Before training."""
+    assert run(f"--trace-steps={steps}") == ExitCode.INVALID_INPUT
+
+    assert f"--trace-steps: {steps!r} is not FIRST:END" in capsys.readouterr().err
 
 
 def test_an_id_out_of_range_is_named(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

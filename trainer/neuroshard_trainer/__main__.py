@@ -37,6 +37,7 @@ def _run(options: argparse.Namespace) -> None:
 
         from neuroshard_trainer.job_file import read_job
         from neuroshard_trainer.run import Places, train
+        from neuroshard_trainer.tracing import TracedSteps
     except (ImportError, OSError) as error:
         raise MissingPackageError.of(error) from error
 
@@ -49,7 +50,8 @@ def _run(options: argparse.Namespace) -> None:
         data_dir=options.data_dir or job_file.resolve().parent,
         ready_file=Path(ready_file) if ready_file and os.environ.get("LOCAL_RANK") == "0" else None,
     )
-    train(job, places, device=options.device, metrics_port=options.metrics_port)
+    steps = None if options.trace_steps is None else TracedSteps.parsed(options.trace_steps)
+    train(job, places, device=options.device, metrics_port=options.metrics_port, traced_steps=steps)
 
 
 def _log_own_lines(rank: str) -> None:
@@ -76,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
         help="default: a GPU; the CPU where there is none, and neither the job nor the plan is for GPUs",
     )
     parser.add_argument("--metrics-port", type=int, help="port where rank 0 serves Prometheus; default: none")
+    parser.add_argument(
+        "--trace-steps", metavar="FIRST:END", help="steps of which rank 0 writes a trace; default: none"
+    )
     return parser
 
 

@@ -35,10 +35,13 @@ from neuroshard_trainer.process import Launched, Process, new_group, start_proce
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.saver import Saver
 from neuroshard_trainer.step_reporter import StepReporter, file_sha256
+from neuroshard_trainer.tracing import Trace, TracedSteps
 from neuroshard_trainer.training import Schedule, TrainingLoop
 from neuroshard_trainer.training_state import TrainingState, widths_of
 
 SHARDING_FILE = "live-sharding.json"
+TRACE_FILE = "trace.json"
+"""Of rank 0, in Chrome's format."""
 DATA_FOLDER = "data"
 """Indexes and unpacked copies that cannot lie next to the data."""
 
@@ -58,7 +61,12 @@ class Places:
 
 
 def train(
-    job: DLRMTrainingJob, places: Places, *, device: DeviceChoice = "auto", metrics_port: int | None = None
+    job: DLRMTrainingJob,
+    places: Places,
+    *,
+    device: DeviceChoice = "auto",
+    metrics_port: int | None = None,
+    traced_steps: TracedSteps | None = None,
 ) -> None:
     """Train a job under a plan, from the newest checkpoint if there is one. All ranks must call this.
 
@@ -67,6 +75,7 @@ def train(
         places: its files.
         device: what to compute on.
         metrics_port: where rank 0 serves step times to Prometheus. If unset: nowhere.
+        traced_steps: steps that rank 0 traces. If unset: none.
 
     Raises:
         TrainerError: of the kind that says what to do.
@@ -85,7 +94,7 @@ def train(
         return "while the model was set up" if run is None else f"after step {run.step}"
 
     with lost_peers(when, trains=lambda: run is not None and run.has_trained), Heartbeat(when):
-        run = _set_up(job, plan, places, process, metrics_port)
+        run = _set_up(job, plan, places, process, metrics_port=metrics_port, traced_steps=traced_steps)
         if places.ready_file is not None:  # the proof is after every rank, for none passes it without the others
             write_file(places.ready_file, "")
         metrics = run.run()
@@ -94,7 +103,13 @@ def train(
 
 
 def _set_up(
-    job: DLRMTrainingJob, plan: Plan, places: Places, process: Process, metrics_port: int | None
+    job: DLRMTrainingJob,
+    plan: Plan,
+    places: Places,
+    process: Process,
+    *,
+    metrics_port: int | None,
+    traced_steps: TracedSteps | None,
 ) -> TrainingLoop:
     spec = job.spec
     tables = plan.request.tables
@@ -167,6 +182,7 @@ def _set_up(
         reporter=reporter,
         process=process,
         progress_file=places.run_dir / PROGRESS_FILE,
+        trace=Trace(traced_steps if process.is_first else None, places.run_dir / TRACE_FILE),
         resumed_from=resumed_from,
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest, State
+from neuroshard_trainer.tracing import traced
 
 
 class Saver:
@@ -43,7 +44,8 @@ class Saver:
         if not self._in_background:
             self._write(state, manifest)
             return
-        staged = BlockingAsyncStager(cache_staged_state_dict=False).stage(dict(state))
+        with traced("copy of the state"):
+            staged = BlockingAsyncStager(cache_staged_state_dict=False).stage(dict(state))
         self._thread = threading.Thread(target=self._write_aside, args=(staged, manifest), name="saver", daemon=True)
         self._thread.start()
 
@@ -62,7 +64,8 @@ class Saver:
             raise error
 
     def _write(self, state: State, manifest: CheckpointManifest) -> None:
-        self.newest = manifest.step, self._checkpoints.save(state, manifest)
+        with traced("write of a checkpoint"):
+            self.newest = manifest.step, self._checkpoints.save(state, manifest)
 
     def _write_aside(self, staged: State, manifest: CheckpointManifest) -> None:
         try:

@@ -6,6 +6,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.learning_rate import learning_rate_factor, set_learning_rate
+from neuroshard_trainer.tracing import traced
 
 
 class StepOptimizer:
@@ -46,7 +47,8 @@ class StepOptimizer:
 
     def step(self) -> None:
         """Update the dense part by its gradients."""
-        if self._training.gradient_clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._dense, float(self._training.gradient_clip_norm))
-        self._dense_optimizer.step()
+        with traced("optimizer"):
+            if self._training.gradient_clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self._dense, float(self._training.gradient_clip_norm))
+            self._dense_optimizer.step()
         self._step += 1

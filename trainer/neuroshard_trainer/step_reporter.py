@@ -27,6 +27,7 @@ from torch import nn
 from neuroshard_trainer.clocks import Clock, Mark, clock_of
 from neuroshard_trainer.embedding_timers import COMPUTE, EmbeddingTimers, Interval, Part
 from neuroshard_trainer.files import write_file
+from neuroshard_trainer.tracing import traced
 
 WINDOW_STEPS = 100
 """Steps that the medians are taken over."""
@@ -134,7 +135,8 @@ class StepReporter:
         while True:
             asked = self._clock.mark()
             try:
-                batch = next(iterator)
+                with traced("wait for data"):
+                    batch = next(iterator)
             except StopIteration:
                 return
             self._waits.append((asked, self._clock.mark()))

@@ -27,6 +27,7 @@ from neuroshard_trainer.saver import Saver
 from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.step_reporter import StepReporter
 from neuroshard_trainer.stopping import StepVote, Wish
+from neuroshard_trainer.tracing import Trace, traced
 from neuroshard_trainer.training_state import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class TrainingLoop:
         reporter: of step times.
         process: this process.
         progress_file: what rank 0 writes now and then.
+        trace: of some steps of this rank.
         resumed_from: checkpoint that the state is of. If unset: there is none.
         clock: seconds, for checkpoints by time.
     """
@@ -110,6 +112,7 @@ class TrainingLoop:
         reporter: StepReporter,
         process: Process,
         progress_file: Path,
+        trace: Trace,
         resumed_from: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -119,6 +122,7 @@ class TrainingLoop:
         self._training = training
         self._checkpoint = checkpoint
         self._saver = saver
+        self._trace = trace
         self._manifest = manifest
         self._reporter = reporter
         self._process = process
@@ -159,7 +163,8 @@ class TrainingLoop:
         vote = StepVote(self._process.group)
         undo = vote.listen()
         try:
-            self._train(vote)
+            with self._trace:
+                self._train(vote)
             vote.close()
             self._save()
             self._evaluate(vote)
@@ -171,11 +176,13 @@ class TrainingLoop:
         return self._progress.metrics
 
     def _train(self, vote: StepVote) -> None:
+        self._trace.begin_step(self.step)
         for loss in self._losses():
             self._losses_since_log += torch.stack((loss, torch.ones((), device=self._process.device)))
             wish = self._wish(vote, save_is_due=self._save_is_due())
             self._reporter.end_step()
             self.step += 1
+            self._trace.begin_step(self.step)
             if self.step % self._training.log_every_steps == 0:
                 self._log()
             if wish is Wish.STOP:
@@ -212,12 +219,14 @@ class TrainingLoop:
         for batch in self._reporter.steps(self._data.training(positions, self._process.device)):
             self._optimizer.zero_grad()
             loss = self._loss(batch)
-            torch.autograd.backward(loss)
+            with traced("backward"):
+                torch.autograd.backward(loss)
             self._optimizer.step()
             yield loss.detach()
 
     def _loss(self, batch: Batch) -> torch.Tensor:
-        return binary_cross_entropy_with_logits(self._logits(batch), batch.labels)
+        with traced("forward"):
+            return binary_cross_entropy_with_logits(self._logits(batch), batch.labels)
 
     def _logits(self, batch: Batch) -> torch.Tensor:
         with autocast(self._training.precision, self._process.device):
@@ -272,7 +281,7 @@ class TrainingLoop:
         model.eval()
         evaluation = Evaluation(self._process.group)
         is_stopped = False
-        with torch.no_grad():
+        with torch.no_grad(), traced("evaluation"):
             for batch in self._data.validation(self._process.device):
                 is_stopped = self._wish(vote, save_is_due=False) is Wish.STOP
                 if is_stopped:
