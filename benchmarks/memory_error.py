@@ -5,7 +5,7 @@ is a CPU's, without reserve: no sort buffers of CUDA kernels, the optimizer's te
 No number in it is fitted to this measurement: its terms follow from the sources of torch, TorchRec, and FBGEMM. The
 error is that to the median of the steps' peaks. The highest peak of a step stands next to it: a thread of gloo drops
 what it has sent as late as it gets a core. Resident memory is not compared: it also has libraries and what the
-allocator keeps.
+allocator keeps. The plans are made for a trainer with a pipeline, where the neural search cuts the largest table.
 """
 
 import json
@@ -22,7 +22,7 @@ from neuroshard_api.document import validated
 from neuroshard_api.job_request import plan_request
 from neuroshard_api.plan import DeviceMemory, Plan
 from neuroshard_api.presets import preset
-from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.request import Algorithm, Pipeline, PlanRequest
 from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.planning import plan as search
@@ -58,7 +58,7 @@ def main() -> None:
         names, ledgers, files = [], [], []
         for model in MODELS:
             job = _job(model)
-            request = _request(job)
+            request = _request(job).model_copy(update={"pipeline": Pipeline.SPARSE_DIST})  # where cutting pays
             for algorithm in ALGORITHMS:
                 plan = search(request.model_copy(update={"algorithm": algorithm}), bundle=bundled_bundle(DEVICE))
                 names.append((model, algorithm, max(len(table.shards) for table in plan.tables)))
@@ -153,10 +153,10 @@ def _request(job: DLRMTrainingJob) -> PlanRequest:
 
 
 def _ledger_on_cpu(plan: Plan) -> Sequence[DeviceMemory]:
-    """Return the ledger of the same shards on processes of a CPU."""
+    """Return the ledger of the same shards on processes of a CPU, without a pipeline."""
     topology = plan.request.topology
     device = topology.device.model_copy(update={"name": "cpu-benchmark"})
-    update = {"topology": topology.model_copy(update={"device": device})}
+    update = {"topology": topology.model_copy(update={"device": device}), "pipeline": Pipeline.NONE}
     return tables_memory(MemoryLedger(plan.request.model_copy(update=update)), plan.tables)
 
 

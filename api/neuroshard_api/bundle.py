@@ -13,6 +13,8 @@ Source = Annotated[str, Field(pattern=r"^(measured|cpu|simulated):.+$", max_leng
 
 
 Milliseconds = Annotated[float, Field(ge=0)]
+NetworkName = Literal["compute", "forward_communication", "backward_communication"]
+_UNSCALED = (1.0, 1.0)
 
 
 class Range(Value):
@@ -45,7 +47,7 @@ class ErrorReport(Value):
 class Network(Value):
     """One network: its inputs by name and order, its shape, its range and its error."""
 
-    name: Literal["compute", "forward_communication", "backward_communication"]
+    name: NetworkName
     features: tuple[str, ...]
     """Inputs in the order of the first layer's columns."""
     hidden: tuple[PositiveCount, ...]
@@ -63,8 +65,8 @@ class Calibration(Value):
     num_records: PositiveCount
     compute_scale: tuple[float, float]
     """Exponent and factor of the rescaled compute time: factor * time ** exponent."""
-    forward_communication_scale: tuple[float, float] = (1.0, 1.0)
-    backward_communication_scale: tuple[float, float] = (1.0, 1.0)
+    forward_communication_scale: tuple[float, float] = _UNSCALED
+    backward_communication_scale: tuple[float, float] = _UNSCALED
     mape_before: Annotated[float, Field(ge=0)]
     mape_after: Annotated[float, Field(ge=0)]
     """Error after rescaling, each record left out in turn (leave-one-out)."""
@@ -105,3 +107,20 @@ class BundleManifest(Document):
         if len(set(names)) != len(names):
             raise ValueError(f"networks[].name: each network must be there once, found {', '.join(names)}")
         return self
+
+    def measured_mape(self, name: NetworkName) -> float | None:
+        """Return the error of a network's times on measurements that it was not fitted to.
+
+        None: only the error against the simulator is known.
+        """
+        calibration = self.calibration
+        is_rescaled = calibration is not None and getattr(calibration, f"{name}_scale") != _UNSCALED
+        if calibration is not None and is_rescaled and not _is_simulated(calibration.source):
+            return calibration.mape_after
+        fitted_to = self.training.get("compute_source", self.source) if name == "compute" else self.source
+        own = next(network for network in self.networks if network.name == name)
+        return None if _is_simulated(str(fitted_to)) else own.hold_out.mape
+
+
+def _is_simulated(source: str) -> bool:
+    return source.startswith("simulated:")

@@ -129,8 +129,14 @@ class BundleReference(Value):
     source: Source
     weights_sha256: str
     compute_mape: Annotated[float, Field(ge=0)]
-    """Hold-out error of the compute network: how far the predicted times can be trusted."""
+    """Error of the compute network on held-out samples of its source: of the simulator where that is simulated."""
     communication_mape: Annotated[float, Field(ge=0)]
+    """The same of the communication networks, the larger one."""
+    measured_compute_mape: Annotated[float, Field(ge=0)] | None = None
+    """Error of predicted compute times on measurements that the models were not fitted to. If unset: not known; then
+    compute_mape holds against the simulator only."""
+    measured_communication_mape: Annotated[float, Field(ge=0)] | None = None
+    """The same of exchanges."""
 
 
 class SearchStatistics(Value):

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.bundle import BundleManifest, Range
+from neuroshard_api.bundle import BundleManifest, NetworkName, Range
 from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
 from neuroshard_api.request import Pipeline, PlanRequest
 from neuroshard_api.topology import DeviceType, Topology
@@ -35,7 +35,6 @@ from neuroshard_costs.simulator.compute import overlapped
 
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "weights.safetensors"
-NetworkName = Literal["compute", "forward_communication", "backward_communication"]
 NETWORK_FEATURES: dict[NetworkName, tuple[str, ...]] = {
     "compute": COMPUTE_FEATURES,
     "forward_communication": COMMUNICATION_FEATURES,

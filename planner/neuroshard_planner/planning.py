@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from neuroshard_api.bundle import BundleManifest
+from neuroshard_api.bundle import BundleManifest, NetworkName
 from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
 
@@ -164,11 +164,16 @@ def _packing(problem: Problem) -> Packing:
 
 
 def _reference(bundle: Bundle) -> BundleReference:
-    errors = {network.name: network.hold_out.mape for network in bundle.manifest.networks}
+    manifest = bundle.manifest
+    errors = {network.name: network.hold_out.mape for network in manifest.networks}
+    exchanges: tuple[NetworkName, NetworkName] = ("forward_communication", "backward_communication")
+    measured = [found for name in exchanges if (found := manifest.measured_mape(name)) is not None]
     return BundleReference(
-        name=bundle.manifest.name,
-        source=bundle.manifest.source,
-        weights_sha256=bundle.manifest.weights_sha256,
+        name=manifest.name,
+        source=manifest.source,
+        weights_sha256=manifest.weights_sha256,
         compute_mape=errors["compute"],
-        communication_mape=max(errors["forward_communication"], errors["backward_communication"]),
+        communication_mape=max(errors[name] for name in exchanges),
+        measured_compute_mape=manifest.measured_mape("compute"),
+        measured_communication_mape=max(measured) if len(measured) == len(exchanges) else None,
     )

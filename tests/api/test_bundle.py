@@ -2,7 +2,7 @@
 
 import pytest
 from builders import bundle_manifest, error_report, network
-from neuroshard_api.bundle import Range
+from neuroshard_api.bundle import Calibration, Range
 
 
 @pytest.mark.parametrize("source", ["measured:H100", "cpu:EPYC 7763", "simulated:h100-80gb"])
@@ -42,3 +42,33 @@ def test_the_weights_hash_is_a_sha256(digest: str) -> None:
     """A damaged weight file is found by its hash."""
     with pytest.raises(ValueError, match="weights_sha256"):
         bundle_manifest(weights_sha256=digest)
+
+
+@pytest.mark.parametrize(
+    ("source", "calibrated_to", "expected"),
+    [
+        ("simulated:A GPU", None, (None, None)),
+        ("cpu:A CPU", None, (0.03, 0.03)),
+        ("simulated:A GPU", "measured:A GPU", (0.1, None)),
+        ("simulated:A GPU", "simulated:Another GPU", (None, None)),
+    ],
+    ids=["simulated", "fitted to measurements", "compute calibrated to measurements", "calibrated to the simulator"],
+)
+def test_an_error_against_reality_needs_measurements(
+    source: str, calibrated_to: str | None, expected: tuple[float | None, float | None]
+) -> None:
+    """A hold-out error of networks that repeat the simulator is none; nor has a network one that was not rescaled."""
+    calibration = calibrated_to and Calibration(
+        source=calibrated_to, num_records=8, compute_scale=(1.0, 2.0), mape_before=0.5, mape_after=0.1
+    )
+    manifest = bundle_manifest(source=source, calibration=calibration)
+
+    assert (manifest.measured_mape("compute"), manifest.measured_mape("forward_communication")) == expected
+
+
+def test_measured_compute_is_trusted_beside_simulated_exchanges() -> None:
+    """A profile without exchanges is labelled simulated; its compute times were held against measurements."""
+    manifest = bundle_manifest(source="simulated:A GPU", training={"compute_source": "measured:A GPU"})
+
+    assert manifest.measured_mape("compute") == 0.03
+    assert manifest.measured_mape("backward_communication") is None

@@ -26,13 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from neuroshard_api.bundle import BundleManifest, Launch
+from neuroshard_api.bundle import BundleManifest, Launch, NetworkName
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.topology import DeviceType
 from rich.progress import Progress
 
 from neuroshard_costs.bundle import (
-    NetworkName,
     bundled_names,
     bundled_root,
     load_bundle,

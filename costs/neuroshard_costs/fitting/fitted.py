@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuroshard_api.bundle import BundleManifest, Calibration, ErrorReport, Launch, Network, Range
+from neuroshard_api.bundle import BundleManifest, Calibration, ErrorReport, Launch, Network, NetworkName, Range
 from neuroshard_api.topology import DeviceType
 
-from neuroshard_costs.bundle import NETWORK_FEATURES, NetworkName, save_bundle
+from neuroshard_costs.bundle import NETWORK_FEATURES, save_bundle
 from neuroshard_costs.features import FEATURE_VERSION, Float32Array
 from neuroshard_costs.shards import FloatArray
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from neuroshard_api.bundle import BundleManifest, Launch, Range
+from neuroshard_api.bundle import BundleManifest, Launch, NetworkName, Range
 from neuroshard_api.presets import DevicePreset
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from neuroshard_costs.bundle import NetworkName
 from neuroshard_costs.fitting.fitted import FittedNetwork, save_fitted
 from neuroshard_costs.fitting.hold_out import Split, error_report, ranges
 from neuroshard_costs.pretrain import evaluate

@@ -12,6 +12,7 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.explain.table import rebuilt
+from neuroshard_planner.explain.trust import basis_of, trust_of
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -238,9 +239,10 @@ def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float) -> Iter
 
 
 def _trust(plan: Plan, terms: Sequence[Term]) -> str:
-    compute = sum(term.share for term in terms if term.name.endswith("compute"))
-    error = compute * plan.bundle.compute_mape + (1 - compute) * plan.bundle.communication_mape
-    known = f"the cost models' hold-out error is {error:.1%} of a step like this ({plan.predicted.source})"
+    share = sum(term.share for term in terms if term.name.endswith("compute"))
+    compute, communication = trust_of(plan.bundle)
+    error = share * compute.error + (1 - share) * communication.error
+    known = f"the cost models' error is {error:.1%} of a step like this, {basis_of(plan.bundle)}"
     costs = {each.algorithm.value: each.total_ms for each in plan.baselines if each.total_ms is not None}
     if not costs:
         return f"{known}; no baseline found a plan to compare with"

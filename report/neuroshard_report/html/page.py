@@ -11,6 +11,7 @@ from markupsafe import Markup
 from neuroshard_api.plan import DeviceCost, DeviceMemory, Plan
 from neuroshard_api.topology import Topology
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_planner.explain.trust import trust_text
 
 from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sample
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
@@ -72,6 +73,7 @@ def render_html(plan: Plan) -> str:
         request=plan.request,
         topology=topology,
         summary=summary,
+        trust=trust_text(plan.bundle),
         style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         script=Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         sha256=hashlib.sha256(plan.to_json().encode()).hexdigest(),

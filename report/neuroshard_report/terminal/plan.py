@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.plan import Plan
+from neuroshard_planner.explain.trust import trust_text
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -120,6 +121,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
         ("batch", f"{format_count(request.batch_size_per_device)} samples per device, {request.optimizer}"),
         ("predicted", f"{format_ms(plan.predicted.total_ms)} ms for the embedding part of a step ({plan.algorithm})"),
         ("source", _source(summary)),
+        ("error", trust_text(plan.bundle)),
         ("baseline", _gain(summary)),
         ("bound", f"{format_percent(plan.gap)} above the lower bound of {format_ms(plan.lower_bound_ms)} ms"),
         ("memory", f"device {fullest.index} is the fullest: {used} of {format_bytes(fullest.memory.capacity_bytes)}"),
@@ -129,10 +131,8 @@ def _headline(summary: PlanSummary) -> RenderableType:
 
 
 def _source(summary: PlanSummary) -> str:
-    bundle = summary.plan.bundle
     note = "; nothing was measured on a device" if summary.is_simulated else ""
-    errors = f"compute {format_percent(bundle.compute_mape)}, communication {format_percent(bundle.communication_mape)}"
-    return f"{summary.plan.predicted.source}{note}; hold-out error: {errors}"
+    return f"{summary.plan.predicted.source}{note}"
 
 
 def _gain(summary: PlanSummary) -> str:
