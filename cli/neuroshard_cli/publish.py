@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from neuroshard_api.config_map import ConfigMapContents
 
 
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+"""Set by Kubernetes in the pods of an Indexed Job: the pod's index."""
+
+
 def publish(
     *,
     config_map: Annotated[str, typer.Option(metavar="NAME", help="A ConfigMap of this namespace, which must exist.")],
@@ -40,7 +44,8 @@ def publish(
 ) -> None:
     """Run a command in a pod, and publish what it wrote as a ConfigMap.
 
-    Signals go to the command, and its exit code is ours. A command that fails publishes nothing, unless watched.
+    Signals go to the command, and its exit code is ours. A command that fails publishes nothing, unless watched. Of the
+    pods of an Indexed Job, which may share a volume with the reports, only the first one watches its command.
     """
     if not command and not watch:
         raise CommandError(
@@ -50,7 +55,10 @@ def publish(
     if not command:
         raise typer.Exit(_watch_files(publication, every))
     with child(command) as process:
-        if watch:
+        if watch and os.environ.get(INDEX_VARIABLE, "0") != "0":
+            process.wait()
+            code = exit_code(process)
+        elif watch:
             code = _watch_command(publication, process, every)
         else:
             process.wait()

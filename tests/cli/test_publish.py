@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,20 @@ def test_watched_workers_without_a_report_publish_nothing(pod: Pod, tmp_path: Pa
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "data" not in pod.result()
+
+
+@pytest.mark.parametrize(("index", "published"), [("0", True), ("1", False)])
+def test_of_an_indexed_job_only_the_first_pod_publishes(
+    pod: Pod, tmp_path: Path, index: str, *, published: bool
+) -> None:
+    """On a shared volume all pods see the same report, and each would patch the ConfigMap; exit codes stay."""
+    report = tmp_path / "report.json"
+    command = shell(f"echo '{{}}' > {report}; exit 3")
+    with_index = replace(pod, environment={**pod.environment, "JOB_COMPLETION_INDEX": index})
+    done = with_index.publish("--from", report, "--watch", *command)
+
+    assert done.returncode == 3
+    assert ("data" in pod.result()) is published
 
 
 def test_a_restart_of_the_api_server_loses_nothing(pod: Pod, bare_api: BareApi, tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ class Cluster(Protocol):
     def mend_node(self, node: str) -> None:
         """Undo `break_node` and wait until the node is Ready."""
 
+    def kill_node(self, node: str) -> None:
+        """Let a node's machine die without a word: its kubelet and all processes of its pods at once."""
+
+    def revive_node(self, node: str) -> None:
+        """Start a killed node again and wait until it is Ready and has its GPUs."""
+
     def stop(self, process: str, node: str | None = None) -> None:
         """Kill a process and keep it down."""
 

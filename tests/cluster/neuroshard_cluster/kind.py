@@ -171,6 +171,16 @@ class KindCluster:
         self.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=120s")
         self._give_gpus(node)
 
+    def kill_node(self, node: str) -> None:
+        """Let a node's machine die without a word: its kubelet and all processes of its pods at once."""
+        self._engine.run("kill", self._known(node))
+
+    def revive_node(self, node: str) -> None:
+        """Start a killed node again and wait until it is Ready and has its GPUs."""
+        self._engine.run("start", self._known(node))
+        self.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=120s")
+        self._give_gpus(node)
+
     def _give_gpus(self, node: str) -> None:
         pool = gpus.POOLS[self.kubectl.get("node", node)["metadata"]["labels"][gpus.POOL_LABEL]]
         self.kubectl.patch("node", node, pool.status_patch(), subresource="status")

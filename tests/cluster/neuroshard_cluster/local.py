@@ -192,6 +192,18 @@ class LocalCluster:
     def mend_node(self, node: str) -> None:
         """Undo `break_node` and wait until the node is Ready."""
         self.start("kubelet", node)
+        self._await_again(node)
+
+    def kill_node(self, node: str) -> None:
+        """Let a node's machine die without a word: its kubelet and all processes of its pods at once."""
+        self.stop(node)
+
+    def revive_node(self, node: str) -> None:
+        """Start a killed node again and wait until it is Ready and has its GPUs."""
+        self.start(node)
+        self._await_again(node)
+
+    def _await_again(self, node: str) -> None:
         labels = self.kubectl.get("node", node)["metadata"]["labels"]
         self._await_node(node, gpus.POOLS[labels[gpus.POOL_LABEL]])
 

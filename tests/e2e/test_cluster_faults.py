@@ -1,0 +1,258 @@
+"""What clusters do to jobs and to the operator: nodes that die, frozen processes, lost deletions, hostile objects."""
+
+import base64
+import contextlib
+import gzip
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from e2e import jobs
+from e2e.operator_release import CHART, RELEASE, Release
+from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.kubectl import Kubectl, Object
+from neuroshard_cluster.plugin import Namespace
+from neuroshard_cluster.waiting import eventually
+
+pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+MEMORY_LIMIT_KIB = 256 * 1024
+LEAVES_IN_S = 5
+"""How long the pods of these tests tolerate a node that does not answer; 300 s by default."""
+WITHOUT_GPU = {"limits": {"cpu": "100m", "memory": "64Mi"}}
+
+
+def preferred(node: str, operator: str) -> dict[str, Any]:
+    """Return the affinity of pods that would rather be, or not be, on a node."""
+    terms = [{"key": "kubernetes.io/hostname", "operator": operator, "values": [node]}]
+    preference = {"weight": 50, "preference": {"matchExpressions": terms}}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
+
+
+def mobile_job(name: str, affinity: Mapping[str, Any], nodes: int) -> Object:
+    """Return a job whose pods leave a dead node soon."""
+    keys = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+    leaving = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LEAVES_IN_S} for key in keys
+    ]
+    template = {
+        "terminationGracePeriodSeconds": 5,
+        "tolerations": leaving,
+        "affinity": {**jobs.spread(name)["affinity"], **affinity},
+    }
+    policy = {"maxRestarts": 0}
+    return jobs.script_job(name, "sleep 900", nodes=nodes, podTemplate={"spec": template}, failurePolicy=policy)
+
+
+def nodes_of(kubectl: Kubectl, name: str) -> dict[str, str]:
+    """Return the nodes of a job's running workers by their index."""
+    pods = jobs.children(kubectl, name, "pods", "worker")
+    return {
+        pod["metadata"]["labels"][INDEX_LABEL]: pod["spec"]["nodeName"]
+        for pod in pods
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def test_jobs_whose_node_dies_run_elsewhere(release: Release, cluster: Cluster, namespace: Namespace) -> None:
+    """One worker of two, and the only one of a job: kubelet and processes end at once, and no restart is counted."""
+    kubectl = namespace.kubectl
+    [operator] = release.pods()
+    kubectl.apply(mobile_job("pair", preferred(operator["spec"]["nodeName"], "NotIn"), nodes=2))
+    jobs.wait_for_stage(kubectl, "pair", "Running")
+    dead = next(node for node in nodes_of(kubectl, "pair").values() if node != operator["spec"]["nodeName"])
+    kubectl.apply(mobile_job("alone", preferred(dead, "In"), nodes=1))
+    jobs.wait_for_stage(kubectl, "alone", "Running")
+    assert nodes_of(kubectl, "alone") == {"0": dead}
+    cluster.kill_node(dead)
+    try:
+        seen = {}
+        for name in ("pair", "alone"):
+            jobs.wait_for(kubectl, name, lambda status: status.get("restarts") == 1, "was restarted")
+            seen[name] = jobs.wait_for_stage(kubectl, name, "Running")
+        moved = {name: set(nodes_of(kubectl, name).values()) for name in seen}
+    finally:
+        cluster.revive_node(dead)
+
+    assert {name: status["restartsCountTowardsMax"] for name, status in seen.items()} == {"pair": 0, "alone": 0}
+    assert {status["lastFailure"]["nodeName"] for status in seen.values()} == {dead}
+    assert not any(dead in nodes for nodes in moved.values())
+
+
+def test_pods_that_cannot_be_made_or_placed_are_shown_with_the_reason(namespace: Namespace) -> None:
+    """A quota, the namespace's Pod Security level, and a claim that is not there."""
+    kubectl = namespace.kubectl
+    quota = {"hard": {"requests.nvidia.com/gpu": "0"}}
+    kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-gpus"}, "spec": quota})
+    without = {**jobs.script_job("any", "true")["spec"]["trainer"], "resourcesPerNode": WITHOUT_GPU}
+    kubectl.apply(
+        jobs.script_job("quota", "true"),
+        jobs.script_job("security", "true", trainer=without, podTemplate={"spec": {"hostNetwork": True}}),
+        jobs.script_job(
+            "claim", "true", trainer=without, checkpoint={"persistentVolumeClaim": {"claimName": "missing"}}
+        ),
+    )
+    words = {"quota": "exceeded quota", "security": "violates PodSecurity", "claim": '"missing" not found'}
+    for name, expected in words.items():
+        seen = jobs.wait_for(
+            kubectl, name, lambda status: status.get("reason") == "PodsPending", "says why", within_s=120
+        )
+        assert seen["stage"] == "Launching"
+        assert expected in seen["message"]
+
+
+def process_of(pod: Object) -> int:
+    """Return the host's pid of the operator in a pod."""
+    uid = pod["metadata"]["uid"]
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            in_pod = {uid, uid.replace("-", "_")}
+            words = (folder / "cmdline").read_bytes().split(b"\0") if folder.name.isdecimal() else []
+            if b"neuroshard_operator" in words and any(each in (folder / "cgroup").read_text() for each in in_pod):
+                return int(folder.name)
+    raise AssertionError(f"pod {pod['metadata']['name']} has no process of the operator on this machine")
+
+
+@contextlib.contextmanager
+def frozen(pod: Object) -> Iterator[None]:
+    """Freeze the operator in a pod, and let it go on."""
+    pid = process_of(pod)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # its kubelet may have ended it
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_follower_takes_over_from_a_frozen_leader_through_a_restart_of_the_api_server(
+    release: Release, cluster: Cluster, namespace: Namespace
+) -> None:
+    """The leader does nothing twice when it wakes up."""
+    release.install(replicas=2)
+    try:
+        holder = release.kubectl.get("lease", RELEASE)["spec"]["holderIdentity"]
+        [leader] = [pod for pod in release.pods() if pod["metadata"]["name"] == holder]
+        with frozen(leader):
+            cluster.restart("kube-apiserver")
+            namespace.kubectl.apply(jobs.script_job("shop", "sleep 20"))
+            jobs.wait_for_stage(namespace.kubectl, "shop", "Running")
+            taker = release.kubectl.get("lease", RELEASE)["spec"]["holderIdentity"]
+        seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Succeeded")
+    finally:
+        release.install()
+
+    assert taker != holder
+    assert seen.get("restarts", 0) == 0
+    for role in ("planner", "worker"):
+        assert len(jobs.children(namespace.kubectl, "shop", "jobs", role)) == 1
+
+
+def test_what_is_deleted_while_the_watches_are_gone_is_made_again(
+    release: Release, cluster: Cluster, namespace: Namespace
+) -> None:
+    """An API server that was restarted has no history: its watches list again and tell of no deletion."""
+    kubectl = namespace.kubectl
+    kubectl.apply(jobs.script_job("shop", "sleep 900"))
+    jobs.wait_for_stage(kubectl, "shop", "Running")
+    before = jobs.uids(jobs.children(kubectl, "shop", "jobs", "worker"))
+    [operator] = release.pods()
+    with frozen(operator):
+        kubectl.delete("job", "shop-worker-0", "--cascade=foreground")
+        kubectl.delete("service", "shop-workers")
+        cluster.restart("kube-apiserver")
+
+    def is_back() -> bool:
+        workers = jobs.uids(jobs.children(kubectl, "shop", "jobs", "worker"))
+        services = jobs.children(kubectl, "shop", "services")
+        return bool(workers) and not workers & before and len(services) == 1
+
+    eventually("the workers' Job and Service are new", is_back, within_s=90)
+    jobs.wait_for_stage(kubectl, "shop", "Running")
+
+
+def restarts_of(release: Release) -> dict[str, int]:
+    """Return how often the operator's containers were started again, by pod."""
+    return {
+        pod["metadata"]["name"]: sum(each["restartCount"] for each in pod["status"]["containerStatuses"])
+        for pod in release.pods()
+    }
+
+
+def test_no_tenant_stops_the_operator(release: Release, namespace: Namespace) -> None:
+    """A ConfigMap with the operator's labels that decompresses to 12 MiB, and tables that nest without end."""
+    kubectl, before = namespace.kubectl, restarts_of(release)
+    bomb = gzip.compress(b"[" + b"{}," * 4_000_000 + b"{}]")
+    labels = {"app.kubernetes.io/managed-by": "dlrm-operator", jobs.JOB_LABEL: "nested", jobs.ROLE_LABEL: "worker"}
+    kubectl.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "nested-report", "labels": labels},
+            "binaryData": {"step-report.json.gz": base64.b64encode(bomb).decode()},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "tables"},
+            "data": {"tables.yaml": "tables: " + "[" * 500_000},
+        },
+    )
+    model = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.yaml"}}}
+    kubectl.apply(jobs.script_job("nested", "true", model={**model, "batchSizePerDevice": 256}))
+    seen = jobs.wait_for_stage(kubectl, "nested", "Failed")
+    kubectl.apply(jobs.script_job("shop", "true"))
+    jobs.wait_for_stage(kubectl, "shop", "Succeeded")
+    [operator] = release.pods()
+    memory = (Path("/proc") / str(process_of(operator)) / "status").read_text()
+    peak_kib = next(int(line.split()[1]) for line in memory.splitlines() if line.startswith("VmHWM:"))
+
+    assert seen["reason"] == "InvalidInput"
+    assert "more than 100 deep" in seen["message"]
+    assert restarts_of(release) == before
+    assert peak_kib < MEMORY_LIMIT_KIB
+
+
+def with_new_field(folder: Path) -> Path:
+    """Return a copy of the chart whose definition has one more field, with a default."""
+    chart = Path(shutil.copytree(CHART, folder / "chart"))
+    file = chart / "files" / "dlrmtrainingjobs.yaml"
+    definition = yaml.safe_load(file.read_text())
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["trainer"]["properties"]["newField"] = {"type": "integer", "default": 3}
+    file.write_text(yaml.safe_dump(definition))
+    return chart
+
+
+def test_a_running_job_outlives_a_newer_definition_and_its_rollback(
+    release: Release, namespace: Namespace, tmp_path: Path
+) -> None:
+    """The API server fills the new field into the job; the operator that does not know it runs the job as before."""
+    kubectl = namespace.kubectl
+    kubectl.apply(jobs.script_job("shop", "sleep 75"))
+    jobs.wait_for_stage(kubectl, "shop", "Running")
+    pods = jobs.uids(jobs.children(kubectl, "shop", "pods", "worker"))
+
+    def understood(expected: str) -> dict[str, Any]:
+        accept = lambda seen: jobs.conditions(seen).get("SpecUnderstood", ("",))[0] == expected  # noqa: E731
+        return jobs.wait_for(kubectl, "shop", accept, f"has SpecUnderstood {expected}", within_s=90)
+
+    release.install(chart=with_new_field(tmp_path))
+    try:
+        between = understood("False")
+        stored = kubectl.get(jobs.KIND, "shop")["spec"]["trainer"]["newField"]
+    finally:
+        release.helm("rollback", RELEASE, "--wait")
+    understood("True")
+    seen = jobs.wait_for_stage(kubectl, "shop", "Succeeded")
+
+    assert stored == 3
+    assert (between["stage"], jobs.conditions(between)["SpecUnderstood"][1]) == ("Running", "NewerDefinition")
+    assert seen.get("restarts", 0) == 0
+    assert jobs.uids(jobs.children(kubectl, "shop", "pods", "worker")) == pods
