@@ -288,6 +288,8 @@ class Status(Part):
     replans: Small | None = None
     """How often a rule with the action ReplanAndRestart had the job planned anew, each time with 5 percent more of the
     devices' memory kept free."""
+    table_changes: Small | None = None
+    """How often the ConfigMap of model.embeddingTablesFrom had other tables than the plan when the job was resumed."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), Unique(key="type")] = ()
     """What holds: Profiled, Planned, Approved, PodsReady, Running, Suspended, Succeeded, Failed, each with a reason."""
     stages: Annotated[tuple[StageStatus, ...], Field(max_length=8), Unique(key="name")] = ()

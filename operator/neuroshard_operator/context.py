@@ -8,6 +8,7 @@ from neuroshard_api.job_status import StageName, StageState, StageStatus, Status
 from neuroshard_api.training_job import DLRMTrainingJob, Spec
 
 from neuroshard_operator import names
+from neuroshard_operator.conditions import ConditionType, Reason, holds
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob, ChildPod, Fetched, Observed
 from neuroshard_operator.settings import Settings
 
@@ -61,6 +62,12 @@ class Context:
         """The Job of the present attempt, whatever plan it was started under; None where there is none."""
         found = self.job_named(names.worker_job(self.name, self.attempt))
         return found if found is not None and found.meta.deleted is None else None
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the user has resumed the job since the status was written."""
+        held = holds(self.status.conditions, ConditionType.SUSPENDED)
+        return held is not None and held.reason == Reason.SUSPENDED and not self.spec.suspend
 
     @property
     def ready_since(self) -> datetime | None:

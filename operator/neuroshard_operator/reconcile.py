@@ -22,7 +22,7 @@ from neuroshard_operator.stages.documents import documents_needed, events_needed
 from neuroshard_operator.stages.given_plan import adopt_plan
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
-from neuroshard_operator.stages.planning import Planned, make_plan, planned_already
+from neuroshard_operator.stages.planning import Planned, has_other_tables, make_plan, planned_already, replan_for_tables
 from neuroshard_operator.stages.profiling import hardware_of, profile_hardware, profile_needed
 from neuroshard_operator.stages.result import StageResult, failed
 from neuroshard_operator.stages.running import run, succeeded
@@ -91,10 +91,11 @@ def reads_needed(context: Context | UnreadableJob) -> Reads:
         return Reads(documents=documents, events=events)
     if _profiles(context) and not _knows_hardware(context):
         return Reads(nodes=True)
-    if planned_already(context, _inputs_hash(context)) is not None or context.broken_rules:
+    is_planned = planned_already(context, _inputs_hash(context)) is not None
+    if (is_planned and not _may_have_other_tables(context)) or context.broken_rules:
         return Reads()
     files = tuple(file for file in _files_needed(context.spec) if context.fetched(*file) is None)
-    return Reads(files=files, documents=profile_needed(context) if _profiles(context) else ())
+    return Reads(files=files, documents=profile_needed(context) if _profiles(context) and not is_planned else ())
 
 
 def reconcile(context: Context | UnreadableJob) -> Decision:
@@ -164,10 +165,18 @@ def _prepare(context: Context) -> tuple[list[StageResult], Planned | None]:
     if found is None:
         return _up_to_plan(context, inputs_hash) if not context.broken_rules else [_refused_plan(context)], None
     result, planned = found
+    if _may_have_other_tables(context) and has_other_tables(context, planned.summary):
+        return [replan_for_tables(context)], None
     if _profiles(context):
         result = replace(result, status_fields={**result.status_fields, "hardware": hardware_of(context)})
     approved = approve(context, planned)
     return [result, approved], planned if approved.done else None
+
+
+def _may_have_other_tables(context: Context) -> bool:
+    """Tell whether the user's ConfigMap with tables is to be compared with the plan: once, when the job is resumed."""
+    is_read = context.spec.model.embedding_tables_from is not None and context.spec.plan_ref is None
+    return is_read and context.is_resumed
 
 
 def _refused_plan(context: Context) -> StageResult:
@@ -206,7 +215,8 @@ def _knows_hardware(context: Context) -> bool:
 
 def _inputs_hash(context: Context) -> str:
     hardware: Hardware | None = hardware_of(context) if _profiles(context) else None
-    return plan_inputs_hash(context.spec, hardware, replans=context.status.replans or 0)
+    changes = context.status.table_changes or 0
+    return plan_inputs_hash(context.spec, hardware, replans=context.status.replans or 0, table_changes=changes)
 
 
 def _too_late(context: Context) -> StageResult | None:

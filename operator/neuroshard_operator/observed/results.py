@@ -15,6 +15,7 @@ from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.stage_commands import HARDWARE_FILE, PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_api.step_cost import baseline_cost, measured_cost, predicted_cost
 from neuroshard_api.step_report import StepReport
+from neuroshard_api.tables import TableSet
 
 from neuroshard_operator import names
 from neuroshard_operator.observed.limits import LIMITS, unpacked
@@ -34,6 +35,8 @@ class PlanSummary:
     world_size: int
     model_hash: str
     """Hash of the planned tables: names, rows, columns and types."""
+    tables_hash: str
+    """Hash of everything that the plan's request says of the tables."""
     num_tables: int
     key: str
     """Key of the plan's file in its ConfigMap: large plans are compressed."""
@@ -107,11 +110,17 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
         algorithm=plan.algorithm.value,
         world_size=plan.request.topology.num_devices,
         model_hash=model_hash(plan.request.tables.tables),
+        tables_hash=tables_hash(plan.request.tables),
         num_tables=len(plan.tables),
         key=key,
         predicted=predicted_cost(plan),
         baseline=baseline_cost(plan),
     )
+
+
+def tables_hash(tables: TableSet) -> str:
+    """Return a hash of all that a table set says of its tables."""
+    return hashlib.sha256("\n".join(each.model_dump_json() for each in tables.tables).encode()).hexdigest()
 
 
 def model_hash(tables: Any) -> str:  # noqa: ANN401 - a sequence of Table, of one set or of a plan's request

@@ -23,11 +23,12 @@ def takes_given_models(spec: Spec) -> bool:
     return policy is ProfilerPolicy.NEVER or (has_reference and policy is not ProfilerPolicy.ALWAYS)
 
 
-def plan_inputs_hash(spec: Spec, hardware: Hardware | None, *, replans: int) -> str:
+def plan_inputs_hash(spec: Spec, hardware: Hardware | None, *, replans: int, table_changes: int = 0) -> str:
     """Return a hash of everything that decides the plan.
 
-    The contents of a ConfigMap with tables are not in it: the job names the ConfigMap and is planned for what was in
-    it. `replans` is how often a failure rule asked for another plan.
+    The contents of a ConfigMap with tables are not in it: they are read when a plan is made, and compared with the
+    plan's when the job is resumed. `table_changes` is how often they were others, and `replans` how often a failure
+    rule asked for another plan.
     """
     given = takes_given_models(spec)
     said = {
@@ -39,6 +40,8 @@ def plan_inputs_hash(spec: Spec, hardware: Hardware | None, *, replans: int) -> 
         "profile": _said(spec.profiler) if given else hardware.fingerprint if hardware else None,
         "replans": replans,
     }
+    if table_changes:
+        said["table_changes"] = table_changes
     chosen = spec.training.dense_optimizer
     if counts_dense(spec) and chosen is not Training().dense_optimizer:
         said["dense_optimizer"] = chosen.value

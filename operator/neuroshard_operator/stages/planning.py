@@ -1,7 +1,7 @@
 """Planning: the plan's immutable ConfigMap, from a planner Job or from the user's own plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neuroshard_api.config_map import ConfigMapTooLargeError
 from neuroshard_api.document import DocumentError
@@ -21,7 +21,7 @@ from neuroshard_operator.children.stage_jobs import planner_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildConfigMap
-from neuroshard_operator.observed.results import PlanSummary, Unreadable, model_hash
+from neuroshard_operator.observed.results import PlanSummary, Unreadable, model_hash, tables_hash
 from neuroshard_operator.stages.given_models import Profiled
 from neuroshard_operator.stages.input_hashes import fallback_hash
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition
@@ -69,6 +69,19 @@ def planned_already(context: Context, inputs_hash: str) -> tuple[StageResult, Pl
         if found is not None:
             return found
     return None
+
+
+def has_other_tables(context: Context, plan: PlanSummary) -> bool:
+    """Tell whether the user's ConfigMap has tables, and others than the plan was made for."""
+    tables = tables_of(context)
+    return isinstance(tables, TableSet) and tables_hash(tables) != plan.tables_hash
+
+
+def replan_for_tables(context: Context) -> StageResult:
+    """Return the step that has the job planned again; the count makes other inputs of the change."""
+    message = "model.embeddingTablesFrom has other tables than the plan; they are planned"
+    step = PLANNING.active(Reason.PLANNER_RUNNING, message, None, requeue_after_s=0.1)
+    return replace(step, status_fields={"table_changes": (context.status.table_changes or 0) + 1})
 
 
 def make_plan(context: Context, inputs_hash: str, profiled: Profiled) -> StageResult:

@@ -1,5 +1,6 @@
 """Suspension, queues and deadlines."""
 
+import builders
 import pytest
 from neuroshard_operator import names
 from operator_process import JOB, OperatorProcess, Story
@@ -139,3 +140,33 @@ def test_another_launch_policy_does_not_touch_workers_that_run(policy: str) -> N
 
     assert story.status["restarts"] == 1
     assert story.status["lastFailure"]["exitCode"] == 1
+
+
+@pytest.mark.parametrize("factor", [None, 7.0], ids=["the same tables", "another pooling factor"])
+def test_tables_that_were_changed_while_suspended_are_planned_when_the_job_is_resumed(factor: float | None) -> None:
+    """The job names a ConfigMap and not its contents: only a comparison with the plan shows the change."""
+    reference = {"configMapKeyRef": {"name": "tables", "key": "tables.json"}}
+    story = Story(suspend=True, model={"embeddingTablesFrom": reference})
+    tables = builders.table_set()
+    config_map = story.world.put(
+        {"kind": "ConfigMap", "metadata": {"name": "tables"}, "data": {"tables.json": tables.to_json()}}
+    )
+    story.world.change_spec("job", suspend=False)
+    story.settle()
+    story.running()
+    story.world.change_spec("job", suspend=True)
+    story.settle()
+    story.bury()
+    if factor is not None:
+        changed = [each.model_copy(update={"pooling_factor": factor}) for each in tables.tables]
+        config_map["data"]["tables.json"] = tables.model_copy(update={"tables": tuple(changed)}).to_json()
+    story.world.change_spec("job", suspend=False)
+    story.settle()
+
+    assert story.status.get("tableChanges", 0) == (factor is not None)
+    assert story.status["stage"] == ("Launching" if factor is None else "Planning")
+    assert len(story.jobs(names.PLANNER)) == (1 if factor is None else 2)
+    if factor is not None:
+        story.do(names.PLANNER)
+        story.start_workers()
+        assert story.seen == ("Running", "AllWorkersReady")
