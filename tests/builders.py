@@ -319,6 +319,7 @@ def status(**fields: Any) -> Status:
         "restartsCountTowardsMax": 1,
         "nextStartTime": time,
         "replans": 1,
+        "tableChanges": 1,
         "conditions": [running],
         "stages": [stage],
         "workers": {"desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "selector": "job=a"},

@@ -40,6 +40,8 @@ class Histories(RuleBasedStateMachine):
         self.made_before_end = 0
         self.flips: dict[str, tuple[str, str]] = {}
         self.read = 0
+        self.dead: set[str] = set()
+        """Pods, by uid, whose nodes died: nobody ends them, whatever they are asked."""
 
     def teardown(self) -> None:
         """Whatever happened before: once all goes well again, the job comes to its end."""
@@ -96,8 +98,8 @@ class Histories(RuleBasedStateMachine):
         self.world.admit()
         self.world.run_job_controller()
         self.pods_start()
-        for pod in self.world.of_kind("Pod"):
-            if pod["status"]["phase"] == "Running" and pod["metadata"]["labels"][names.ROLE_LABEL] != names.WORKER:
+        for pod in self.pods("Running"):
+            if pod["metadata"]["labels"][names.ROLE_LABEL] != names.WORKER:
                 self.world.work(pod)
         self.world.run_job_controller()
         self.bury()
@@ -113,9 +115,8 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def pods_start(self) -> None:
         """All pending pods start."""
-        for pod in self.world.of_kind("Pod"):
-            if pod["status"]["phase"] == "Pending":
-                self.world.start_pod(pod)
+        for pod in self.pods("Pending"):
+            self.world.start_pod(pod)
 
     @rule(
         data=st.data(),
@@ -124,7 +125,7 @@ class Histories(RuleBasedStateMachine):
     )
     def a_pod_ends(self, data: st.DataObject, code: int, disruption: str) -> None:
         """A running pod ends, well or not."""
-        pods = [pod for pod in self.world.of_kind("Pod") if pod["status"]["phase"] == "Running"]
+        pods = self.pods("Running")
         if not pods:
             return
         pod = data.draw(st.sampled_from(pods))
@@ -138,7 +139,7 @@ class Histories(RuleBasedStateMachine):
     @rule(code=st.sampled_from([1, 137]))
     def a_worker_fails_while_its_peers_take_their_time(self, code: int) -> None:
         """The peers were asked to go and are not gone yet when the operator looks."""
-        running = [pod for pod in self.world.of_kind("Pod", names.WORKER) if pod["status"]["phase"] == "Running"]
+        running = self.pods("Running", names.WORKER)
         if running:
             self.world.end_pod(running[0], code)
         self.world.run_job_controller()
@@ -148,9 +149,26 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def workers_finish(self) -> None:
         """All running workers end well."""
-        for pod in self.world.of_kind("Pod", names.WORKER):
-            if pod["status"]["phase"] == "Running":
-                self.world.end_pod(pod, 0)
+        for pod in self.pods("Running", names.WORKER):
+            self.world.end_pod(pod, 0)
+
+    @rule(data=st.data())
+    def nodes_die(self, data: st.DataObject) -> None:
+        """The cluster evicts the pods of nodes that do not answer, and no kubelet ends them."""
+        running = self.pods("Running", names.WORKER)
+        for index in data.draw(st.sets(st.sampled_from(range(len(running))), min_size=1)) if running else set():
+            pod = running[index]
+            taken = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+            pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}, taken]
+            self.world.touch(pod)
+            self.world.remove("Pod", pod["metadata"]["name"])
+            self.dead.add(pod["metadata"]["uid"])
+
+    @rule()
+    def dead_nodes_are_removed(self) -> None:
+        """Their Node objects go, and with them their pods."""
+        self.dead.clear()
+        self.bury()
 
     @rule()
     def kubelets_bury(self) -> None:
@@ -228,8 +246,8 @@ class Histories(RuleBasedStateMachine):
             if names.QUEUE_LABEL in job["metadata"]["labels"] and not is_finished(job):
                 job["spec"]["suspend"] = True
                 self.world.touch(job)
-                for pod in self.world.of_kind("Pod", names.WORKER):
-                    if pod["status"]["phase"] == "Running" and owners(pod) == [job["metadata"]["uid"]]:
+                for pod in self.pods("Running", names.WORKER):
+                    if owners(pod) == [job["metadata"]["uid"]]:
                         self.world.end_pod(pod, 143)
 
     # What always holds
@@ -309,8 +327,13 @@ class Histories(RuleBasedStateMachine):
     def bury(self) -> None:
         """Let every pod be gone that was asked to go."""
         for pod in self.world.of_kind("Pod"):
-            if "deletionTimestamp" in pod["metadata"]:
+            if "deletionTimestamp" in pod["metadata"] and pod["metadata"]["uid"] not in self.dead:
                 self.world.finish_deletion(pod)
+
+    def pods(self, phase: str, role: str = "") -> list[dict[str, Any]]:
+        """Return the pods in a phase whose nodes answer."""
+        found = self.world.of_kind("Pod", role)
+        return [pod for pod in found if pod["status"]["phase"] == phase and pod["metadata"]["uid"] not in self.dead]
 
     def come_to_an_end(self) -> None:
         """Let all go well until the job has ended."""
