@@ -103,6 +103,9 @@ class KindCluster:
             "--wait=180s",
         ]
         self._kind("create", "cluster", *options, *image.options, say=say)
+        # kind waits for the control plane alone.
+        limit = f"--timeout={READY_WITHIN_S:.0f}s"
+        self.kubectl("wait", "--for=condition=Ready", "node", "--all", limit, timeout_s=READY_WITHIN_S + 10)
         for node in self.nodes():
             labels = gpus.POOLS[gpus.DEFAULT_POOL].labels()
             self.kubectl("label", "node", node, *(f"{key}={value}" for key, value in labels.items()))
