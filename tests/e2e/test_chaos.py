@@ -2,14 +2,16 @@
 
 import json
 import random
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
 from e2e import jobs
-from e2e.operator_release import Release
+from e2e.operator_release import NAMESPACE, RELEASE, Release
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace
@@ -21,6 +23,13 @@ MOST_JOBS = 30
 SECONDS_PER_JOB = 15
 """A short run has fewer jobs at once, so that it ends in about twice its time on two cores."""
 BLOW_EVERY_S = 8.0
+API_AWAY_S = 80.0
+"""Longer than the API server's watch cache keeps events, and than any client's connection or lease lasts."""
+NODE_BROKEN_S = 90.0
+"""Long enough for the node to turn NotReady."""
+GARBAGE = {"test.neuroshard.dev/garbage": "true"}
+SCRIBBLES = ("", "{", "[]", '{"schema": 99}', "\N{NULL}x", "9" * 5000, "a" * 20_000)
+GAUGE = re.compile(r'^neuroshard_jobs\{stage="(\w+)"\} (\d+)', re.MULTILINE)
 ALL_END_WITHIN_S = 900.0
 WORKS = "sleep {seconds} & wait $!"
 """The shell hears of its child's death; as the only process of its container it could not be killed from inside."""
@@ -41,21 +50,25 @@ class Fate:
 class Chaos:
     """Jobs that come and go, and blows that fall meanwhile; the seed decides all but the timing."""
 
-    def __init__(self, release: Release, namespace: Namespace, *, at_once: int, seed: int) -> None:
+    def __init__(self, release: Release, namespace: Namespace, *, at_once: int, api_away_s: float, seed: int) -> None:
         self._release = release
         self._cluster = release.cluster
         self._kubectl = namespace.kubectl
         self._at_once = at_once
+        self._api_away_s = api_away_s
         self._random = random.Random(seed)  # noqa: S311 - keeps no secret
         self.fates: list[Fate] = []
         self.told: list[str] = []
         """Every blow that fell."""
+        self._broken: tuple[str, float] | None = None
+        """A node without a kubelet, and when it comes back."""
 
     def run(self, seconds: float) -> None:
         """Keep the number of jobs up, and strike, for so long."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             next_blow = time.monotonic() + BLOW_EVERY_S
+            self._mend_node()
             self.look()
             while self._unended() < self._at_once:
                 self._submit()
@@ -63,7 +76,10 @@ class Chaos:
             eventually("the next blow is due", time.monotonic, within_s=60, accept=next_blow.__lt__)
 
     def end(self) -> None:
-        """Wait until every job has ended."""
+        """Undo what lasts, and wait until every job has ended."""
+        self._mend_node(at_once=True)
+        for name in self._under_way("rests-"):
+            patiently(partial(self._kubectl.patch, jobs.KIND, name, {"spec": {"suspend": False}}))
         eventually("all jobs have ended", lambda: self.look() and self._unended() == 0, within_s=ALL_END_WITHIN_S)
 
     def look(self) -> bool:
@@ -106,6 +122,9 @@ class Chaos:
             self._delete_a_job: 3,
             self._kill_a_kubelet: 2,
             self._kill_the_control_plane: 2,
+            self._take_the_api_server_away: 1,
+            self._break_a_node: 2,
+            self._scribble: 4,
         }
         blow = self._random.choices(list(blows), weights=list(blows.values()))[0]
         try:
@@ -132,19 +151,16 @@ class Chaos:
         return name
 
     def _kill_the_operator(self) -> str:
-        self._release.kill()
-        return "the operator"
+        pod = self._random.choice(names_of(self._release.pods()))
+        leads = self._release.kubectl.get("lease", RELEASE)["spec"].get("holderIdentity") == pod
+        self._release.kubectl.delete("pod", pod, "--grace-period=0", "--force", "--wait=false")
+        return f"the {'leading' if leads else 'other'} operator"
 
     def _rest_or_go_on(self) -> str:
         name = self._any_job("rests-")
         rests = bool(self._kubectl.get(jobs.KIND, name)["spec"].get("suspend"))
         self._kubectl.patch(jobs.KIND, name, {"spec": {"suspend": not rests}})
         return f"{name} {'goes on' if rests else 'rests'}"
-
-    def wake_all(self) -> None:
-        """Let every job go on that rests."""
-        for name in self._under_way("rests-"):
-            patiently(partial(self._kubectl.patch, jobs.KIND, name, {"spec": {"suspend": False}}))
 
     def _delete_a_job(self) -> str:
         name = self._any_job("is-deleted-")
@@ -169,6 +185,85 @@ class Chaos:
         process = self._random.choice(("kube-apiserver", "kube-controller-manager", "kube-scheduler"))
         self._cluster.restart(process)
         return process
+
+    def _take_the_api_server_away(self) -> str:
+        self._cluster.stop("kube-apiserver")
+        back = time.monotonic() + self._api_away_s
+        try:
+            eventually("the outage is over", time.monotonic, within_s=2 * self._api_away_s, accept=back.__lt__)
+        finally:
+            self._cluster.start("kube-apiserver")
+        return f"the API server, for {self._api_away_s:.0f} s"
+
+    def _break_a_node(self) -> str:
+        if self._broken is not None:
+            raise ClusterError("a node is broken already")
+        node = self._random.choice(self._cluster.nodes())
+        self._broken = (node, time.monotonic() + NODE_BROKEN_S)  # first, for half of the blow may fall
+        self._cluster.break_node(node)
+        return f"node {node}, for {NODE_BROKEN_S:.0f} s"
+
+    def _mend_node(self, *, at_once: bool = False) -> None:
+        if self._broken is None or (self._broken[1] > time.monotonic() and not at_once):
+            return
+        try:
+            self._cluster.mend_node(self._broken[0])
+        except ClusterError as error:  # the API server is away: the next round tries again
+            self.told.append(f"missed: {error}".splitlines()[0])
+            if at_once:
+                raise
+        else:
+            self._broken = None
+
+    def _scribble(self) -> str:
+        """Write what any tenant may write: into a report of workers, or into a ConfigMap labelled as a job's."""
+        text = self._random.choice(SCRIBBLES)
+        job = self._any_job("")
+        reports = self._kubectl.list("configmaps", selector=f"{jobs.JOB_LABEL}={job},{jobs.ROLE_LABEL}=worker")
+        if reports and self._random.random() < 0.5:
+            name = reports[0]["metadata"]["name"]
+            self._kubectl.patch("configmap", name, {"data": dict.fromkeys(reports[0].get("data", {"x": ""}), text)})
+            return f"report {name}"
+        labels = {
+            jobs.JOB_LABEL: job,
+            jobs.ROLE_LABEL: self._random.choice(("profiler", "planner", "worker")),
+            **GARBAGE,
+        }
+        name = f"garbage-{len(self.told)}"
+        metadata = {"name": name, "labels": labels}
+        self._kubectl.create(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"plan.json": text}}
+        )
+        return f"garbage for {job}"
+
+
+def names_of(objects: Sequence[Object]) -> list[str]:
+    """Return the objects' names, and fail where there are none."""
+    if not objects:
+        raise ClusterError("there is none")
+    return jobs.names(objects)
+
+
+def jobs_of_operator(release: Release) -> Counter[str]:
+    """Return how many jobs the leading operator keeps in each stage, by its metrics."""
+    holder = release.kubectl.get("lease", RELEASE)["spec"]["holderIdentity"]
+    page = release.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{holder}:8080/proxy/metrics")
+    return Counter({stage: int(count) for stage, count in GAUGE.findall(page) if int(count)})
+
+
+def jobs_of_api(release: Release) -> Counter[str]:
+    """Return how many jobs of all namespaces are in each stage, by their status."""
+    found = json.loads(release.kubectl("get", jobs.KIND, "--all-namespaces", "--output=json"))["items"]
+    return Counter(each.get("status", {}).get("stage", "") for each in found)
+
+
+def assert_no_ghosts(release: Release) -> None:
+    """Wait until the operator knows the jobs that the API server has, stage by stage, and no other."""
+
+    def views() -> tuple[Counter[str], Counter[str]]:
+        return jobs_of_operator(release), jobs_of_api(release)
+
+    eventually("operator and API server agree", views, within_s=60, accept=lambda seen: seen[0] == seen[1])
 
 
 def patiently(call: Callable[[], None]) -> None:
@@ -202,19 +297,23 @@ def left(namespace: Namespace) -> list[str]:
 
 @pytest.mark.timeout(3600)
 def test_every_job_ends_right_whatever_is_killed(
-    operator: Release, namespace: Namespace, pytestconfig: pytest.Config
+    operator: Release, namespace: Namespace, request: pytest.FixtureRequest
 ) -> None:
-    """Jobs that work succeed, jobs that refuse fail, deleted ones are gone, and nothing is left of any of them."""
-    seconds = float(pytestconfig.getoption("--chaos-seconds"))
+    """Jobs that work succeed, jobs that refuse fail, deleted ones are gone, nothing is left of them, and no ghost."""
+    operator.install(replicas=2)
+    request.addfinalizer(operator.install)
+    seconds = float(request.config.getoption("--chaos-seconds"))
     at_once = min(MOST_JOBS, round(seconds / SECONDS_PER_JOB))
-    chaos = Chaos(operator, namespace, at_once=at_once, seed=0)
+    chaos = Chaos(operator, namespace, at_once=at_once, api_away_s=min(API_AWAY_S, seconds / 4), seed=0)
     chaos.run(seconds)
-    chaos.wake_all()
     chaos.end()
     statuses = {each["metadata"]["name"]: each["status"] for each in namespace.kubectl.list(jobs.KIND)}
     logs = operator.kubectl("logs", "--selector=app.kubernetes.io/instance=neuroshard-operator", "--tail=-1")
+    assert_no_ghosts(operator)
     namespace.kubectl("delete", jobs.KIND, "--all", "--wait=false")
+    namespace.kubectl("delete", "configmap", f"--selector={','.join('='.join(label) for label in GARBAGE.items())}")
     eventually("nothing is left", lambda: left(namespace), within_s=120, accept=lambda found: not found)
+    assert_no_ghosts(operator)
 
     story = {
         "jobs": len(chaos.fates),
