@@ -17,8 +17,9 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One test: the sentence that it checks, its outcome as pytest names it, and why it was skipped."""
+    """One test: file and name, the sentence that it checks, its outcome in pytest's words, and why it was skipped."""
 
+    test: str
     sentence: str
     outcome: str
     seconds: float
@@ -33,7 +34,14 @@ class Row:
     def cells(self) -> str:
         """The row for a Markdown table."""
         outcome = WORDS[self.outcome] + (f": {self.reason}" if self.reason else "")
-        return f"| {self.sentence} | {outcome} | {self.seconds:.1f} |".replace("\n", " ")
+        return f"| {self.test} | {self.sentence} | {outcome} | {self.seconds:.1f} |".replace("\n", " ")
+
+
+def readable(test: str) -> str:
+    """Return file and name of a pytest node as words: `lifecycle: a job rests [Running]`."""
+    file, _, name = test.rpartition("::")
+    words = name.removeprefix("test_").replace("_", " ").replace("[", " [")
+    return f"{Path(file).stem.removeprefix('test_')}: {words}"
 
 
 def report(cluster: Cluster, home: Home, rows: Sequence[Row], *, title: str, command: str, seconds: float) -> str:
@@ -61,8 +69,8 @@ def report(cluster: Cluster, home: Home, rows: Sequence[Row], *, title: str, com
             ),
             f"Memory: {_used_gib():.1f} GiB used on the machine at the end.",
             "",
-            "| what | outcome | s |",
-            "|---|---|---|",
+            "| test | what | outcome | s |",
+            "|---|---|---|---|",
             *(row.cells for row in rows),
             "",
         ]

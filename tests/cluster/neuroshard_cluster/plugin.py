@@ -19,7 +19,7 @@ from neuroshard_cluster.bare_api import bare_api as run_bare_api
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.errors import ClusterError, HostError
 from neuroshard_cluster.folders import Home, default_home
-from neuroshard_cluster.held import Row, report
+from neuroshard_cluster.held import Row, readable, report
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.providers import PROVIDERS, open_cluster, require_test_context
 
@@ -137,7 +137,8 @@ def pytest_runtest_makereport(
     if call.when == "call" or made.outcome != "passed":
         sentence = (getattr(getattr(item, "obj", None), "__doc__", None) or item.name).splitlines()[0]
         reason = made.longrepr[2].removeprefix("Skipped: ") if isinstance(made.longrepr, tuple) else ""
-        row = Row(sentence=sentence, outcome=made.outcome, seconds=made.duration, reason=reason)
+        test = readable(item.nodeid)
+        row = Row(test=test, sentence=sentence, outcome=made.outcome, seconds=made.duration, reason=reason)
         item.config.stash[TABLE].append(row)
     if made.failed and WHERE in item.stash:
         where = item.stash[WHERE]
