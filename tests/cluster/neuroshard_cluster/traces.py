@@ -11,10 +11,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from neuroshard_cluster.cgroups import MOUNT
+from neuroshard_cluster.cgroups import MOUNT, Owner
 from neuroshard_cluster.commands import run
 from neuroshard_cluster.engine import RUN_ROOT, found_engine
 from neuroshard_cluster.errors import ClusterError, HostError
@@ -33,13 +33,17 @@ Traces = Mapping[str, frozenset[str]]
 
 
 def machine_traces(home: Home) -> Traces:
-    """Return what is on the machine now, by kind of trace, without asking the container engine."""
+    """Return what is on the machine now, by kind of trace, without asking the container engine.
+
+    What control groups assign to a local cluster that has a folder is left out: it is up, and comes and goes by itself.
+    """
     memberships = (PROCESSES / "self" / "cgroup").read_text()
+    others = [Owner(name=path.name).path for path in home.clusters.glob("*")]
     kinds: Mapping[str, Callable[[], Iterator[str]]] = {
-        "processes in other pid namespaces": lambda: contained_processes(PROCESSES),
-        "namespaces": lambda: namespaces(PROCESSES),
+        "processes in other pid namespaces": lambda: contained_processes(PROCESSES, others),
+        "namespaces": lambda: namespaces(PROCESSES, others),
         "mounts": lambda: mounts((PROCESSES / "self" / "mountinfo").read_text()),
-        "control groups": lambda: control_groups(MOUNT, memberships),
+        "control groups": lambda: control_groups(MOUNT, memberships, others),
         "network links": lambda: (path.name for path in LINKS.iterdir()),
         "packet filter rules": packet_filter_rules,
         "folders of /run": lambda: (str(path) for path in RUN_FOLDERS if path.exists()),
@@ -73,18 +77,23 @@ def added(before: Traces, after: Traces) -> dict[str, list[str]]:
     return {kind: sorted(found - before.get(kind, frozenset())) for kind, found in after.items()}
 
 
-def contained_processes(folder: Path) -> Iterator[str]:
-    """Yield the processes of other pid namespaces than this one, with their programs."""
+def contained_processes(folder: Path, others: Collection[str] = ()) -> Iterator[str]:
+    """Yield the processes of other pid namespaces than this one, with their programs.
+
+    Args:
+        folder: `/proc`.
+        others: control groups whose processes are left out.
+    """
     own = (folder / "self" / "ns" / "pid").readlink()
-    for process in _processes(folder):
+    for process in _processes(folder, others):
         with contextlib.suppress(OSError):  # it ended meanwhile
             if (process / "ns" / "pid").readlink() != own:
                 yield f"{process.name} {(process / 'comm').read_text().strip()}"
 
 
-def namespaces(folder: Path) -> Iterator[str]:
-    """Yield the namespaces that any process is in."""
-    for process in _processes(folder):
+def namespaces(folder: Path, others: Collection[str] = ()) -> Iterator[str]:
+    """Yield the namespaces that any process is in; arguments as of `contained_processes`."""
+    for process in _processes(folder, others):
         for kind in NAMESPACE_TYPES:
             with contextlib.suppress(OSError):
                 yield str((process / "ns" / kind).readlink())
@@ -97,7 +106,7 @@ def mounts(table: str) -> Iterator[str]:
         yield f"{source.split()[0]} at {fields.split()[4]}"
 
 
-def control_groups(mount: Path, memberships: str) -> Iterator[str]:
+def control_groups(mount: Path, memberships: str, others: Collection[str] = ()) -> Iterator[str]:
     """Yield the control groups of every hierarchy, by their path below the mount.
 
     Siblings of this process's own group are left out: they belong to other sessions of the machine, which come and go.
@@ -105,14 +114,14 @@ def control_groups(mount: Path, memberships: str) -> Iterator[str]:
     Args:
         mount: where the hierarchies are mounted.
         memberships: this process's `/proc/self/cgroup`.
+        others: control groups at the top that are left out, with those below them.
     """
     own = [line.split(":", 2)[1:] for line in memberships.splitlines()]
     # A group at the top of its hierarchy has no session's siblings: there, engines and clusters make theirs.
     nested = [(hierarchy, path.strip("/")) for hierarchy, path in own if "/" in path.strip("/")]
     sessions = {(mount / hierarchy.removeprefix("name=") / path).parent for hierarchy, path in nested}
     for folder, below, _ in os.walk(mount):
-        if Path(folder) in sessions:
-            below.clear()
+        below[:] = [] if Path(folder) in sessions else [name for name in below if name not in others]
         yield str(Path(folder).relative_to(mount))
 
 
@@ -124,8 +133,14 @@ def packet_filter_rules() -> Iterator[str]:
                 yield f"{table} {rule}"
 
 
-def _processes(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if re.fullmatch(r"\d+", path.name)]
+def _processes(folder: Path, others: Collection[str]) -> Iterator[Path]:
+    for process in folder.iterdir():
+        if not re.fullmatch(r"\d+", process.name):
+            continue
+        with contextlib.suppress(OSError):
+            groups = (process / "cgroup").read_text().split("/")
+            if not set(groups) & set(others):
+                yield process
 
 
 def left_over(home: Home, before: Traces) -> dict[str, list[str]]:

@@ -1,4 +1,5 @@
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,30 @@ def test_the_table_names_what_is_left() -> None:
 
 def test_a_process_in_another_pid_namespace_is_found(tmp_path: Path) -> None:
     """Containers of any engine and nodes of any provider have one of their own."""
-    for name, namespace in (("self", "pid:[1]"), ("10", "pid:[1]"), ("11", "pid:[2]")):
-        (tmp_path / name / "ns").mkdir(parents=True)
-        (tmp_path / name / "ns" / "pid").symlink_to(namespace)
-        (tmp_path / name / "comm").write_text("kubelet\n")
+    add_processes(tmp_path, {"self": "pid:[1]", "10": "pid:[1]", "11": "pid:[2]"})
 
     assert list(contained_processes(tmp_path)) == ["11 kubelet"]
     assert set(namespaces(tmp_path)) == {"pid:[1]", "pid:[2]"}
+
+
+def test_a_cluster_that_is_up_leaves_no_trace_of_itself(tmp_path: Path) -> None:
+    """Several clusters run side by side, and pods of the others start meanwhile."""
+    add_processes(tmp_path, {"self": "pid:[1]", "11": "pid:[2]"}, group="neuroshard-dev/dev-1")
+    add_processes(tmp_path, {"12": "pid:[3]"}, group="libpod_parent/x")
+    root = groups(tmp_path / "groups", "pids/neuroshard-dev/dev-1", "pids/neuroshard-e2e")
+
+    assert list(contained_processes(tmp_path, ["neuroshard-dev"])) == ["12 kubelet"]
+    assert set(namespaces(tmp_path, ["neuroshard-dev"])) == {"pid:[3]"}
+    assert set(control_groups(root, "1:pids:/\n", ["neuroshard-dev"])) == {".", "pids", "pids/neuroshard-e2e"}
+
+
+def add_processes(folder: Path, spaces: Mapping[str, str], group: str = "") -> None:
+    """Add processes with a pid namespace each to a folder like `/proc`."""
+    for name, namespace in spaces.items():
+        (folder / name / "ns").mkdir(parents=True)
+        (folder / name / "ns" / "pid").symlink_to(namespace)
+        (folder / name / "comm").write_text("kubelet\n")
+        (folder / name / "cgroup").write_text(f"2:memory:/\n1:pids:/{group}\n")
 
 
 def test_a_new_namespace_of_a_real_process_is_seen() -> None:
