@@ -21,6 +21,7 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Plan where the embedding tables of a model lie."""
+    from neuroshard_planner.explain.robustness import with_other_traffic
     from neuroshard_planner.planning import plan as search
     from neuroshard_report.html.page import render_html
     from neuroshard_report.terminal.plan import render_plan
@@ -29,7 +30,10 @@ def plan(
         if path is not None:
             check_writable(path)
     request = build_request(options, algorithm)
-    found = search(request, bundle=find_bundle(options.bundle, request.topology.device, any_device=options.any_device))
+    bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
+    found = search(request, bundle=bundle)
+    if report is not None:
+        found = with_other_traffic(found, bundle=bundle)
     if out is not None:
         write_file(out, found.to_json())
     if report is not None:

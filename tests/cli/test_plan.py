@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,20 @@ def test_a_workload_is_planned_by_its_name(neuroshard: Any) -> None:
     assert "simulated:" in result.out
     assert "above the lower bound" in result.out
     assert sum(line.startswith(f"{device}  ") for line in result.out.splitlines() for device in range(8)) == 8
+
+
+def test_a_report_shows_the_plan_under_other_traffic(neuroshard: Any, tables: Path) -> None:
+    """One row for the plan and one for each baseline, in the document, the summary, and the page."""
+    path, page = tables.with_name("plan.json"), tables.with_name("report.html")
+    result = neuroshard("plan", tables, *DEVICES, "--out", path, "--report", page)
+
+    assert result.code == 0
+    rows = Plan.read(path).other_traffic
+    assert rows is not None
+    assert "traffic 30 % off" in result.out
+    section = page.read_text().partition('id="traffic"')[2].partition("</section>")[0]
+    assert re.findall(r'<th scope="row">(\w+)</th>', section) == [row.algorithm.value for row in rows]
+    assert section.count("<td>") == 4 * len(rows)
 
 
 def test_the_document_alone_goes_to_stdout_for_machines(neuroshard: Any, tables: Path) -> None:

@@ -4,15 +4,19 @@ Statistics of a sample drift. Each draw multiplies every table's pooling factor 
 the placement stays. A measured reuse histogram is kept, and rescaled by the lookups. Memory is not judged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from neuroshard_api.plan import Plan, TrafficCost
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import Table, TableSet
 from neuroshard_costs.reuse.shard_arrays import zipf_exponent
+from neuroshard_costs.shards import FloatArray
 
+from neuroshard_planner.explain.table import rebuilt
+from neuroshard_planner.planning import Bundle, attempts
 from neuroshard_planner.problem.problem import CostModel, Placement, Problem, ShardSize
 
 DEVIATION = 0.3
@@ -53,19 +57,51 @@ def other_traffic(request: PlanRequest, *, num_draws: int, deviation: float = DE
         yield request.model_copy(update={"tables": request.tables.model_copy(update={"tables": members})})
 
 
+def with_other_traffic(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS) -> Plan:
+    """Return the plan with what it and each baseline cost under other traffic.
+
+    Raises:
+        PlanError: the plan has problems, or was made with another bundle.
+    """
+    problem, placement = rebuilt(plan, bundle)
+    placements = {plan.algorithm: placement}
+    for algorithm, found in attempts(problem).items():
+        if isinstance(found, Placement):
+            placements.setdefault(algorithm, found)
+    draws = other_traffic(plan.request, num_draws=num_draws)
+    costs: FloatArray = np.array([totals_under(drawn, problem, list(placements.values())) for drawn in draws])
+    regrets = costs / costs.min(axis=1, keepdims=True) - 1
+    rows = tuple(
+        TrafficCost(
+            algorithm=algorithm,
+            median_ms=float(np.median(costs[:, column])),
+            worst_ms=float(costs[:, column].max()),
+            median_regret=float(np.median(regrets[:, column])),
+            worst_regret=float(regrets[:, column].max()),
+        )
+        for column, algorithm in enumerate(placements)
+    )
+    return plan.model_copy(update={"other_traffic": rows})
+
+
 def total_under(drawn: PlanRequest, problem: Problem, placement: Placement) -> float:
     """Return what a placement of a problem costs under another request with the same tables and devices."""
+    return totals_under(drawn, problem, [placement])[0]
+
+
+def totals_under(drawn: PlanRequest, problem: Problem, placements: Sequence[Placement]) -> list[float]:
+    """Return what placements of a problem cost under another request with the same tables and devices."""
     costs: CostModel = problem.costs
     other = Problem(drawn, costs)
-    units = problem.kinds.unit[placement.kinds].tolist()
-    sizes = [
-        ShardSize(int(rows), int(columns))
-        for rows, columns in zip(
-            problem.kinds.num_rows[placement.kinds], problem.kinds.num_columns[placement.kinds], strict=True
-        )
-    ]
-    moved = Placement(kinds=other.kinds_of(units, sizes), devices=placement.devices)
-    return float(other.total_ms([moved])[0])
+    kinds = problem.kinds
+    moved = []
+    for placement in placements:
+        units = kinds.unit[placement.kinds].tolist()
+        rows, columns = kinds.num_rows[placement.kinds].tolist(), kinds.num_columns[placement.kinds].tolist()
+        sizes = list(map(ShardSize, rows, columns))
+        moved.append(Placement(kinds=other.kinds_of(units, sizes), devices=placement.devices))
+    totals: list[float] = other.total_ms(moved).tolist()
+    return totals
 
 
 def _table(table: Table, tables: TableSet, pooling: float, skew: float) -> Table:

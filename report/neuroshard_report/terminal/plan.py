@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import Plan, TrafficCost
 from neuroshard_planner.explain.trust import trust_text
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -42,6 +42,8 @@ def render_plan(plan: Plan) -> RenderableType:
     parts.append(_DeviceTable(devices=shown, total_ms=plan.predicted.total_ms, num_left_out=left_out))
     if summary.split_tables:
         parts += [Text(), _split_tables(summary)]
+    if plan.other_traffic is not None:
+        parts += [Text(), _other_traffic(plan.other_traffic)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     return Group(*parts)
 
@@ -168,3 +170,18 @@ def _split_tables(summary: PlanSummary) -> RenderableType:
     table = TextTable(columns=columns, rows=rows, text_columns=(0, 4))
     rest = len(split) - len(rows)
     return Group(table, Text(f"and {rest} more split tables; see the plan or the report")) if rest else table
+
+
+def _other_traffic(costs: Sequence[TrafficCost]) -> RenderableType:
+    rows = tuple(
+        (
+            str(cost.algorithm),
+            format_ms(cost.median_ms),
+            format_ms(cost.worst_ms),
+            format_percent(cost.median_regret),
+            format_percent(cost.worst_regret),
+        )
+        for cost in costs
+    )
+    columns = ("traffic 30 % off", "median ms", "worst ms", "median regret", "worst regret")
+    return TextTable(columns=columns, rows=rows)

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 from builders import request, table, tables
-from neuroshard_planner.explain.robustness import other_traffic, robustness, total_under
-from searches import placed, problem_of
+from exact_costs import ExactCosts
+from neuroshard_api.request import Algorithm
+from neuroshard_planner.baselines.greedy import BASELINES
+from neuroshard_planner.explain.robustness import other_traffic, robustness, total_under, with_other_traffic
+from searches import placed, planned, problem_of
 
 
 def test_draws_differ_by_at_most_the_deviation() -> None:
@@ -19,6 +22,19 @@ def test_draws_differ_by_at_most_the_deviation() -> None:
     assert ((factors >= 0.7) & (factors <= 1.3)).all()
     assert len(np.unique(factors)) == factors.size
     assert all(one.topology == asked.topology for one in drawn)
+
+
+def test_a_plan_is_held_against_the_baselines_draw_by_draw() -> None:
+    """The plan comes first; in every draw the cheapest has no regret, and worst is no less than median."""
+    asked = request(*(table(f"t{index}", pooling_factor=2.0 ** (index % 7)) for index in range(9)), num_devices=3)
+
+    found = with_other_traffic(planned(asked), bundle=ExactCosts(asked.topology.device)).other_traffic
+
+    assert found is not None
+    assert [each.algorithm for each in found] == [Algorithm.NEUROSHARD, *BASELINES]
+    assert all(each.worst_ms >= each.median_ms and each.worst_regret >= each.median_regret for each in found)
+    assert min(each.median_regret for each in found) == found[0].median_regret < 0.05
+    assert max(each.worst_regret for each in found) > 0.05
 
 
 def test_equal_requests_are_drawn_alike() -> None:
