@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BackendChoice = Literal["fbgemm", "torch_native", "simulated"]
-DataFormatChoice = Literal["criteo", "parquet", "npz"]
+DataFormatChoice = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "npz"]
 DeviceChoice = Literal["cpu", "cuda"]
 DEFAULT_BATCH_SIZE = 8192
 OptimizerChoice = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
@@ -227,11 +227,11 @@ def fit(
 
 
 def stats(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A sample of the training data.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A sample of the training data: a file, or a URL.")],
     *,
     embedding_dim: Annotated[int, typer.Option(min=4, help="Columns of every table; data does not tell them.")],
     data_format: Annotated[
-        DataFormatChoice | None, typer.Option("--format", help="Default: by the suffix (.tsv, .txt, .parquet, .npz).")
+        DataFormatChoice | None, typer.Option("--format", help="Default: by the end of the name.")
     ] = None,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Samples of a global batch, in which rows are reused.")
@@ -259,7 +259,8 @@ def stats(
     statistics = data_statistics(
         limited(file.batches(batch_size), max_samples), batch_size=batch_size, ids_are_rows=file.ids_are_rows
     )
-    tables = statistics.table_set(embedding_dim=embedding_dim, name=data.stem, source=f"sample {data.name}")
+    name = data.rstrip("/").rsplit("/", 1)[-1]
+    tables = statistics.table_set(embedding_dim=embedding_dim, name=name.split(".")[0], source=f"sample {name}")
     if out is not None:
         write_file(out, tables.to_json())
     if json:

@@ -1,50 +1,33 @@
-"""Samples of training data as batches of ids: Criteo TSV, Parquet, NPZ. Reads files, judges no statistics.
-
-Every feature of a batch is jagged: how many ids each sample has, and all ids one after the other.
-"""
+"""Samples of training data as batches of ids: Criteo's formats, Parquet, NPZ. Reads files, judges no statistics."""
 
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 from neuroshard_costs.shards import IndexArray
-from neuroshard_trainer.data.criteo_lines import FEATURES, LineError, parse_lines
+from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.unpack import COMPRESSED
 
+from neuroshard_profiler.batches import DataBatch, Jagged
+from neuroshard_profiler.criteo_files import CriteoArrays, CriteoText, by_trainers_reader
 from neuroshard_profiler.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Format = Literal["criteo", "parquet", "npz"]
+Format = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "npz"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-SUFFIXES: Mapping[str, Format] = {".tsv": "criteo", ".txt": "criteo", ".parquet": "parquet", ".npz": "npz"}
+ENDS: Mapping[str, Format] = {
+    **{text + packed: "criteo" for text in (".tsv", ".txt") for packed in ("", *COMPRESSED)},
+    "_dense.npy": "criteo-binary",
+    ".parquet": "parquet",
+    ".npz": "npz",
+}
+"""Ends of the names of files that tell their format."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Jagged:
-    """One feature of a batch."""
-
-    lengths: IndexArray
-    """[samples]"""
-    ids: IndexArray
-    """[sum of lengths]"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataBatch:
-    """Consecutive samples."""
-
-    num_samples: int
-    features: Mapping[str, Jagged]
-    sessions: IndexArray | None
-    """[samples] a number for each session. None: the data names none."""
-
-
-class DataFile(Protocol):
+class Reader(Protocol):
     """A file that is read batch by batch."""
 
     ids_are_rows: bool
@@ -55,28 +38,30 @@ class DataFile(Protocol):
         ...
 
 
-def open_data(path: Path, *, data_format: Format | None, features: Sequence[str], session: str | None) -> DataFile:
+def open_data(place: str, *, data_format: Format | None, features: Sequence[str], session: str | None) -> Reader:
     """Return a reader.
 
     Args:
-        path: the file.
-        data_format: None: by the suffix.
+        place: the file's path, or a URL that fsspec knows; of Criteo's arrays the one that ends in ``_dense.npy``.
+        data_format: None: by the end of the name.
         features: which features or columns are lookups. Empty: all that can be.
         session: name of the column that tells samples of one session. None: there is none.
 
     Raises:
         DataError: the format is not known, or does not have what is asked for.
+        MissingPackageError: the URL or the format needs a package.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: is no file; check the path")
-    chosen = data_format or SUFFIXES.get(path.suffix.lower())
+    file = DataFile(place)
+    if file.path is not None and not file.path.is_file():
+        raise DataError(f"{place}: is no file; check the path")
+    chosen = data_format or next((known for end, known in ENDS.items() if file.name.lower().endswith(end)), None)
     if chosen is None:
-        raise DataError(f"{path}: its suffix {path.suffix!r} names no format; give one of {', '.join(FORMATS)}")
-    if chosen == "criteo":
+        raise DataError(f"{place}: its name tells no format; give --format, one of {', '.join(FORMATS)}")
+    if chosen.startswith("criteo"):
         if session is not None or features:
-            raise DataError(f"{path}: a Criteo file has no named columns; leave session and features out")
-        return CriteoFile(path)
-    return (ParquetFile if chosen == "parquet" else NpzFile)(path, features=features, session=session)
+            raise DataError(f"{place}: Criteo's data has no named columns; leave session and features out")
+        return CriteoText(file) if chosen == "criteo" else CriteoArrays(file, multi_hot=chosen == "criteo-multi-hot")
+    return (ParquetFile if chosen == "parquet" else NpzFile)(file, features=features, session=session)
 
 
 def limited(batches: Iterable[DataBatch], max_samples: int | None) -> Iterator[DataBatch]:
@@ -89,49 +74,19 @@ def limited(batches: Iterable[DataBatch], max_samples: int | None) -> Iterator[D
         yield batch
 
 
-class CriteoFile:
-    """Criteo's text format by the trainer's own parser: an empty cell looks nothing up."""
-
-    ids_are_rows = False
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def batches(self, num_samples: int) -> Iterator[DataBatch]:
-        """Yield batches. Raises DataError with line and column."""
-        first_line = 1
-        with self._path.open("rb") as stream:
-            while lines := list(islice(stream, num_samples)):
-                try:
-                    parsed = parse_lines(b"".join(lines))
-                except LineError as error:
-                    raise DataError(f"{self._path} line {first_line + error.row}: {error}") from error
-                yield DataBatch(
-                    num_samples=len(lines),
-                    features={
-                        name: Jagged(
-                            lengths=present.astype(np.int64),
-                            ids=hashes[present].view(np.int64),  # told apart, not looked up: the sign says nothing
-                        )
-                        for name, hashes, present in zip(FEATURES, parsed.hashes, parsed.present, strict=True)
-                    },
-                    sessions=None,
-                )
-                first_line += len(lines)
-
-
 class ParquetFile:
     """Columns of integers (one id each) or of lists of integers; other columns are passed over."""
 
     ids_are_rows = True
 
-    def __init__(self, path: Path, *, features: Sequence[str], session: str | None) -> None:
+    def __init__(self, path: DataFile, *, features: Sequence[str], session: str | None) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
         from pyarrow import parquet  # noqa: PLC0415 - the same
 
         self._path = path
         try:
-            self._file = parquet.ParquetFile(path)
+            with by_trainers_reader():
+                self._file = parquet.ParquetFile(path.path or path.open())
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: is not a Parquet file: {error}") from error
         schema = self._file.schema_arrow
@@ -177,9 +132,9 @@ class NpzFile:
 
     ids_are_rows = True
 
-    def __init__(self, path: Path, *, features: Sequence[str], session: str | None) -> None:
+    def __init__(self, path: DataFile, *, features: Sequence[str], session: str | None) -> None:
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with by_trainers_reader(), path.open() as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: is not an NPZ file of plain arrays: {error}") from error
@@ -206,14 +161,14 @@ class NpzFile:
             )
 
     @staticmethod
-    def _jagged(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> Jagged:
+    def _jagged(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> Jagged:
         lengths, ids = (_integers(path, f"{name}.{part}", arrays) for part in ("lengths", "values"))
         if (lengths < 0).any() or lengths.sum() != len(ids):
             raise DataError(f"{path}: {name}.lengths: sum to {lengths.sum()}, {name}.values holds {len(ids)} ids")
         return _checked(Jagged(lengths=lengths, ids=ids), f"{path}: {name}.values")
 
 
-def _integers(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> IndexArray:
+def _integers(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> IndexArray:
     if name not in arrays:
         raise DataError(f"{path}: the array {name!r} is missing; it has {', '.join(sorted(arrays))}")
     array = arrays[name]

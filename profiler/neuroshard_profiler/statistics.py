@@ -15,7 +15,7 @@ from neuroshard_api.tables import REUSE_BINS, Table, TableSet
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
 
-from neuroshard_profiler.data_files import DataBatch, Jagged
+from neuroshard_profiler.batches import DataBatch, Jagged
 from neuroshard_profiler.errors import DataError
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

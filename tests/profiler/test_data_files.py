@@ -1,12 +1,15 @@
 """Specification of the data formats that statistics are made of."""
 
+import bz2
+import gzip
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from neuroshard_profiler.data_files import DataBatch, Format, limited, open_data
+from neuroshard_profiler.batches import DataBatch
+from neuroshard_profiler.data_files import Format, limited, open_data
 from neuroshard_profiler.errors import DataError
 from pyarrow import parquet
 
@@ -42,7 +45,7 @@ def read(
     path: Path, *, num_samples: int = 100, session: str | None = None, features: tuple[str, ...] = ()
 ) -> list[DataBatch]:
     """Read all batches of a file."""
-    return list(open_data(path, data_format=None, features=features, session=session).batches(num_samples))
+    return list(open_data(str(path), data_format=None, features=features, session=session).batches(num_samples))
 
 
 def test_a_criteo_file_has_26_features_of_one_lookup(tmp_path: Path) -> None:
@@ -72,6 +75,91 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> N
 
     with pytest.raises(DataError, match=message):
         read(path)
+
+
+def packed(text: bytes, suffix: str) -> bytes:
+    """Compress as a file's suffix says."""
+    if suffix == ".zst":
+        return bytes(pa.compress(text, "zstd", asbytes=True))
+    return gzip.compress(text) if suffix == ".gz" else bz2.compress(text)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst"])
+def test_compressed_text_is_read_as_plain_text(tmp_path: Path, suffix: str) -> None:
+    """Unpacked on the way, in batches that end within what is unpacked at a time."""
+    text = "".join(criteo_line(sparse=f"{index:x}") + "\n" for index in range(1000)).encode()
+
+    batches = read(written(tmp_path, f"day_0.tsv{suffix}", packed(text, suffix)), num_samples=300)
+
+    assert [batch.num_samples for batch in batches] == [300, 300, 300, 100]
+    assert batches[1].features["cat_0"].ids.tolist() == list(range(300, 600))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2"])
+def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path, suffix: str) -> None:
+    """With what to do."""
+    text = "".join(criteo_line(sparse=f"{index * 7919:x}") + "\n" for index in range(1000)).encode()
+    whole = packed(text, suffix)
+
+    with pytest.raises(DataError, match=rf"day_0\.tsv\{suffix}: cannot be unpacked .*copy it again"):
+        read(written(tmp_path, f"day_0.tsv{suffix}", whole[: len(whole) // 2]))
+
+
+def binary_day(folder: Path, count: int, **arrays: Any) -> Path:
+    """Write a day as torchrec does, and return the file that names it."""
+    np.save(folder / "day_0_dense.npy", np.zeros((count, 13), dtype=np.float32))
+    np.save(folder / "day_0_labels.npy", np.zeros((count, 1), dtype=np.int32))
+    if "sparse" in arrays:
+        np.save(folder / "day_0_sparse.npy", arrays["sparse"])
+    else:
+        np.savez(folder / "day_0_sparse_multi_hot.npz", **arrays)
+    return folder / "day_0_dense.npy"
+
+
+@pytest.mark.parametrize("num_samples", [1000, 3000, 4096, 10_000])
+def test_criteos_arrays_are_read_in_order(tmp_path: Path, num_samples: int) -> None:
+    """By the trainer's reader, in batches of any size; negative integers are hashes, too."""
+    ids = np.arange(9000 * 26, dtype=np.int32).reshape(9000, 26) - 5000
+    batches = read(binary_day(tmp_path, 9000, sparse=ids), num_samples=num_samples)
+
+    whole, rest = divmod(9000, num_samples)
+    assert [batch.num_samples for batch in batches] == [*[num_samples] * whole, *([rest] if rest else [])]
+    found = np.concatenate([batch.features["cat_3"].ids for batch in batches])
+    assert (found == ids[:, 3].astype(np.int64) % 2**40).all()
+    assert all((batch.features["cat_3"].lengths == 1).all() for batch in batches)
+
+
+def test_criteos_multi_hot_arrays_have_several_lookups(tmp_path: Path) -> None:
+    """As many as the second size of each feature's array."""
+    arrays = {str(index): np.full((5, index % 3 + 1), index) for index in range(26)}
+    path = binary_day(tmp_path, 5, **arrays)
+    (batch,) = open_data(str(path), data_format="criteo-multi-hot", features=(), session=None).batches(100)
+
+    assert batch.features["cat_2"].lengths.tolist() == [3] * 5
+    assert batch.features["cat_2"].ids.tolist() == [2] * 15
+
+
+def test_a_day_without_its_lookups_is_named(tmp_path: Path) -> None:
+    """By the file that lacks."""
+    path = binary_day(tmp_path, 5, **{"0": np.zeros((5, 1), dtype=np.int64)})
+
+    with pytest.raises(DataError, match=r"day_0_sparse\.npy: does not exist"):
+        read(path)
+
+
+def test_a_url_is_read_by_fsspec(tmp_path: Path) -> None:
+    """Text, Parquet and NPZ alike."""
+    fsspec = pytest.importorskip("fsspec")
+    files = [
+        written(tmp_path, "day_0.tsv", criteo_line(sparse="ff") + "\n"),
+        parquet_file(tmp_path, cat_0=[255]),
+        npz_file(tmp_path, cat_0__values=[255], cat_0__lengths=[1]),
+    ]
+    for file in files:
+        url = f"memory://{file.name}"
+        fsspec.filesystem("memory").pipe_file(file.name, file.read_bytes())
+        (batch,) = open_data(url, data_format=None, features=(), session=None).batches(10)
+        assert batch.features["cat_0"].ids.tolist() == [255]
 
 
 def test_parquet_columns_of_integers_and_of_lists_are_features(tmp_path: Path) -> None:
@@ -157,7 +245,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "data_format", "message"),
-    [("data.csv", None, "names no format"), ("nowhere.tsv", None, "is no file")],
+    [("data.csv", None, "tells no format"), ("nowhere.tsv", None, "is no file")],
     ids=["suffix", "missing"],
 )
 def test_a_file_that_cannot_be_opened_is_named(
@@ -167,7 +255,7 @@ def test_a_file_that_cannot_be_opened_is_named(
     written(tmp_path, "data.csv", "1,2")
 
     with pytest.raises(DataError, match=message):
-        open_data(tmp_path / name, data_format=data_format, features=(), session=None)
+        open_data(str(tmp_path / name), data_format=data_format, features=(), session=None)
 
 
 def test_a_criteo_file_has_no_columns_to_name(tmp_path: Path) -> None:

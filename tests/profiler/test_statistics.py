@@ -6,7 +6,7 @@ from builders import table
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.tables import REUSE_BINS
-from neuroshard_profiler.data_files import DataBatch, Jagged
+from neuroshard_profiler.batches import DataBatch, Jagged
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.lookups import draw_lookups
 from neuroshard_profiler.statistics import data_statistics

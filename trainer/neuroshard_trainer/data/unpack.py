@@ -2,8 +2,10 @@
 
 import bz2
 import gzip
+import io
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -33,6 +35,30 @@ COMPRESSED = tuple(_STREAMS)
 """Ends of the names of compressed files."""
 
 
+UNPACKING_ERRORS = (OSError, EOFError, ValueError, zlib.error)
+"""What reading a damaged compressed file raises."""
+
+
+@contextmanager
+def text_of(file: DataFile) -> Iterator[BinaryIO]:
+    """Open what a file holds, unpacked on the way. Raises DataError, MissingPackageError."""
+    suffix = _suffix_of(file)
+    with file.open() as stream:
+        if suffix is None:
+            yield stream
+            return
+        with io.BufferedReader(cast("io.RawIOBase", _STREAMS[suffix](stream))) as text:
+            yield text
+
+
+def damaged(file: DataFile, error: Exception) -> DataError:
+    """Return the error of a compressed file that cannot be unpacked."""
+    return DataError(
+        f"{file}: cannot be unpacked ({error}); it is cut off, damaged or not compressed as its name says; "
+        "copy it again"
+    )
+
+
 def unpacked(file: DataFile, *, spare: Path) -> DataFile:
     """Return a file whose bytes can be read at any place: itself, or a copy in ``spare`` of what it holds.
 
@@ -43,7 +69,7 @@ def unpacked(file: DataFile, *, spare: Path) -> DataFile:
         StorageError: there is no room for the copy.
         MissingPackageError: the format needs a package.
     """
-    suffix = next((each for each in COMPRESSED if file.name.endswith(each)), None)
+    suffix = _suffix_of(file)
     if suffix is None:
         return file
     identity = sha256(repr((file.place, *file.stamp())).encode()).hexdigest()[:12]
@@ -75,8 +101,9 @@ def _unpack(file: DataFile, stream_of: Callable[[BinaryIO], BinaryIO], copy: Pat
 def _piece(source: BinaryIO, file: DataFile) -> bytes:
     try:
         return source.read(_PIECE_BYTES)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(
-            f"{file}: cannot be unpacked ({error}); it is cut off, damaged or not compressed as its name says; "
-            "copy it again"
-        ) from error
+    except UNPACKING_ERRORS as error:
+        raise damaged(file, error) from error
+
+
+def _suffix_of(file: DataFile) -> str | None:
+    return next((each for each in COMPRESSED if file.name.endswith(each)), None)

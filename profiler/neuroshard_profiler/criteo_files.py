@@ -1,0 +1,109 @@
+"""Criteo's data as batches of ids, by the trainer's own readers: text, also compressed, and the arrays of torchrec."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import numpy as np
+from neuroshard_api.tables import Table
+from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
+from neuroshard_trainer.data.criteo_lines import FEATURES, NUM_DENSE, LineError, parse_lines
+from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.samples import Feature, Samples, joined
+from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
+from neuroshard_trainer.errors import MissingPackageError as MissingReaderPackageError
+from neuroshard_trainer.errors import TrainerError
+
+from neuroshard_profiler.batches import DataBatch, Jagged
+from neuroshard_profiler.errors import DataError, MissingPackageError
+
+_ROWS = 2**40
+"""Of tables that the trainer's readers take ids modulo of: hashes have 32 bits, so that all of them stay apart."""
+
+
+@contextmanager
+def by_trainers_reader() -> Iterator[None]:
+    """Turn the errors of the trainer's readers into those of the profiler."""
+    try:
+        yield
+    except MissingReaderPackageError as error:
+        raise MissingPackageError(str(error)) from error
+    except TrainerError as error:
+        raise DataError(str(error)) from error
+
+
+class CriteoText:
+    """Criteo's text format: an empty cell looks nothing up."""
+
+    ids_are_rows = False
+
+    def __init__(self, file: DataFile) -> None:
+        self._file = file
+
+    def batches(self, num_samples: int) -> Iterator[DataBatch]:
+        """Yield batches. Raises DataError with line and column."""
+        first_line = 1
+        with by_trainers_reader(), text_of(self._file) as stream:
+            while lines := self._next(stream, num_samples):
+                try:
+                    parsed = parse_lines(b"".join(lines))
+                except LineError as error:
+                    raise DataError(f"{self._file} line {first_line + error.row}: {error}") from error
+                yield DataBatch(
+                    num_samples=len(lines),
+                    features={
+                        name: Jagged(
+                            lengths=present.astype(np.int64),
+                            ids=hashes[present].view(np.int64),  # told apart, not looked up: the sign says nothing
+                        )
+                        for name, hashes, present in zip(FEATURES, parsed.hashes, parsed.present, strict=True)
+                    },
+                    sessions=None,
+                )
+                first_line += len(lines)
+
+    def _next(self, stream: Iterator[bytes], count: int) -> list[bytes]:
+        try:
+            return list(islice(stream, count))
+        except UNPACKING_ERRORS as error:
+            raise damaged(self._file, error) from error
+
+
+class CriteoArrays:
+    """Criteo's data as torchrec's arrays, with one lookup per feature and sample, or with several."""
+
+    ids_are_rows = False
+
+    def __init__(self, file: DataFile, *, multi_hot: bool) -> None:
+        features = [
+            Feature(name=name, table=Table(name=name, num_embeddings=_ROWS, embedding_dim=4)) for name in FEATURES
+        ]
+        with by_trainers_reader():
+            self._source = CriteoBinarySource([file], features, num_dense=NUM_DENSE, multi_hot=multi_hot)
+
+    def batches(self, num_samples: int) -> Iterator[DataBatch]:
+        """Yield batches. Raises DataError."""
+        waiting: list[Samples] = []
+        for block, size in enumerate(self._source.block_sizes.tolist()):
+            waiting.append(self._source.take(block, np.arange(size)))
+            if sum(map(len, waiting)) < num_samples:
+                continue
+            found = joined(waiting)
+            whole = len(found) // num_samples * num_samples
+            for first in range(0, whole, num_samples):
+                yield _batch(found.take(np.arange(first, first + num_samples)))
+            waiting = [found.take(np.arange(whole, len(found)))]
+        left = joined(waiting)
+        if len(left):
+            yield _batch(left)
+
+
+def _batch(samples: Samples) -> DataBatch:
+    return DataBatch(
+        num_samples=len(samples),
+        features={
+            name: Jagged(lengths=jagged.lengths.astype(np.int64), ids=jagged.values)
+            for name, jagged in samples.lookups.items()
+        },
+        sessions=None,
+    )
