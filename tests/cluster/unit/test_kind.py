@@ -7,9 +7,10 @@ import pytest
 import yaml
 from neuroshard_cluster import kind, kind_host
 from neuroshard_cluster.engine import Engine
-from neuroshard_cluster.errors import HostError
+from neuroshard_cluster.errors import HostError, UnknownError
 from neuroshard_cluster.folders import Home
-from neuroshard_cluster.kind import KindCluster, configuration
+from neuroshard_cluster.images import PROBE, TRAINER
+from neuroshard_cluster.kind import KindCluster, NodeImage, configuration
 
 
 class Calls:
@@ -17,11 +18,13 @@ class Calls:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.answer = ""
+        self.kubeconfig = Path()
 
     def __call__(self, *words: object, **_: object) -> str:
         """Record one line."""
         self.lines.append(" ".join(str(word) for word in words))
-        return ""
+        return self.answer
 
 
 @pytest.fixture
@@ -98,6 +101,38 @@ def test_a_disk_that_is_too_small_for_an_image_stops_the_loading(
         KindCluster("dev", Home(root=tmp_path)).load_images([archive])
 
     assert engine_calls.lines == []
+
+
+@pytest.mark.usefixtures("engine_calls")
+def test_up_waits_for_every_worker_before_it_gives_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kind itself waits for the control plane alone, and tests that follow would find workers that are not Ready."""
+    kubectl = Calls()
+    kubectl.kubeconfig = tmp_path / "kubeconfig"
+    monkeypatch.setattr(KindCluster, "kubectl", kubectl)
+    monkeypatch.setattr(KindCluster, "_clusters", lambda *_: [])
+    monkeypatch.setattr(KindCluster, "_kind", lambda *_, **__: "")
+    monkeypatch.setattr(KindCluster, "_node_image", lambda *_: NodeImage(name="kind-node:test"))
+    monkeypatch.setattr(KindCluster, "_give_gpus", lambda _, node: kubectl("gpus", node))
+    monkeypatch.setattr(kind, "check_kind_host", lambda *_, **__: None)
+    monkeypatch.setattr(kind, "require_disk", lambda *_: None)
+    cluster = KindCluster("dev", Home(root=tmp_path))
+
+    cluster.up(nodes=2, images=[], say=print)
+
+    assert kubectl.lines[0].startswith("wait --for=condition=Ready node --all --timeout=")
+    assert [line for line in kubectl.lines if line.startswith("gpus")] == ["gpus dev-worker", "gpus dev-worker2"]
+    assert cluster.audit_log.exists()  # made by this user, who could not read one that the API server made
+
+
+def test_a_worker_is_asked_for_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_calls: Calls) -> None:
+    """A test that needs an image is skipped where a worker lacks it, with either engine."""
+    monkeypatch.setattr(engine_calls, "answer", f"{TRAINER.tag}\n")
+    cluster = KindCluster("dev", Home(root=tmp_path))
+
+    assert cluster.has_image(TRAINER, "dev-worker")
+    assert not cluster.has_image(PROBE, "dev-worker")
+    with pytest.raises(UnknownError, match="has no node 'other'"):
+        cluster.has_image(PROBE, "other")
 
 
 def test_adding_a_node_names_what_to_do_instead(tmp_path: Path) -> None:
