@@ -130,8 +130,8 @@ class Spec(Part):
     suspend: bool = False
     """Whether the job rests: no pods run, profile, plan and checkpoints are kept. Kueue sets it."""
     managed_by: Annotated[str, Field(max_length=63), _MANAGERS] = OPERATOR
-    """Who acts on the job: this operator, or kueue.x-k8s.io/multikueue to have it run in another cluster. Cannot be
-    changed."""
+    """Who acts on the job: this operator, or kueue.x-k8s.io/multikueue. With the latter this operator leaves the job
+    alone and writes no status: it runs only where Kueue's MultiKueue handles this kind. Cannot be changed."""
     launch_policy: LaunchPolicy = LaunchPolicy.AUTO
     """What follows planning: Auto trains, PlanOnly ends the job, Manual waits until the annotation
     training.neuroshard.dev/approved-plan of the job names the plan's ConfigMap."""
