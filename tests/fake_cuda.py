@@ -48,7 +48,7 @@ class FakeCuda:
     record_ms: float = 0.005
     cached: set[str] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
-    versions: Mapping[str, str] = field(default_factory=lambda: {"driver": "580.1", "cuda": "13.0"})
+    versions: Mapping[str, str] = field(default_factory=lambda: {"driver": "580.1", "cuda": "13.0", "nccl": "2.27.5"})
 
     @property
     def properties(self) -> SimpleNamespace:

@@ -11,6 +11,8 @@ from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import MeasureError
 
 GRACE_SECONDS = 120.0  # to start and to end
+KILL_AFTER_SECONDS = 45.0
+"""Torchrun itself kills its processes 30 s after SIGTERM."""
 _POLL_SECONDS = 0.2
 _LOG_TAIL_LINES = 15
 
@@ -43,13 +45,20 @@ class _Running:
         self.num_records = self.measurer.num_records
 
 
-def run_measurers(measurers: Sequence[Measurer], budget: Budget, *, on_poll: Callable[[int], None]) -> None:
+def run_measurers(
+    measurers: Sequence[Measurer],
+    budget: Budget,
+    *,
+    on_poll: Callable[[int], None],
+    kill_after_seconds: float = KILL_AFTER_SECONDS,
+) -> None:
     """Run all at once and wait for their end.
 
     Args:
         measurers: run side by side.
         budget: they end with it by themselves; a process that runs far longer is terminated.
         on_poll: called every 0.2 s with the number of records.
+        kill_after_seconds: from SIGTERM on; a stopped process does not end by it.
 
     Raises:
         MeasureError: one failed or did not end; with the end of its log. The others are terminated.
@@ -63,10 +72,7 @@ def run_measurers(measurers: Sequence[Measurer], budget: Budget, *, on_poll: Cal
             on_poll(sum(each.num_records for each in measurers))
             time.sleep(_POLL_SECONDS if running else 0.0)
     finally:
-        for each in running:
-            each.process.terminate()
-        for each in running:
-            each.process.wait()
+        _end([each.process for each in running], kill_after_seconds)
 
 
 def _left(running: _Running) -> _Running | None:
@@ -88,6 +94,19 @@ def _start(measurer: Measurer) -> _Running:
             measurer.command, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
     return _Running(measurer=measurer, process=process)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], kill_after_seconds: float) -> None:
+    """Terminate processes, and kill those that do not end by it."""
+    for each in processes:
+        each.terminate()
+    until = time.monotonic() + kill_after_seconds
+    for each in processes:
+        try:
+            each.wait(timeout=max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            each.kill()
+            each.wait()
 
 
 def _failure(measurer: Measurer, ended: str) -> MeasureError:

@@ -90,3 +90,32 @@ def test_the_others_end_when_one_fails(tmp_path: Path) -> None:
         )
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
+
+
+@pytest.mark.timeout(60)
+def test_a_stopped_process_is_killed_when_another_fails(tmp_path: Path) -> None:
+    """SIGTERM waits for a process that does not run; the profile does not."""
+    pid_file = tmp_path / "pid"
+    stops = f"""
+import os, pathlib, signal
+pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    fails = f"""
+import pathlib, sys, time
+import psutil
+pid = pathlib.Path({str(pid_file)!r})
+while not (pid.exists() and pid.read_text() and psutil.Process(int(pid.read_text())).status() == psutil.STATUS_STOPPED):
+    time.sleep(0.01)
+sys.exit(3)
+"""
+
+    with pytest.raises(MeasureError, match="ended with 3"):
+        run_measurers(
+            [measurer(tmp_path, fails), measurer(tmp_path, stops, name="b")],
+            Budget(seconds=60),
+            on_poll=lambda _: None,
+            kill_after_seconds=0.5,
+        )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)

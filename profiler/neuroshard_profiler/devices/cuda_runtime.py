@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from neuroshard_api.gpu_driver import driver_version
 
 
@@ -75,7 +76,7 @@ class CudaRuntime(Protocol):
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Driver and CUDA."""
+        """Driver, CUDA, and NCCL."""
         ...
 
     @property
@@ -116,8 +117,8 @@ class TorchCuda:
 
     @cached_property
     def versions(self) -> Mapping[str, str]:
-        """Driver and CUDA."""
-        return {"driver": driver_version() or "unknown", "cuda": torch.version.cuda or "unknown"}
+        """Driver, CUDA, and NCCL."""
+        return cuda_versions()
 
     @property
     def free_bytes(self) -> int:
@@ -154,3 +155,13 @@ class TorchCuda:
         """Give unused memory back, the buffer of ``flush`` too."""
         self._flushed = None
         torch.cuda.empty_cache()
+
+
+def cuda_versions() -> dict[str, str]:
+    """Return the versions of the kernel's driver, of the CUDA that torch was built for, and of its NCCL."""
+    nccl = torch.cuda.nccl.version() if dist.is_nccl_available() else ()  # type: ignore[no-untyped-call] # torch's
+    return {
+        "driver": driver_version() or "unknown",
+        "cuda": torch.version.cuda or "unknown",
+        "nccl": ".".join(map(str, nccl)) or "none",
+    }

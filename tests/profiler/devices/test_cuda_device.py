@@ -1,13 +1,16 @@
 """Specification of a GPU as a device, on a stream that follows CUDA's rules (simulated); tensors are the CPU's."""
 
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from fake_cuda import FakeCuda
 from neuroshard_profiler.backends.base import Repeats
 from neuroshard_profiler.devices.cuda import CudaDevice
+from neuroshard_profiler.devices.cuda_runtime import cuda_versions
 from neuroshard_profiler.devices.nvml import conditions_of
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
 from profiler_builders import compute_sample
@@ -81,12 +84,21 @@ def test_an_unknown_gpu_is_described_by_driver_and_copies() -> None:
 
 
 def test_records_name_the_gpu() -> None:
-    """Source, driver, CUDA, and the highest clock."""
+    """Source, driver, CUDA, NCCL, and the highest clock."""
     device = CudaDevice(cuda=FakeCuda())
     environment = device.environment(())
 
     assert device.source == "measured:NVIDIA Fake 80GB"
-    assert (environment["driver"], environment["cuda"], environment["max_clock_mhz"]) == ("580.1", "13.0", "1980")
+    assert [environment[name] for name in ("driver", "cuda", "nccl")] == ["580.1", "13.0", "2.27.5"]
+    assert environment["max_clock_mhz"] == "1980"
+
+
+def test_versions_are_those_of_the_installed_torch() -> None:
+    """Its NCCL answers without a GPU; a torch for CPUs has none."""
+    versions = cuda_versions()
+
+    assert versions["cuda"] == (torch.version.cuda or "unknown")
+    assert re.fullmatch(r"\d+\.\d+\.\d+" if dist.is_nccl_available() else "none", versions["nccl"])
 
 
 def test_current_clock_and_throttling_come_from_the_management_library() -> None:
