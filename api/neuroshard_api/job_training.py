@@ -210,6 +210,9 @@ class Training(Part):
     """Steps between lines of the log."""
     report_every_steps: PositiveCount = 100
     """Steps between reports of measured step times, which are held beside the plan's prediction."""
+    tensorboard: bool = False
+    """Whether rank 0 writes the loss at each line of the log, and the metrics of each evaluation, as TensorBoard's
+    events into tensorboard/ of the run directory. Needs the package tensorboard, which the images do not have."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of initial weights, shuffling and synthetic samples."""
 

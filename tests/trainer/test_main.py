@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -455,6 +456,35 @@ def test_steps_that_cannot_be_traced_are_refused(run: Run, capsys: pytest.Captur
     assert run(f"--trace-steps={steps}") == ExitCode.INVALID_INPUT
 
     assert f"--trace-steps: {steps!r} is not FIRST:END" in capsys.readouterr().err
+
+
+def test_tensorboard_without_its_package_is_a_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the field and the package, with the code of a missing one, before a step is taken."""
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+
+    assert run(training={"tensorboard": True}) == ExitCode.MISSING_PACKAGE
+
+    assert "spec.training.tensorboard needs tensorboard" in capsys.readouterr().err
+
+
+def test_tensorboard_shows_losses_and_metrics_of_a_resumed_run(run: Run, tmp_path: Path) -> None:
+    """Each step once, also those that an interrupted start took after its last checkpoint."""
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    training = {"tensorboard": True, "evalEverySteps": 10}
+    assert run(training={**training, "maxSteps": 15}, checkpoint={"everySteps": 10}) == ExitCode.OK
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000015")
+
+    assert run(training=training) == ExitCode.OK
+
+    events = accumulators.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [5, 10, 15, 20]
+    assert [event.step for event in events.Scalars("auc")] == [10, 20, WHOLE]
+    assert events.Scalars("auc")[-1].value == pytest.approx(progress(tmp_path / "run").metrics["auc"])
 
 
 def test_an_id_out_of_range_is_named(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,7 @@ from neuroshard_trainer.process import Launched, Process, new_group, start_proce
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.saver import Saver
 from neuroshard_trainer.step_reporter import StepReporter, file_sha256
+from neuroshard_trainer.tensorboard import Show, show_nothing, tensorboard_writer
 from neuroshard_trainer.tracing import Trace, TracedSteps
 from neuroshard_trainer.training import Schedule, TrainingLoop
 from neuroshard_trainer.training_state import TrainingState, widths_of
@@ -42,6 +43,7 @@ from neuroshard_trainer.training_state import TrainingState, widths_of
 SHARDING_FILE = "live-sharding.json"
 TRACE_FILE = "trace.json"
 """Of rank 0, in Chrome's format."""
+TENSORBOARD_FOLDER = "tensorboard"
 DATA_FOLDER = "data"
 """Indexes and unpacked copies that cannot lie next to the data."""
 
@@ -171,6 +173,9 @@ def _set_up(
         group=process.group,
         samples_per_step=data.global_batch_size,
     )
+    show: Show = show_nothing
+    if spec.training.tensorboard and process.is_first:
+        show = tensorboard_writer(places.run_dir / TENSORBOARD_FOLDER, first_step=schedule.first_step)
     return TrainingLoop(
         state=state,
         data=data,
@@ -183,6 +188,7 @@ def _set_up(
         process=process,
         progress_file=places.run_dir / PROGRESS_FILE,
         trace=Trace(traced_steps if process.is_first else None, places.run_dir / TRACE_FILE),
+        show=show,
         resumed_from=resumed_from,
     )
 

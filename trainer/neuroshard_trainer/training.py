@@ -27,6 +27,7 @@ from neuroshard_trainer.saver import Saver
 from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.step_reporter import StepReporter
 from neuroshard_trainer.stopping import StepVote, Wish
+from neuroshard_trainer.tensorboard import Show
 from neuroshard_trainer.tracing import Trace, traced
 from neuroshard_trainer.training_state import TrainingState
 
@@ -95,6 +96,7 @@ class TrainingLoop:
         process: this process.
         progress_file: what rank 0 writes now and then.
         trace: of some steps of this rank.
+        show: takes the loss at each line of the log, and the metrics of each evaluation.
         resumed_from: checkpoint that the state is of. If unset: there is none.
         clock: seconds, for checkpoints by time.
     """
@@ -113,6 +115,7 @@ class TrainingLoop:
         process: Process,
         progress_file: Path,
         trace: Trace,
+        show: Show,
         resumed_from: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -123,6 +126,7 @@ class TrainingLoop:
         self._checkpoint = checkpoint
         self._saver = saver
         self._trace = trace
+        self._show = show
         self._manifest = manifest
         self._reporter = reporter
         self._process = process
@@ -258,6 +262,7 @@ class TrainingLoop:
         """Write down the mean loss of all ranks since the last line."""
         self._progress.metrics["loss"] = mean = self._mean_loss()
         self._losses_since_log.zero_()
+        self._show(self.step, {"loss": mean})
         self._progress.log(self.step, f"loss {mean:.4f}")
         self._progress.write(self.step)
 
@@ -297,6 +302,7 @@ class TrainingLoop:
         except InputError as error:
             raise InputError(f"step {self.step}: {error}{self._saved_already()}") from error
         self._progress.metrics.update(metrics)
+        self._show(self.step, metrics)
         self._progress.log(self.step, ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
     def _saved_already(self) -> str:
