@@ -9,7 +9,7 @@ from neuroshard_planner.problem.units import BoolArray
 from neuroshard_planner.search.sharding_options import even_widths
 
 
-class Vacancy:
+class PlacementWithoutUnit:
     """The devices of a placement without the shards of one unit."""
 
     def __init__(self, problem: Problem, placement: Placement, unit: int) -> None:

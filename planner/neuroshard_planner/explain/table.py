@@ -8,7 +8,7 @@ import numpy as np
 from neuroshard_api.plan import Plan
 
 from neuroshard_planner.errors import PlanError, RequestError
-from neuroshard_planner.explain.alternatives import Vacancy
+from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.checks import require_sound
 from neuroshard_planner.plans.tables import placement_of
@@ -82,11 +82,11 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
     problem, placement = rebuilt(plan, bundle)
     index = _position(plan, name)
     unit = next(unit for unit, definition in enumerate(problem.units) if index in definition.tables)
-    vacancy = Vacancy(problem, placement, unit)
+    without = PlacementWithoutUnit(problem, placement, unit)
     total_ms = plan.predicted.total_ms
     shards = _shards(problem, placement, unit)
-    moves = _moves(problem, vacancy, [shard.device for shard in shards], total_ms)
-    splits = _splits(problem, vacancy, unit, len(shards), total_ms)
+    moves = _moves(problem, without, [shard.device for shard in shards], total_ms)
+    splits = _splits(problem, without, unit, len(shards), total_ms)
     definition = problem.units[unit]
     names = [plan.request.tables.tables[table].name for table in definition.tables]
     return TableExplanation(
@@ -150,14 +150,16 @@ def _shards(problem: Problem, placement: Placement, unit: int) -> tuple[ShardExp
     )
 
 
-def _moves(problem: Problem, vacancy: Vacancy, devices: Sequence[int], total_ms: float) -> tuple[Alternative, ...]:
-    whole = vacancy.kind(problem.units[vacancy.unit].num_columns)
-    totals, missing = vacancy.totals_with(whole), vacancy.missing_bytes(whole)
+def _moves(
+    problem: Problem, without: PlacementWithoutUnit, devices: Sequence[int], total_ms: float
+) -> tuple[Alternative, ...]:
+    whole = without.kind(problem.units[without.unit].num_columns)
+    totals, missing = without.totals_with(whole), without.missing_bytes(whole)
     moves = []
     for device in range(problem.num_devices):
         if list(devices) == [device]:
             continue
-        if not vacancy.allowed[device]:
+        if not without.allowed[device]:
             obstacle = "the constraints do not allow it there"
         elif missing[device] > 0:
             obstacle = f"the device lacks {missing[device] / GIB:,.2f} GiB of memory for it"
@@ -168,13 +170,15 @@ def _moves(problem: Problem, vacancy: Vacancy, devices: Sequence[int], total_ms:
     return tuple(moves)
 
 
-def _splits(problem: Problem, vacancy: Vacancy, unit: int, num_shards: int, total_ms: float) -> tuple[Alternative, ...]:
+def _splits(
+    problem: Problem, without: PlacementWithoutUnit, unit: int, num_shards: int, total_ms: float
+) -> tuple[Alternative, ...]:
     splits = []
     for count in (num_shards - 1, num_shards + 1):
         if count < 1:
             continue
-        obstacle = _split_obstacle(problem.units[unit], count, int(vacancy.allowed.sum()))
-        found = None if obstacle else vacancy.best_split(count)
+        obstacle = _split_obstacle(problem.units[unit], count, int(without.allowed.sum()))
+        found = None if obstacle else without.best_split(count)
         if found is None:
             reason = obstacle or f"fewer than {count} devices have memory for a shard of it"
             splits.append(Alternative(devices=(), num_shards=count, obstacle=reason))
