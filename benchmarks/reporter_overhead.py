@@ -5,32 +5,25 @@ python -m benchmarks.reporter_overhead
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import torch.distributed as dist
 from neuroshard_api.plan import Plan
-from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.step_reporter import REPORT_EVERY_STEPS, StepReporter
 
+from benchmarks.interleaved_loops import BLOCKS_FILE, PLAN_FILE, Step, Times, measured_blocks, timed
 from benchmarks.plan_times import spread
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.sharded_training import (
     BATCH_SIZE,
     TABLES,
-    WORLD_SIZE,
     ShardedTraining,
     batches,
     start_process,
-    torchrun,
 )
 
 BLOCKS = {BATCH_SIZE: 12, 16: 30}
@@ -38,9 +31,6 @@ BLOCKS = {BATCH_SIZE: 12, 16: 30}
 STEPS = REPORT_EVERY_STEPS  # of a block, which thus holds one report
 US_PER_MS = 1000.0
 WITHOUT, WITH = "neither has a reporter", "the second has one"
-Step = Callable[[Batch], None]
-Times = tuple[float, float]
-"""Milliseconds of a step by the clock and of the processor."""
 Blocks = dict[int, list[tuple[Times, Times]]]
 """Mean times of the steps of both models by samples per process, for each block."""
 
@@ -61,29 +51,17 @@ def main() -> None:
     if len(sys.argv) > 1:
         train(Path(sys.argv[1]))
         return
-    from neuroshard_api.request import PlanRequest  # noqa: PLC0415 - of this process alone
-    from neuroshard_api.topology import Link, Topology  # noqa: PLC0415
-
-    bundle = bundled_bundle("h100-80gb")
-    link = Link(bandwidth_bytes_per_second=1e11, latency_seconds=1e-5)
-    topology = Topology(devices_per_node=WORLD_SIZE, device=bundle.manifest.device, intra_node=link, inter_node=link)
-    plan = search(PlanRequest(tables=TABLES, topology=topology, batch_size_per_device=BATCH_SIZE), bundle=bundle)
-    with tempfile.TemporaryDirectory() as scratch:
-        (Path(scratch) / "plan.json").write_text(plan.to_json())
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, *torchrun(Path(__file__), scratch)], check=True, env=environment)  # noqa: S603
-        blocks = json.loads((Path(scratch) / "blocks.json").read_text())
-    print(write_result("reporter-overhead", report(blocks), hardware=hardware_slug()))
+    print(write_result("reporter-overhead", report(measured_blocks(Path(__file__), TABLES)), hardware=hardware_slug()))
 
 
 def train(folder: Path) -> None:
     """Time blocks of steps of two models in turn, before and after one of them gets the reporter."""
     start_process()
-    plan = Plan.read(folder / "plan.json")
+    plan = Plan.read(folder / PLAN_FILE)
     first, second = ShardedTraining(plan), ShardedTraining(plan)
     data = {size: batches(size) for size in BLOCKS}
     blocks = {WITHOUT: _in_turn(first.step, second.step, data)}
-    reporter = StepReporter(second.model, folder / "plan.json", write=folder / "step-report.json")
+    reporter = StepReporter(second.model, folder / PLAN_FILE, write=folder / "step-report.json")
     given: list[Batch] = []
     reported = reporter.steps(iter(given.pop, None))
 
@@ -94,7 +72,7 @@ def train(folder: Path) -> None:
 
     blocks[WITH] = _in_turn(first.step, with_reporter, data)
     if dist.get_rank() == 0:
-        (folder / "blocks.json").write_text(json.dumps(blocks))
+        (folder / BLOCKS_FILE).write_text(json.dumps(blocks))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -109,14 +87,6 @@ def _block(first: Step, second: Step, data: list[Batch]) -> tuple[Times, Times]:
     times = np.array([[timed(step, data[index % len(data)]) for step in (first, second)] for index in range(STEPS)])
     mean: tuple[Times, Times] = tuple(times.mean(axis=0).tolist())
     return mean
-
-
-def timed(step: Step, batch: Batch) -> Times:
-    """Return milliseconds of a step: by the clock, and of this process's processor time, all its threads."""
-    dist.barrier()
-    clock, processor = time.perf_counter(), time.process_time()
-    step(batch)
-    return 1000 * (time.perf_counter() - clock), 1000 * (time.process_time() - processor)
 
 
 def report(blocks: dict[str, dict[str, list[list[list[float]]]]]) -> list[str]:

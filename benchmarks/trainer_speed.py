@@ -5,10 +5,9 @@ python -m benchmarks.trainer_speed
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -39,10 +38,10 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from benchmarks.interleaved_loops import BLOCKS_FILE, PLAN_FILE, measured_blocks, timed
 from benchmarks.plan_times import spread
-from benchmarks.reporter_overhead import timed
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
-from benchmarks.sharded_training import BATCH_SIZE, CPU, WORLD_SIZE, start_process, torchrun
+from benchmarks.sharded_training import BATCH_SIZE, CPU, WORLD_SIZE, start_process
 
 WIDTH = 64  # of all tables, as TorchRec's DLRM wants it
 NUM_DENSE = 13
@@ -96,37 +95,28 @@ def main() -> None:
     if len(sys.argv) > 1:
         train(Path(sys.argv[1]))
         return
-    from neuroshard_api.request import PlanRequest  # noqa: PLC0415 - of this process alone
-    from neuroshard_api.topology import Link, Topology  # noqa: PLC0415
-    from neuroshard_costs.bundle import bundled_bundle  # noqa: PLC0415
-    from neuroshard_planner.planning import plan as search  # noqa: PLC0415
-
-    bundle = bundled_bundle("h100-80gb")
-    link = Link(bandwidth_bytes_per_second=1e11, latency_seconds=1e-5)
-    topology = Topology(devices_per_node=WORLD_SIZE, device=bundle.manifest.device, intra_node=link, inter_node=link)
-    plan = search(PlanRequest(tables=TABLES, topology=topology, batch_size_per_device=BATCH_SIZE), bundle=bundle)
-    with tempfile.TemporaryDirectory() as scratch:
-        (Path(scratch) / "plan.json").write_text(plan.to_json())
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, *torchrun(Path(__file__), scratch)], check=True, env=environment)  # noqa: S603
-        blocks = json.loads((Path(scratch) / "blocks.json").read_text())
-    print(write_result("trainer-speed", report(blocks), hardware=hardware_slug()))
+    print(write_result("trainer-speed", report(measured_blocks(Path(__file__), TABLES)), hardware=hardware_slug()))
 
 
 def train(folder: Path) -> None:
     """Take steps of both loops in turn."""
     start_process()
-    plan = Plan.read(folder / "plan.json")
+    plan = Plan.read(folder / PLAN_FILE)
     data = batches()
     loops = (public_loop(plan, data), own_loop(plan, data, folder))
     blocks = []
     for _ in range(BLOCKS + 1):  # the first warms up
-        times = [[timed(lambda _, loop=loop: next(loop), data[0]) for loop in loops] for _ in range(STEPS)]
+        times = [[timed(partial(_advance, loop), data[0]) for loop in loops] for _ in range(STEPS)]
         blocks.append(np.array(times).mean(axis=0).tolist())
     if dist.get_rank() == 0:
-        (folder / "blocks.json").write_text(json.dumps(blocks[1:]))
+        (folder / BLOCKS_FILE).write_text(json.dumps(blocks[1:]))
     dist.barrier()
     os._exit(0)  # both pipelines still have batches on their way
+
+
+def _advance(loop: Iterator[torch.Tensor], _: Batch) -> None:
+    """Take a step of a loop, which has its batches from elsewhere."""
+    next(loop)
 
 
 def public_loop(plan: Plan, data: list[Batch]) -> Iterator[torch.Tensor]:
@@ -176,7 +166,7 @@ def own_loop(plan: Plan, data: list[Batch], folder: Path) -> Iterator[torch.Tens
 
     pipeline = Pipeline(model, optimizer, loss_of, CPU)
     reporter = StepReporter(
-        model, folder / "plan.json", write=folder / "step-report.json", samples_per_step=WORLD_SIZE * BATCH_SIZE
+        model, folder / PLAN_FILE, write=folder / "step-report.json", samples_per_step=WORLD_SIZE * BATCH_SIZE
     )
     group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
