@@ -23,7 +23,6 @@ def plan(
     """Plan where the embedding tables of a model lie."""
     from neuroshard_planner.explain.robustness import with_other_traffic
     from neuroshard_planner.planning import plan as search
-    from neuroshard_report.html.page import render_html
     from neuroshard_report.terminal.plan import render_plan
 
     for path in (out, report):
@@ -37,6 +36,8 @@ def plan(
     if out is not None:
         write_file(out, found.to_json())
     if report is not None:
+        from neuroshard_report.html.page import render_html  # the template engine takes a fifth of a start
+
         write_file(report, render_html(found))
     if json:
         print_document(found.to_json())

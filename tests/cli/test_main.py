@@ -43,6 +43,19 @@ def test_help_needs_no_library_of_numbers_or_documents() -> None:
     assert found.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_plan_without_a_report_imports_no_template_engine(tmp_path: Path) -> None:
+    """It would take a fifth of the start of a small plan."""
+    (tmp_path / "tables.csv").write_text("name,num_embeddings,embedding_dim,pooling_factor\na,1000,64,1\n")
+    arguments = ["plan", str(tmp_path / "tables.csv"), "--devices", "1", "--device-type", "h100-80gb"]
+    program = (
+        f"import sys\nfrom neuroshard_cli.main import run\nassert run({arguments!r}) == 0\n"
+        "print([name for name in ('torch', 'scipy', 'jinja2') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
