@@ -93,13 +93,14 @@ def measure(name: str, request: PlanRequest, bundle: CostBundle, *, with_torchre
     )
 
 
-def public_workloads(bundle: CostBundle) -> Iterator[Result]:
-    """Measure every bundled workload on every number of devices."""
+def public_workloads(bundle: CostBundle, torchrec_devices: Sequence[int]) -> Iterator[Result]:
+    """Measure every bundled workload on every number of devices; TorchRec's planner on these numbers alone."""
     for name in workload_names():
         tables = read_workload(name)
         for num_devices in DEVICE_COUNTS:
             request = workload_request(tables, num_devices, devices_per_node=min(num_devices, DEVICES_PER_NODE))
-            yield measure(name, request, bundle, with_torchrec=len(tables.tables) <= MOST_TORCHREC_TABLES)
+            with_torchrec = len(tables.tables) <= MOST_TORCHREC_TABLES and num_devices in torchrec_devices
+            yield measure(name, request, bundle, with_torchrec=with_torchrec)
 
 
 def workload_lines(results: Sequence[Result]) -> list[str]:
@@ -260,15 +261,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=100, help="tasks of each set (default: all 100)")
     parser.add_argument("--torchrec-tasks", type=int, default=30, help="of these, TorchRec's planner gets so many")
+    parser.add_argument(
+        "--torchrec-devices", type=int, nargs="*", default=DEVICE_COUNTS, help="on which it gets the public workloads"
+    )
     arguments = parser.parse_args()
     bundle = bundled_bundle(DEVICE_TYPE)
     errors = ", ".join(f"{each.name} {each.hold_out.mape:.1%}" for each in bundle.manifest.networks)
     lines = [*CAVEATS, "", f"Bundle: {bundle.manifest.name}, {bundle.manifest.source}, hold-out MAPE {errors}."]
     lines += [
-        f"TorchRec's planner takes seconds to minutes: it gets workloads of at most {MOST_TORCHREC_TABLES} tables and",
-        f"the first {arguments.torchrec_tasks} tasks of each set.",
+        f"TorchRec's planner takes seconds to minutes: it gets workloads of at most {MOST_TORCHREC_TABLES} tables on",
+        f"{', '.join(map(str, arguments.torchrec_devices))} devices, and {arguments.torchrec_tasks} tasks of each set.",
     ]
-    lines += workload_lines(list(_shown(public_workloads(bundle))))
+    lines += workload_lines(list(_shown(public_workloads(bundle, arguments.torchrec_devices))))
     tables = task_tables()[: arguments.tasks]
     weights_only = (
         "4 GB hold the weights, FP32 with SGD; pooled embeddings and inputs have room of their own (tasks.py)."
