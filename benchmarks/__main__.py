@@ -12,7 +12,17 @@ import sys
 
 from benchmarks.results_file import result_path
 
-WRITING = ("task_pool", "search_quality", "search_time", "profiler_error", "reporter_overhead", "memory_error")
+WRITING = (
+    "task_pool",
+    "search_quality",
+    "search_time",
+    "never_dearer",
+    "robustness",
+    "command_times",
+    "profiler_error",
+    "reporter_overhead",
+    "memory_error",
+)
 PRINTING = {"simulator_vs_published": "any", "zipf_fit": "any", "prediction_error": None}
 """The scripts that print, with the hardware their result depends on; None is this machine."""
 

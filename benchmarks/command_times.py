@@ -1,0 +1,102 @@
+"""What a whole `neuroshard plan` takes from start to exit: processor time, time by the clock, and memory.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.command_times [--without-largest]
+
+Writes benchmarks/results/command-times_<hardware>_<date>.md.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from neuroshard_api.tables import TableSet
+from neuroshard_planner.workload_store import read_workload
+
+from benchmarks.results_file import write_result
+from benchmarks.tasks import DEVICE_TYPE, SEED, draw_pool, sampled_tables
+
+DEVICES_PER_NODE = 8
+REPEATS = 3
+PUBLIC, NUM_PUBLIC_TABLES = "mlperf-dlrm-dcnv2", 26
+MOST_REPEATED_TABLES = 1_000
+AIMS = {(26, 8): "1 s", (1_000, 1): "1 s", (400, 8): "1.5 s", (1_000, 128): "3 s", (10_000, 1_024): "60 s, 0.5 GB"}
+"""By tables and devices; 26 tables are the public workload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """One run of the command."""
+
+    processor_s: float
+    """User and system."""
+    clock_s: float
+
+
+def table_set(num_tables: int) -> TableSet:
+    """Return the public workload, or as many tables of the pool."""
+    if num_tables == NUM_PUBLIC_TABLES:
+        return read_workload(PUBLIC)
+    return sampled_tables(draw_pool(), num_tables, np.random.default_rng(SEED), name=f"{num_tables} tables")
+
+
+def measure(tables: Path, num_devices: int, scratch: Path) -> Times:
+    """Plan once in a process of its own."""
+    nodes = max(1, num_devices // DEVICES_PER_NODE)
+    command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "plan", str(tables)]
+    command += ["--devices", str(num_devices), "--nodes", str(nodes), "--device-type", DEVICE_TYPE]
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(  # noqa: S603 - the project's own command
+        [*command, "--out", str(scratch / "plan.json")],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    clock_s, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = [after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime]
+    return Times(processor_s=sum(spent), clock_s=clock_s)
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--without-largest", action="store_true", help="leave out 10,000 tables")
+    largest = MOST_REPEATED_TABLES if parser.parse_args().without_largest else 10_000
+    lines = [
+        "# Time of a whole plan command",
+        "",
+        f"`neuroshard plan` with the bundled models of {DEVICE_TYPE}, from the start of the interpreter to its end,",
+        f"median of {REPEATS} runs (largest set: one). 26 tables are {PUBLIC}; the others are drawn from the pool of",
+        "the task distribution, with the devices' whole memory. Peak memory is that of the largest run so far. The",
+        "aims are for an idle machine; other work on it raises processor time too.",
+        "",
+        "| tables | devices | processor time | by the clock | peak memory | aim |",
+        "|---|---|---|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        for (num_tables, num_devices), aim in AIMS.items():
+            if num_tables > largest:
+                continue
+            tables = scratch / "tables.json"
+            tables.write_text(table_set(num_tables).to_json())
+            repeats = REPEATS if num_tables <= MOST_REPEATED_TABLES else 1
+            runs = [measure(tables, num_devices, scratch) for _ in range(repeats)]
+            peak_gb = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e9
+            lines.append(
+                f"| {num_tables:,} | {num_devices:,} | {median(run.processor_s for run in runs):.2f} s "
+                f"| {median(run.clock_s for run in runs):.2f} s | {peak_gb:.2f} GB | {aim} |"
+            )
+            print(lines[-1], file=sys.stderr)
+    print(write_result("command-times", lines))
+
+
+if __name__ == "__main__":
+    main()
