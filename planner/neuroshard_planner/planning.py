@@ -21,9 +21,9 @@ from neuroshard_planner.search.packing import Packing
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
 MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters of a minute
-LEAST_WORK = 70_000  # with the next: half a second for small sets on a node, which are cheap to search well
-LEAST_WORK_PER_DEVICE = 700
-MOST_LEAST_WORK = 100_000
+LEAST_WORK = 75_000  # with the next two: about half a second for small sets on a node, which are cheap to search well
+LEAST_WORK_PER_DEVICE = 10_000  # a budget that grows less finds dearer plans than the published algorithm on 16 devices
+MOST_LEAST_WORK = 160_000
 
 
 class Bundle(CostModel, Protocol):
@@ -142,7 +142,7 @@ def attempts(problem: Problem) -> Attempts:
 
 def _default_budget(problem: Problem) -> int:
     per_unit = min(MOST_WORK_PER_UNIT, WORK_PER_UNIT * problem.num_devices**0.5)
-    least = min(LEAST_WORK + LEAST_WORK_PER_DEVICE * problem.num_devices, MOST_LEAST_WORK)
+    least = min(max(LEAST_WORK, LEAST_WORK_PER_DEVICE * problem.num_devices), MOST_LEAST_WORK)
     return max(least, int(per_unit * len(problem.units)))
 
 

@@ -26,9 +26,10 @@ from neuroshard_planner.search.sharding_options import OptionTable
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 FEW_SHARDS = (2, 4)  # most of a table in the first courses; the last has no such limit
-MOST_CAPPED_UNITS = 2000  # above it one course takes the whole time
+MOST_CAPPED_UNITS = 2000  # above it one course takes the whole time: no descent comes to an end
 OPENING_SHARE = 0.2  # of the work; what is left is divided among the courses
 LEAST_OPENING_WORK_PER_DEVICE = 1000  # smaller budgets are the opening's alone: a course needs more to come to an end
+MOST_LEAST_OPENING_WORK = 16_000  # on many devices the budget grows less than with the devices
 PUBLISHED_SHARE = 0.5  # of the work after the opening that the published beam may take
 SPLIT_SHARE = 2 / 3  # of a course's work that splitting and placing may take
 MOST_STALLED = 100  # perturbations in a row that improve nothing before the search ends
@@ -66,8 +67,9 @@ def iterated(problem: Problem, *, starts: Sequence[Placement], work_budget: int,
     """
     search = _Search(problem, starts, end=problem.work + work_budget)
     free = _course(problem, None)
-    least = min(work_budget, LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices)
-    search.open(free, until=problem.work + max(int(OPENING_SHARE * work_budget), least))
+    if len(problem.units) <= MOST_CAPPED_UNITS:
+        least = min(work_budget, LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices, MOST_LEAST_OPENING_WORK)
+        search.open(free, until=problem.work + max(int(OPENING_SHARE * work_budget), least))
     courses = [*(_course(problem, cap) for cap in _caps(problem)), free]
     if not search.may_end(bound_ms):
         search.follow_published(until=problem.work + int(PUBLISHED_SHARE * (search.end - problem.work)))
