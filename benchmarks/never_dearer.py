@@ -54,7 +54,7 @@ def main() -> None:
         "# Never dearer than the published algorithm",
         "",
         f"Tasks of the paper's kind ({FEWEST_TABLES} to {MOST_TABLES} tables), seeds from {arguments.first_seed}.",
-        f"Costs by the bundled networks of {DEVICE_TYPE}; a gain of 1 % is a plan that costs 1 % less. Plans of default",
+        f"Costs by the bundled networks of {DEVICE_TYPE}; a gain of 1 % is a plan that costs 1 % less. Default",
         "settings, the tolerance for fewer shards included. Tasks for which the published algorithm finds no plan are",
         "left out.",
         "",
