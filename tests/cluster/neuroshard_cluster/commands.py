@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from neuroshard_cluster.errors import CommandError
+from neuroshard_cluster.errors import CommandError, HostError
 from neuroshard_cluster.folders import SOURCES
 
 SHOWN_CHARACTERS = 2000
@@ -26,6 +26,7 @@ def run(
 
     Raises:
         CommandError: It exited with another status than 0, or ran longer than `timeout_s`.
+        HostError: There is no such program.
     """
     line = " ".join(str(word) for word in argv)
     try:
@@ -41,6 +42,10 @@ def run(
                 text=True,
                 check=False,
             )
+    except FileNotFoundError as missing:
+        if missing.filename != str(argv[0]):
+            raise
+        raise HostError(f"there is no program {argv[0]}\nhint: install it, or put its folder on PATH") from missing
     except subprocess.TimeoutExpired as late:
         raise CommandError(f"`{line}` did not end within {timeout_s:.0f} s") from late
     if done.returncode != 0:
