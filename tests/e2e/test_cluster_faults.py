@@ -3,11 +3,10 @@
 import base64
 import contextlib
 import gzip
-import os
 import shutil
-import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import pytest
@@ -120,15 +119,15 @@ def process_of(pod: Object) -> int:
 
 
 @contextlib.contextmanager
-def frozen(pod: Object) -> Iterator[None]:
+def frozen(cluster: Cluster, pod: Object) -> Iterator[None]:
     """Freeze the operator in a pod, and let it go on."""
-    pid = process_of(pod)
-    os.kill(pid, signal.SIGSTOP)
+    pid, node = process_of(pod), pod["spec"]["nodeName"]
+    cluster.send_signal(Signals.SIGSTOP, pid, node)
     try:
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):  # its kubelet may have ended it
-            os.kill(pid, signal.SIGCONT)
+            cluster.send_signal(Signals.SIGCONT, pid, node)
 
 
 def test_a_follower_takes_over_from_a_frozen_leader_through_a_restart_of_the_api_server(
@@ -139,7 +138,7 @@ def test_a_follower_takes_over_from_a_frozen_leader_through_a_restart_of_the_api
     try:
         holder = release.kubectl.get("lease", RELEASE)["spec"]["holderIdentity"]
         [leader] = [pod for pod in release.pods() if pod["metadata"]["name"] == holder]
-        with frozen(leader):
+        with frozen(cluster, leader):
             cluster.restart("kube-apiserver")
             namespace.kubectl.apply(jobs.script_job("shop", "sleep 20"))
             jobs.wait_for_stage(namespace.kubectl, "shop", "Running")
@@ -163,7 +162,7 @@ def test_what_is_deleted_while_the_watches_are_gone_is_made_again(
     jobs.wait_for_stage(kubectl, "shop", "Running")
     before = jobs.uids(jobs.children(kubectl, "shop", "jobs", "worker"))
     [operator] = release.pods()
-    with frozen(operator):
+    with frozen(cluster, operator):
         kubectl.delete("job", "shop-worker-0", "--cascade=foreground")
         kubectl.delete("service", "shop-workers")
         cluster.restart("kube-apiserver")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from signal import Signals
 from typing import Protocol
 
 from neuroshard_cluster.gpus import DEFAULT_POOL
@@ -63,6 +64,13 @@ class Cluster(Protocol):
 
     def restart(self, process: str, node: str | None = None) -> None:
         """Kill a process; it comes back by itself."""
+
+    def send_signal(self, number: Signals, pid: int, node: str) -> None:
+        """Send a signal to a process of a pod of `node`; `pid` is the process's on this machine.
+
+        Raises:
+            ProcessLookupError: It has ended.
+        """
 
     def build_image(self, image: Image, *, say: Callable[[str], None]) -> Path:
         """Build an image from its Dockerfile and return its archive."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from signal import Signals
 
 from neuroshard_cluster import components, gpus, node_image
 from neuroshard_cluster.cgroups import MOUNT, hierarchies
@@ -223,6 +224,14 @@ class KindCluster:
             raise UnknownError(f"kind runs no service {process!r} on a node; there are {', '.join(NODE_SERVICES)}")
         self._engine.run("exec", self._known(node), "systemctl", verb, process)
 
+    def send_signal(self, number: Signals, pid: int, node: str) -> None:
+        """Send a signal to a process of a pod from within its node: on this machine only root may."""
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except FileNotFoundError as error:
+            raise ProcessLookupError(f"process {pid} has ended") from error
+        self._engine.run("exec", self._known(node), "kill", f"-{number.value}", pid_in_node(status))
+
     def _in_control_plane(self, *argv: str) -> None:
         self._engine.run("exec", f"{self.name}-control-plane", *argv)
 
@@ -271,6 +280,15 @@ class KindCluster:
     def _loaded(self, node: str, archive: Path) -> Path:
         """The file that says a node has this archive: it is named after the archive's content."""
         return self._folder / "loaded" / node / f"{archive.name}-{archive.stat().st_mtime_ns}"
+
+
+def pid_in_node(status: str) -> str:
+    """Return the pid that a pod's process has in its node, from its `/proc/PID/status` on this machine.
+
+    Its line `NSpid` lists the pids from this machine inward; a container of a pod has the last one.
+    """
+    pids = next(line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
+    return pids[-2]
 
 
 def _names(archives: Sequence[Path]) -> str:

@@ -5,12 +5,14 @@ with it. What namespaces do not own, the cluster's control groups and its one fo
 """
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from signal import Signals
 
 from neuroshard_cluster import components, control_plane, gpus, network
 from neuroshard_cluster.cgroups import SYSTEM, Owner
@@ -270,6 +272,11 @@ class LocalCluster:
         """Kill a process; it comes back by itself."""
         self.stop(process, node)
         self.start(process, node)
+
+    def send_signal(self, number: Signals, pid: int, node: str) -> None:
+        """Send a signal to a process of a pod, which this machine runs."""
+        self._node_folder(node)  # raises for a node that is not this cluster's
+        os.kill(pid, number)
 
     def _process(self, process: str, node: str | None) -> Path:
         processes = self._processes if node is None else self._node_folder(node) / "processes"

@@ -1,6 +1,8 @@
+import os
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from neuroshard_cluster.engine import Engine
 from neuroshard_cluster.errors import HostError, UnknownError
 from neuroshard_cluster.folders import Home
 from neuroshard_cluster.images import PROBE, TRAINER
-from neuroshard_cluster.kind import KindCluster, NodeImage, configuration
+from neuroshard_cluster.kind import KindCluster, NodeImage, configuration, pid_in_node
 
 
 class Calls:
@@ -164,3 +166,43 @@ def test_without_an_engine_there_is_nothing_to_take_down(tmp_path: Path, monkeyp
     KindCluster("dev", home).down()
 
     assert not left.exists()
+
+
+def test_the_pid_in_a_node_is_the_last_but_one() -> None:
+    """From this machine inward, whatever is nested between: its own, the node's, the container's."""
+    assert pid_in_node("Name:\tpython\nNSpid:\t41210\t1734\t1\n") == "1734"
+    assert pid_in_node("Name:\tpython\nNSpid:\t97000\t41210\t1734\t1\n") == "1734"
+
+
+def test_a_signal_is_sent_from_within_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_calls: Calls
+) -> None:
+    """A process of a pod belongs to another user, whom only root may disturb; the engine may."""
+    monkeypatch.setattr(kind, "pid_in_node", lambda _: "1734")
+
+    KindCluster("dev", Home(root=tmp_path)).send_signal(Signals.SIGSTOP, os.getpid(), "dev-worker")
+
+    assert engine_calls.lines == ["exec dev-worker kill -19 1734"]
+
+
+@pytest.mark.usefixtures("engine_calls")
+def test_a_signal_to_a_process_that_has_ended_is_no_failure_of_the_engine(tmp_path: Path) -> None:
+    """As on a local cluster, callers are told by a ProcessLookupError."""
+    with pytest.raises(ProcessLookupError, match="process 99999999 has ended"):
+        KindCluster("dev", Home(root=tmp_path)).send_signal(Signals.SIGCONT, 99999999, "dev-worker")
+
+
+def test_a_killed_node_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_calls: Calls) -> None:
+    """It is used again once it is Ready, and has its GPUs by then."""
+    kubectl = Calls()
+    monkeypatch.setattr(KindCluster, "kubectl", kubectl)
+    monkeypatch.setattr(KindCluster, "_give_gpus", lambda _, node: kubectl("gpus", node))
+    cluster = KindCluster("dev", Home(root=tmp_path))
+
+    cluster.kill_node("dev-worker2")
+    cluster.revive_node("dev-worker2")
+
+    assert engine_calls.lines == ["kill dev-worker2", "start dev-worker2"]
+    assert kubectl.lines == ["wait --for=condition=Ready node/dev-worker2 --timeout=120s", "gpus dev-worker2"]
+    with pytest.raises(UnknownError, match="has no node 'other'"):
+        cluster.kill_node("other")
