@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 from e2e import jobs
 from e2e.operator_release import NAMESPACE, RELEASE, Release
+from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace
@@ -177,7 +178,11 @@ class Chaos:
         return [fate.name for fate in self.fates if fate.name.startswith(prefix) and not fate.has_ended]
 
     def _kill_a_kubelet(self) -> str:
-        node = self._random.choice(self._cluster.nodes())
+        broken = self._broken[0] if self._broken else ""
+        whole = [each for each in self._cluster.nodes() if each != broken]
+        if not whole:
+            raise ClusterError("the only node is broken")
+        node = self._random.choice(whole)
         self._cluster.restart("kubelet", node)
         return f"kubelet of {node}"
 
@@ -216,21 +221,28 @@ class Chaos:
             self._broken = None
 
     def _scribble(self) -> str:
-        """Write what any tenant may write: into a report of workers, or into a ConfigMap labelled as a job's."""
+        """Write what any tenant may write: the files of a report, or a ConfigMap that passes for a child of a job.
+
+        The operator reads the first, and watches the second, for it has the labels and the owner of a child.
+        """
         text = self._random.choice(SCRIBBLES)
         job = self._any_job("")
-        reports = self._kubectl.list("configmaps", selector=f"{jobs.JOB_LABEL}={job},{jobs.ROLE_LABEL}=worker")
-        if reports and self._random.random() < 0.5:
-            name = reports[0]["metadata"]["name"]
-            self._kubectl.patch("configmap", name, {"data": dict.fromkeys(reports[0].get("data", {"x": ""}), text)})
+        if self._random.random() < 0.5:
+            name = f"{job}-report"
+            files = dict.fromkeys((STEP_REPORT_FILE, PROGRESS_FILE), text)
+            self._kubectl.patch("configmap", name, {"data": files, "binaryData": None})
             return f"report {name}"
         labels = {
+            "app.kubernetes.io/managed-by": "dlrm-operator",
             jobs.JOB_LABEL: job,
             jobs.ROLE_LABEL: self._random.choice(("profiler", "planner", "worker")),
             **GARBAGE,
         }
         name = f"garbage-{len(self.told)}"
-        metadata = {"name": name, "labels": labels}
+        found = self._kubectl.get(jobs.KIND, job)
+        owner = {"kind": found["kind"], "name": job, "uid": found["metadata"]["uid"], "controller": True}
+        owners = [{"apiVersion": found["apiVersion"], **owner}]
+        metadata = {"name": name, "labels": labels, "ownerReferences": owners}
         self._kubectl.create(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"plan.json": text}}
         )
@@ -277,7 +289,7 @@ def patiently(call: Callable[[], None]) -> None:
 
 
 def assert_one_attempt_lives(workers: Sequence[Object]) -> None:
-    """Fail if a training job has live worker pods of two Jobs."""
+    """Fail if a training job has live worker pods of two Jobs; pods that are being deleted do not count."""
     owners: dict[str, set[str]] = {}
     for pod in workers:
         metadata = pod["metadata"]
@@ -305,9 +317,19 @@ def test_every_job_ends_right_whatever_is_killed(
     seconds = float(request.config.getoption("--chaos-seconds"))
     at_once = min(MOST_JOBS, round(seconds / SECONDS_PER_JOB))
     chaos = Chaos(operator, namespace, at_once=at_once, api_away_s=min(API_AWAY_S, seconds / 4), seed=0)
-    chaos.run(seconds)
-    chaos.end()
-    statuses = {each["metadata"]["name"]: each["status"] for each in namespace.kubectl.list(jobs.KIND)}
+    statuses: dict[str, Object] = {}
+    try:
+        chaos.run(seconds)
+        chaos.end()
+        statuses = {each["metadata"]["name"]: each["status"] for each in namespace.kubectl.list(jobs.KIND)}
+    finally:
+        story = {
+            "jobs": len(chaos.fates),
+            "restarts": {name: status.get("restarts", 0) for name, status in statuses.items()},
+            "blows": chaos.told,
+        }
+        namespace.artifacts.mkdir(parents=True, exist_ok=True)
+        (namespace.artifacts / "chaos.json").write_text(json.dumps(story, indent=1))
     logs = operator.kubectl("logs", "--selector=app.kubernetes.io/instance=neuroshard-operator", "--tail=-1")
     assert_no_ghosts(operator)
     namespace.kubectl("delete", jobs.KIND, "--all", "--wait=false")
@@ -315,13 +337,6 @@ def test_every_job_ends_right_whatever_is_killed(
     eventually("nothing is left", lambda: left(namespace), within_s=120, accept=lambda found: not found)
     assert_no_ghosts(operator)
 
-    story = {
-        "jobs": len(chaos.fates),
-        "restarts": sum(status.get("restarts", 0) for status in statuses.values()),
-        "blows": chaos.told,
-    }
-    namespace.artifacts.mkdir(parents=True, exist_ok=True)
-    (namespace.artifacts / "chaos.json").write_text(json.dumps(story, indent=1))
     assert "Traceback" not in logs
     assert all(
         status["lastFailure"]["exitCode"] == 2 for name, status in statuses.items() if name.startswith("refuses")
