@@ -142,7 +142,9 @@ def _stages(context: Context) -> list[StageResult]:
     Two tracks: the workers that run are served whatever plan they were started under, and the plan for the present
     inputs is prepared beside them. Only `launch`, once that plan is there, replaces them.
     """
-    first = succeeded(context) or _refused_for_good(context.observed.refusals)
+    first = succeeded(context)
+    if first is None and context.current_workers is None:  # beside workers, a write that is rejected is tried again
+        first = _refused_for_good(context.observed.refusals)
     if first is not None:
         return [first]
     if context.spec.suspend:
@@ -256,7 +258,8 @@ def _refused_for_good(refusals: Sequence[Refusal]) -> StageResult | None:
             message = f"{what} exists and does not belong to this job; rename the job, or remove that object"
             return failed(display_stage=Stage.FAILED, stage=None, reason=Reason.NAME_CONFLICT, message=message)
         if refusal.code in NEVER_VALID:
-            message = f"the API server does not take {what}: {refusal.message}; check spec.podTemplate and spec.trainer"
+            check = "; check spec.podTemplate and spec.trainer" if refusal.kind == "Job" else ""
+            message = f"the API server does not take {what}: {refusal.message}{check}"
             return failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_TEMPLATE, message=message)
         if refusal.code == TOO_LARGE:
             message = f"{what} is too large for the API server: {refusal.message}"

@@ -81,6 +81,53 @@ def test_a_write_that_is_rejected_while_workers_run_is_told_and_tried_again() ->
     assert "exceeded quota" not in story.status["message"]
 
 
+@pytest.mark.parametrize("code", [400, 422])
+def test_an_invalid_write_beside_running_workers_is_tried_again(code: int) -> None:
+    """A ValidatingAdmissionPolicy answers 422, and whoever wrote it may change it: the training goes on."""
+    story = Story().running()
+    story.world.refuse["Service"] = ApiError(code, "Invalid", "ValidatingAdmissionPolicy 'x' denied request")
+    story.world.remove("Service", "job-workers")
+    story.settle()
+    story.later(31)
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert "ValidatingAdmissionPolicy 'x' denied request" in story.status["message"]
+    assert story.jobs(names.WORKER) == ["job-worker-0"]
+    story.world.refuse.clear()
+    story.later(31)
+
+    assert ("Service", "job-workers") in story.world.objects
+    assert "denied" not in story.status["message"]
+
+
+def test_a_foreign_object_beside_running_workers_is_left_alone_and_reported() -> None:
+    """The Service is made again once the other one of its name is gone; the training goes on meanwhile."""
+    story = Story().running()
+    story.world.remove("Service", "job-workers")
+    foreign = story.world.put(
+        {"kind": "Service", "metadata": {"name": "job-workers"}, "spec": {"clusterIP": "10.0.0.1"}}
+    )
+    story.settle()
+    story.later(31)
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert "Service job-workers" in story.status["message"]
+    assert foreign["spec"] == {"clusterIP": "10.0.0.1"}
+    story.world.remove("Service", "job-workers")
+    story.later(31)
+
+    [service] = story.world.of_kind("Service")
+    assert service["metadata"]["ownerReferences"]
+
+
+def test_only_a_rejected_job_points_at_the_pod_template() -> None:
+    """A Service that the API server rejects before there are workers ends the job, and no field of it is blamed."""
+    story = Story()
+    story.world.refuse["Service"] = ApiError(422, "Invalid", "ValidatingAdmissionPolicy 'x' denied request")
+    story.planned()
+
+    assert story.seen == ("Failed", "InvalidPodTemplate")
+    assert "podTemplate" not in story.status["message"]
+
+
 def test_a_worker_job_that_was_deleted_is_made_again() -> None:
     """The same attempt goes on once its pods are gone."""
     story = Story().running()
