@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_statistics_and_training_see_the_same_lookups(file: Path) -> None:
     """Equal lookups per sample and equal distinct rows, feature by feature."""
-    data = open_data(file, data_format=None, features=(), session=None)
+    data = open_data(str(file), data_format=None, features=(), session=None)
     counted = data_statistics(data.batches(128), batch_size=128, ids_are_rows=data.ids_are_rows)
     tables = [builders.table(name, num_embeddings=NUM_ROWS) for name in FEATURES]
     source = CriteoSource([DataFile(str(file))], features_of(tables), num_dense=13, spare=file.parent)
