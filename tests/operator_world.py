@@ -310,10 +310,11 @@ class World:
             self._end_job(job, "Failed", "PodFailurePolicy")
 
     def expire(self, job: Json) -> None:
-        """Let a Job reach its activeDeadlineSeconds: its pods go, and it has failed."""
+        """Let a Job reach its activeDeadlineSeconds: its pods go, unless their nodes are lost, and it has failed."""
         for pod in self._pods_of(job):
             self.remove("Pod", pod["metadata"]["name"])
-            self.finish_deletion(pod)
+            if not self._is_lost(pod):
+                self.finish_deletion(pod)
         self._end_job(job, "Failed", "DeadlineExceeded")
 
     def _remove_living(self, job: Json) -> None:

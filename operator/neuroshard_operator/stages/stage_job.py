@@ -18,7 +18,7 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Delete, Event, Manifest, Patch
 from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import Context, seconds_until
+from neuroshard_operator.context import Context, earliest, seconds_until
 from neuroshard_operator.failures import cause_of
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
 from neuroshard_operator.stages.result import (
@@ -33,6 +33,8 @@ from neuroshard_operator.stages.result import (
 
 RESULT_LATE = timedelta(seconds=30)
 """How long a result may reach the operator after the Job that published it ended: two watches bring them."""
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+"""Reason with which Kubernetes ends a Job that took longer than its activeDeadlineSeconds."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
 
@@ -54,7 +56,7 @@ class JobStage:
     result: str
     """What the Job publishes, in a word."""
     again: str
-    """What follows when somebody deleted the result."""
+    """What follows when somebody deleted the result, or the pod's node is lost."""
     missing: str
     """What is wrong with a Job that ended well and published nothing."""
     failures: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
@@ -109,6 +111,9 @@ def follow(
         timeout_s: how long the Job may take once a node has taken its pod.
     """
     name = job.meta.name
+    if _is_lost(context, job):
+        message = f"the node of the {stage.role}'s pod does not answer; {stage.again}"
+        return _once_more(stage, job, message)
     if job.outcome is None:
         step = _at_work(context, stage, job, doing=doing, inputs=inputs)
         return replace(step, actions=(*step.actions, *_time_limit(context, job, timeout_s)))
@@ -119,15 +124,28 @@ def follow(
         message = f"the {stage.role} is done; its {stage.result} is on the way"
         return stage.active(stage.running, message, name, requeue_after_s=seconds_until(late, context.now))
     if problem is None and _was_deleted(job, context.config_map(names.result(name))):
-        message = f"the result of Job {name} was deleted; {stage.again}"
-        return stage.active(
-            stage.running,
-            message,
-            name,
-            actions=(Delete(kind="Job", name=name, uid=job.meta.uid),),
-            events=(Event(kind="Warning", reason=REPAIRED, message=message),),
-        )
+        return _once_more(stage, job, f"the result of Job {name} was deleted; {stage.again}")
     return stage.failed_with(stage.unusable, problem or stage.missing)
+
+
+def _is_lost(context: Context, job: ChildJob) -> bool:
+    """Whether the node of a Job's pod is gone: the Job makes no other pod before this one has ended.
+
+    A Job that exceeded its time only because of that has not failed.
+    """
+    undecided = job.outcome is None or job.outcome.reason == DEADLINE_EXCEEDED
+    return undecided and job.meta.deleted is None and bool(context.lost_pods(job))
+
+
+def _once_more(stage: JobStage, job: ChildJob, message: str) -> StageResult:
+    """Remove the Job, without waiting for its pods, so that its name is free for the next one."""
+    return stage.active(
+        stage.running,
+        message,
+        job.meta.name,
+        actions=(Delete(kind="Job", name=job.meta.name, uid=job.meta.uid),),
+        events=(Event(kind="Warning", reason=REPAIRED, message=message),),
+    )
 
 
 def _at_work(
@@ -141,9 +159,8 @@ def _at_work(
     stuck = context.trouble_of(job)
     reason = Reason.PODS_PENDING if stuck else stage.running
     message = f"the {stage.role}'s pod does not start: {stuck}" if stuck else doing
-    return stage.active(
-        reason, message, name, actions=repairs, events=events, requeue_after_s=context.start_check_s(job)
-    )
+    check_s = earliest([context.start_check_s(job), context.loss_check_s(job)])
+    return stage.active(reason, message, name, actions=repairs, events=events, requeue_after_s=check_s)
 
 
 def _time_limit(context: Context, job: ChildJob, timeout_s: int) -> tuple[Action, ...]:
@@ -158,7 +175,7 @@ def _time_limit(context: Context, job: ChildJob, timeout_s: int) -> tuple[Action
 
 def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int) -> StageResult:
     cause = cause_of(job, context.observed.pods)
-    if job.outcome is not None and job.outcome.reason == "DeadlineExceeded":
+    if job.outcome is not None and job.outcome.reason == DEADLINE_EXCEEDED:
         reason, message = stage.timed_out, f"{stage.time_limit} ({timeout_s} s)"
     else:
         reason, words = stage.failures.get(cause.exit_code or ExitCode.OK, (stage.failed, f"the {stage.role} failed"))

@@ -1,0 +1,83 @@
+"""Nodes that die under a profiler or a planner."""
+
+from datetime import timedelta
+
+import pytest
+from neuroshard_operator import names
+from operator_process import Story
+
+ROLES = [names.PROFILER, names.PLANNER]
+RUNNING = {names.PROFILER: ("Profiling", "ProfilerRunning"), names.PLANNER: ("Planning", "PlannerRunning")}
+
+
+def at_work(role: str) -> Story:
+    """Go on until the pod of a stage runs."""
+    story = Story() if role == names.PROFILER else Story().do(names.PROFILER)
+    for pod in story.pods(role):
+        story.world.start_pod(pod)
+    story.settle()
+    return story
+
+
+def lose_node(story: Story, role: str) -> str:
+    """Let the node of a stage's pod die: the cluster evicts the pod, and no kubelet ends it; return the Job's uid."""
+    [pod] = story.pods(role)
+    taken = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}, taken]
+    story.world.remove("Pod", pod["metadata"]["name"])
+    [job] = story.world.of_kind("Job", role)
+    uid: str = job["metadata"]["uid"]
+    return uid
+
+
+def finish_on_another_node(story: Story, role: str, lost: str) -> None:
+    """Let the pod of the Job that took the lost one's place do its work."""
+    [job] = story.world.of_kind("Job", role)
+    assert job["metadata"]["uid"] != lost
+    [pod] = [pod for pod in story.pods(role) if "deletionTimestamp" not in pod["metadata"]]
+    story.world.work(pod)
+    story.settle()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_stage_whose_node_dies_starts_again(role: str) -> None:
+    """Kubernetes makes no other pod while the dead one is there, which is until the Node object is removed."""
+    story = at_work(role)
+    lost = lose_node(story, role)
+    story.settle()
+    assert story.seen == RUNNING[role]
+    assert "ChildRepaired" not in story.reasons()
+    wait_s = story.operator.requeue_after_s
+    assert wait_s is not None
+    assert wait_s < 120
+    story.later(wait_s)
+
+    assert "ChildRepaired" in story.reasons()
+    [told] = [event["message"] for event in story.world.events if event["reason"] == "ChildRepaired"]
+    assert told.startswith(f"the node of the {role}'s pod does not answer")
+    finish_on_another_node(story, role, lost)
+    assert story.seen == (RUNNING[names.PLANNER] if role == names.PROFILER else ("Launching", "WorkersStarting"))
+    assert story.status.get("restarts", 0) == 0
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_time_limit_that_passes_on_a_dead_node_is_no_verdict(role: str) -> None:
+    """The operator was away meanwhile, and finds the Job at its deadline with a lost pod alone."""
+    story = at_work(role)
+    lost = lose_node(story, role)
+    story.world.now += timedelta(seconds=1900)
+    story.time_out(role)
+
+    assert story.seen == RUNNING[role]
+    finish_on_another_node(story, role, lost)
+    assert story.status["stage"] != "Failed"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_time_limit_that_passes_on_a_live_node_still_ends_the_job(role: str) -> None:
+    """The pod that is asked to end then is not lost."""
+    story = at_work(role)
+    story.time_out(role)
+
+    assert story.status["stage"] == "Failed"
+    assert "timeoutSeconds" in story.status["message"]
