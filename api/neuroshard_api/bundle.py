@@ -69,7 +69,9 @@ class Calibration(Value):
     backward_communication_scale: tuple[float, float] = _UNSCALED
     mape_before: Annotated[float, Field(ge=0)]
     mape_after: Annotated[float, Field(ge=0)]
-    """Error after rescaling, each record left out in turn (leave-one-out)."""
+    """Error over the records of all networks after rescaling, each record left out in turn (leave-one-out)."""
+    mape_after_by: dict[NetworkName, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """The same for each rescaled network alone. Empty in older bundles: not known."""
 
 
 class Launch(Value):
@@ -111,12 +113,11 @@ class BundleManifest(Document):
     def measured_mape(self, name: NetworkName) -> float | None:
         """Return the error of a network's times on measurements that it was not fitted to.
 
-        None: only the error against the simulator is known.
+        None: only the error against the simulator is known, or, in older bundles, that of all networks together.
         """
         calibration = self.calibration
-        is_rescaled = calibration is not None and getattr(calibration, f"{name}_scale") != _UNSCALED
-        if calibration is not None and is_rescaled and not _is_simulated(calibration.source):
-            return calibration.mape_after
+        if calibration is not None and getattr(calibration, f"{name}_scale") != _UNSCALED:
+            return None if _is_simulated(calibration.source) else calibration.mape_after_by.get(name)
         fitted_to = self.training.get("compute_source", self.source) if name == "compute" else self.source
         own = next(network for network in self.networks if network.name == name)
         return None if _is_simulated(str(fitted_to)) else own.hold_out.mape

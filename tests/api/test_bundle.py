@@ -51,19 +51,40 @@ def test_the_weights_hash_is_a_sha256(digest: str) -> None:
         ("cpu:A CPU", None, (0.03, 0.03)),
         ("simulated:A GPU", "measured:A GPU", (0.1, None)),
         ("simulated:A GPU", "simulated:Another GPU", (None, None)),
+        ("cpu:A CPU", "simulated:A GPU", (None, 0.03)),
     ],
-    ids=["simulated", "fitted to measurements", "compute calibrated to measurements", "calibrated to the simulator"],
+    ids=[
+        "simulated",
+        "fitted to measurements",
+        "compute calibrated to measurements",
+        "calibrated to the simulator",
+        "fitted to measurements, compute calibrated to the simulator",
+    ],
 )
 def test_an_error_against_reality_needs_measurements(
     source: str, calibrated_to: str | None, expected: tuple[float | None, float | None]
 ) -> None:
     """A hold-out error of networks that repeat the simulator is none; nor has a network one that was not rescaled."""
     calibration = calibrated_to and Calibration(
-        source=calibrated_to, num_records=8, compute_scale=(1.0, 2.0), mape_before=0.5, mape_after=0.1
+        source=calibrated_to,
+        num_records=8,
+        compute_scale=(1.0, 2.0),
+        mape_before=0.5,
+        mape_after=0.2,
+        mape_after_by={"compute": 0.1},
     )
     manifest = bundle_manifest(source=source, calibration=calibration)
 
     assert (manifest.measured_mape("compute"), manifest.measured_mape("forward_communication")) == expected
+
+
+def test_an_error_of_all_networks_together_is_no_networks_own() -> None:
+    """Older bundles know only the mean over compute and exchanges; it is given out as the error of neither."""
+    calibration = Calibration(
+        source="measured:A GPU", num_records=8, compute_scale=(1.0, 2.0), mape_before=0.5, mape_after=0.1
+    )
+
+    assert bundle_manifest(source="cpu:A CPU", calibration=calibration).measured_mape("compute") is None
 
 
 def test_measured_compute_is_trusted_beside_simulated_exchanges() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from neuroshard_api.bundle import BundleManifest, Calibration
+from neuroshard_api.bundle import BundleManifest, Calibration, NetworkName
 from neuroshard_api.records import CommunicationSample, ComputeSample, ProfileRecord
 from neuroshard_api.request import Pipeline
 from neuroshard_api.topology import Topology
@@ -27,6 +27,7 @@ MIN_RECORDS = 8
 """Fewest records of a network that are fitted: two numbers from fewer would follow the noise."""
 
 MIN_EXPONENT, MAX_EXPONENT = 0.5, 2.0
+_EXCHANGES: dict[str, NetworkName] = {"forward": "forward_communication", "backward": "backward_communication"}
 _HUBER_LIMIT = 1.345  # of the scaled residual; 95 % efficiency for normal errors
 _NORMAL_MAD = 1.4826  # standard deviation over median absolute deviation of a normal distribution
 _ROUNDS = 20
@@ -91,12 +92,12 @@ def _uncalibrated(bundle_dir: Path) -> CostBundle:
     return replace(loaded, manifest=loaded.manifest.model_copy(update={"calibration": None}))
 
 
-def _fits(bundle: CostBundle, records: Sequence[ProfileRecord]) -> dict[str, "_Fit"]:
+def _fits(bundle: CostBundle, records: Sequence[ProfileRecord]) -> dict[NetworkName, "_Fit"]:
     """Return the fits of those networks that have enough records."""
     return {name: _fit_left_out(pairs) for name, pairs in _pairs(bundle, records).items() if len(pairs) >= MIN_RECORDS}
 
 
-def _calibration(fits: Mapping[str, "_Fit"], source: str) -> Calibration:
+def _calibration(fits: Mapping[NetworkName, "_Fit"], source: str) -> Calibration:
     scales = {f"{name}_scale": fit.scale for name, fit in fits.items()}
     return Calibration(
         source=source,
@@ -104,6 +105,7 @@ def _calibration(fits: Mapping[str, "_Fit"], source: str) -> Calibration:
         **{"compute_scale": (1.0, 1.0), **scales},
         mape_before=float(np.concatenate([fit.errors_before for fit in fits.values()]).mean()),
         mape_after=float(np.concatenate([fit.errors_after for fit in fits.values()]).mean()),
+        mape_after_by={name: float(fit.errors_after.mean()) for name, fit in fits.items()},
     )
 
 
@@ -129,15 +131,16 @@ class _Fit:
     """Relative errors; after: of each record under the scale fitted to the others."""
 
 
-def _pairs(bundle: CostBundle, records: Sequence[ProfileRecord]) -> dict[str, FloatArray]:
+def _pairs(bundle: CostBundle, records: Sequence[ProfileRecord]) -> dict[NetworkName, FloatArray]:
     """Return [records, times, 2] per network: the logarithms of predicted and measured milliseconds."""
-    pairs: dict[str, list[FloatArray]] = {name: [] for name in NETWORK_FEATURES}
+    pairs: dict[NetworkName, list[FloatArray]] = {name: [] for name in NETWORK_FEATURES}
     for record in records:
         if record.compute is not None:
             pairs["compute"].append(_compute_pair(bundle, record, record.compute))
         if record.communication is not None:
-            name = f"{record.communication.direction}_communication"
-            pairs[name].append(_communication_pair(bundle, record, record.communication))
+            pairs[_EXCHANGES[record.communication.direction]].append(
+                _communication_pair(bundle, record, record.communication)
+            )
     return {name: np.log(np.array(values)) for name, values in pairs.items() if values}
 
 

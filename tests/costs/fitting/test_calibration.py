@@ -90,10 +90,10 @@ def test_a_second_calibration_replaces_the_first(tmp_path: Path, bundle: CostBun
     assert calibrate(tmp_path / "first", path, tmp_path / "second") == first
 
 
-def test_the_all_to_all_is_scaled_by_the_device_that_starts_last(tmp_path: Path, bundle: CostBundle) -> None:
-    """What the others wait is not transfer; a direction without records keeps its times."""
-    records = planted(bundle, 8)
-    for columns in range(64, 64 + 8 * 8, 8):
+def exchanges(bundle: CostBundle, count: int) -> list[ProfileRecord]:
+    """Return forward all-to-alls of a machine whose transfers take twice the bundle's times."""
+    records = []
+    for columns in range(64, 64 + 8 * count, 8):
         forward, _ = bundle.transfer_ms(
             np.array(float(columns)),
             Exchange(
@@ -113,12 +113,35 @@ def test_the_all_to_all_is_scaled_by_the_device_that_starts_last(tmp_path: Path,
                 device_ms=(transfer + 5, transfer, transfer + 5, transfer + 4),
             )
         )
-    calibration = calibrate(tmp_path / "bundle", written(tmp_path, *records), tmp_path / "out").calibration
+    return records
+
+
+def test_the_all_to_all_is_scaled_by_the_device_that_starts_last(tmp_path: Path, bundle: CostBundle) -> None:
+    """What the others wait is not transfer; a direction without records keeps its times."""
+    path = written(tmp_path, *planted(bundle, 8), *exchanges(bundle, 8))
+    calibration = calibrate(tmp_path / "bundle", path, tmp_path / "out").calibration
 
     assert calibration is not None
     assert calibration.forward_communication_scale == pytest.approx((1.0, 2.0), rel=1e-3)
     assert calibration.backward_communication_scale == (1.0, 1.0)
     assert calibration.num_records == 16
+
+
+def test_many_exact_exchanges_do_not_hide_the_error_of_compute(tmp_path: Path, bundle: CostBundle) -> None:
+    """Each network is trusted by its own records: compute that is a third off beside exchanges that repeat exactly."""
+    off = [
+        record.model_copy(
+            update={name: getattr(record, name) * factor for name in ("forward_ms", "backward_ms")},
+        )
+        for record, factor in zip(planted(bundle, 12), [0.7, 1.3] * 6, strict=True)
+    ]
+    manifest = calibrate(tmp_path / "bundle", written(tmp_path, *off, *exchanges(bundle, 100)), tmp_path / "out")
+
+    assert manifest.calibration is not None
+    assert manifest.calibration.mape_after < 0.1
+    assert (manifest.measured_mape("compute") or 0.0) > 0.25
+    assert (manifest.measured_mape("forward_communication") or 1.0) < 1e-3
+    assert manifest.measured_mape("backward_communication") is None
 
 
 def test_few_records_are_refused(tmp_path: Path, bundle: CostBundle) -> None:
