@@ -81,7 +81,7 @@ def document(
     totals_ms = dict(zip(placed, problem.total_ms(list(placed.values())).tolist(), strict=True))
     return Plan(
         algorithm=request.algorithm,
-        bundle=_reference(bundle),
+        bundle=_reference(bundle, request),
         predicted=cost,
         lower_bound_ms=bound_ms,
         gap=cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
@@ -163,17 +163,20 @@ def _packing(problem: Problem) -> Packing:
     return Packing(problem.request, problem.units, problem.allowed)
 
 
-def _reference(bundle: Bundle) -> BundleReference:
+def _reference(bundle: Bundle, request: PlanRequest) -> BundleReference:
+    """Name the bundle and its errors; measurements of another product than the request's say nothing of its devices."""
     manifest = bundle.manifest
     errors = {network.name: network.hold_out.mape for network in manifest.networks}
+    is_same_product = manifest.device.product == request.topology.device.product
+    measured = {name: manifest.measured_mape(name) if is_same_product else None for name in errors}
     exchanges: tuple[NetworkName, NetworkName] = ("forward_communication", "backward_communication")
-    measured = [found for name in exchanges if (found := manifest.measured_mape(name)) is not None]
+    of_exchanges = [error for name in exchanges if (error := measured[name]) is not None]
     return BundleReference(
         name=manifest.name,
         source=manifest.source,
         weights_sha256=manifest.weights_sha256,
         compute_mape=errors["compute"],
         communication_mape=max(errors[name] for name in exchanges),
-        measured_compute_mape=manifest.measured_mape("compute"),
-        measured_communication_mape=max(measured) if len(measured) == len(exchanges) else None,
+        measured_compute_mape=measured["compute"],
+        measured_communication_mape=max(of_exchanges) if len(of_exchanges) == len(exchanges) else None,
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from neuroshard_api.plan import BaselineCost, DeviceCost, DeviceMemory, Plan, TablePlacement
 from neuroshard_api.tables import Table
+from neuroshard_planner.explain.trust import trust_of
 
 from neuroshard_report.quantities import format_ms, format_percent
 
@@ -35,6 +36,14 @@ def cost_terms_ms(cost: DeviceCost) -> list[float]:
     """Return the terms of a device's cost in the order of COST_TERMS."""
     return [getattr(cost, field) for field, _ in COST_TERMS]
 
+
+_SIMULATED_NOTES = {
+    (False, False): "nothing was measured on a device",
+    (True, False): "compute fitted to measurements, exchanges from the simulator",
+    (False, True): "exchanges fitted to measurements, compute from the simulator",
+    (True, True): "compute and exchanges fitted to measurements",
+}
+"""By whether the errors of compute and of exchanges are on measurements."""
 
 LEAST_SHARE = 5e-4  # of a step; less is shown as nothing
 
@@ -116,6 +125,14 @@ class PlanSummary:
     def is_simulated(self) -> bool:
         """Whether the predicted times were learnt from a simulator."""
         return self.plan.predicted.source.startswith("simulated:")
+
+    @property
+    def simulated_note(self) -> str:
+        """What of the simulator's times was fitted to measurements, as a clause. Empty: the source is no simulator."""
+        if not self.is_simulated:
+            return ""
+        compute, exchanges = trust_of(self.plan.bundle)
+        return _SIMULATED_NOTES[compute.is_measured, exchanges.is_measured]
 
     @property
     def slowest(self) -> DeviceView:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import GIB, request, table, tables, topology
+from builders import GIB, device_type, request, table, tables, topology
 from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.plan import ShardingType
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.tables import Optimizer
@@ -264,6 +265,23 @@ def test_a_plan_carries_its_request_and_its_source() -> None:
 
     assert found.request == asked
     assert found.predicted.source == found.bundle.source == costs.manifest.source == "simulated:test-80gb"
+
+
+class MeasuredCosts(ExactCosts):
+    """Stands in for a bundle that was fitted to measurements of its device."""
+
+    @property
+    def manifest(self) -> BundleManifest:
+        """What such a bundle says of itself."""
+        return super().manifest.model_copy(update={"source": f"measured:{self.device.product}"})
+
+
+@pytest.mark.parametrize(("product", "expected"), [("Test Device 80GB", 0.0), ("Test Device 40GB", None)])
+def test_measurements_vouch_only_for_the_product_that_was_measured(product: str, expected: float | None) -> None:
+    """A plan for other devices than the bundle's has no error on measurements, whatever the bundle was held against."""
+    found = plan(request(), bundle=MeasuredCosts(device_type(product=product))).bundle
+
+    assert (found.measured_compute_mape, found.measured_communication_mape) == (expected, expected)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,24 @@
+from collections.abc import Callable
+
 import pytest
 from builders import request, table, tables
-from neuroshard_api.plan import BaselineCost
+from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm, ComputePeak
 from neuroshard_api.step_cost import predicted_cost
+from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import index_ranges, summarize
+from neuroshard_report.terminal.plan import render_plan
 from plan_builders import plan_of, random_tables
+from rich.console import Console
 from searches import planned
+
+
+def terminal_text(plan: Plan) -> str:
+    """Return the plan as a wide pipe sees it."""
+    console = Console(width=200, force_terminal=False)
+    with console.capture() as capture:
+        console.print(render_plan(plan))
+    return capture.get()
 
 
 def test_the_slowest_device_is_the_one_that_gives_the_total() -> None:
@@ -79,3 +92,27 @@ def test_quantiles_run_from_least_to_most() -> None:
 def test_runs_of_devices_are_drawn_together(indices: tuple[int, ...], text: str) -> None:
     """A table on sixty-four devices is named in one phrase."""
     assert index_ranges(indices) == text
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ((None, None), "nothing was measured on a device"),
+        ((0.05, None), "compute fitted to measurements, exchanges from the simulator"),
+        ((None, 0.05), "exchanges fitted to measurements, compute from the simulator"),
+        ((0.05, 0.1), "compute and exchanges fitted to measurements"),
+    ],
+    ids=["simulated", "compute measured", "exchanges measured", "both measured"],
+)
+@pytest.mark.parametrize("shown", [render_html, terminal_text], ids=["page", "terminal"])
+def test_the_source_never_contradicts_the_error(
+    shown: Callable[[Plan], str], measured: tuple[float | None, float | None], expected: str
+) -> None:
+    """Where an error on measurements is shown, nobody claims that nothing was measured."""
+    plan = plan_of()
+    compute, communication = measured
+    update = {"measured_compute_mape": compute, "measured_communication_mape": communication}
+    text = shown(plan.model_copy(update={"bundle": plan.bundle.model_copy(update=update)}))
+
+    assert expected in text
+    assert ("nothing was measured" in text) == (measured == (None, None))

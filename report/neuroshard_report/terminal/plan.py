@@ -133,8 +133,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
 
 
 def _source(summary: PlanSummary) -> str:
-    note = "; nothing was measured on a device" if summary.is_simulated else ""
-    return f"{summary.plan.predicted.source}{note}"
+    return "; ".join(filter(None, (summary.plan.predicted.source, summary.simulated_note)))
 
 
 def _gain(summary: PlanSummary) -> str:

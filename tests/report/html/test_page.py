@@ -72,7 +72,7 @@ def test_simulated_numbers_are_called_simulated(plan: Plan) -> None:
     page = render_html(plan)
 
     assert "<strong>simulated</strong>" in page
-    assert "None was measured on a device" in page
+    assert "nothing was measured on a device" in page
 
 
 def test_a_measured_source_is_named_and_not_called_simulated(plan: Plan) -> None:
@@ -82,7 +82,7 @@ def test_a_measured_source_is_named_and_not_called_simulated(plan: Plan) -> None
     page = render_html(measured)
 
     assert "<strong>measured</strong>" in page
-    assert "None was measured on a device" not in page
+    assert "nothing was measured on a device" not in page
 
 
 def test_names_and_sentences_are_escaped() -> None:
