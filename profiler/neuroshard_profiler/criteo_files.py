@@ -82,10 +82,11 @@ class CriteoArrays:
             self._source = CriteoBinarySource([file], features, num_dense=NUM_DENSE, multi_hot=multi_hot)
 
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
-        """Yield batches. Raises DataError."""
+        """Yield batches; none where there are no samples. Raises DataError."""
         waiting: list[Samples] = []
         for block, size in enumerate(self._source.block_sizes.tolist()):
-            waiting.append(self._source.take(block, np.arange(size)))
+            with by_trainers_reader():
+                waiting.append(self._source.take(block, np.arange(size)))
             if sum(map(len, waiting)) < num_samples:
                 continue
             found = joined(waiting)
@@ -93,8 +94,7 @@ class CriteoArrays:
             for first in range(0, whole, num_samples):
                 yield _batch(found.take(np.arange(first, first + num_samples)))
             waiting = [found.take(np.arange(whole, len(found)))]
-        left = joined(waiting)
-        if len(left):
+        if waiting and len(left := joined(waiting)):
             yield _batch(left)
 
 

@@ -81,10 +81,10 @@ def packed(text: bytes, suffix: str) -> bytes:
     """Compress as a file's suffix says."""
     if suffix == ".zst":
         return bytes(pa.compress(text, "zstd", asbytes=True))
-    return gzip.compress(text) if suffix == ".gz" else bz2.compress(text)
+    return gzip.compress(text) if suffix.lower() == ".gz" else bz2.compress(text)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst"])
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst", ".GZ"])
 def test_compressed_text_is_read_as_plain_text(tmp_path: Path, suffix: str) -> None:
     """Unpacked on the way, in batches that end within what is unpacked at a time."""
     text = "".join(criteo_line(sparse=f"{index:x}") + "\n" for index in range(1000)).encode()
@@ -137,6 +137,23 @@ def test_criteos_multi_hot_arrays_have_several_lookups(tmp_path: Path) -> None:
 
     assert batch.features["cat_2"].lengths.tolist() == [3] * 5
     assert batch.features["cat_2"].ids.tolist() == [2] * 15
+
+
+def test_arrays_of_no_samples_are_no_batches(tmp_path: Path) -> None:
+    """As an empty text file is."""
+    assert read(binary_day(tmp_path, 0, sparse=np.zeros((0, 26), dtype=np.int32))) == []
+    assert read(written(tmp_path, "day_0.tsv", "")) == []
+
+
+def test_arrays_that_are_cut_off_while_they_are_read_are_named(tmp_path: Path) -> None:
+    """In the profiler's own error."""
+    path = binary_day(tmp_path, 9000, sparse=np.zeros((9000, 26), dtype=np.int32))
+    data = open_data(str(path), data_format=None, features=(), session=None)
+    whole = (tmp_path / "day_0_sparse.npy").read_bytes()
+    (tmp_path / "day_0_sparse.npy").write_bytes(whole[: len(whole) // 2])
+
+    with pytest.raises(DataError, match=r"day_0_sparse\.npy"):
+        list(data.batches(1000))
 
 
 def test_a_day_without_its_lookups_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from neuroshard_api.tables import DataType
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.errors import DataError, InputError
 from neuroshard_trainer.live_sharding import LiveSharding
 from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.model import TABLES_PATH
@@ -274,6 +276,36 @@ def test_one_checkpoint_is_in_flight_at_most(run: Run, tmp_path: Path, monkeypat
     assert saved_steps(tmp_path / "run") == list(range(1, 10))
 
 
+@pytest.mark.parametrize("error", [InputError, DataError])
+def test_a_checkpoint_in_flight_outlives_an_error_of_the_input(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[InputError]
+) -> None:
+    """It becomes whole before the process ends, although its writing had only begun when step 9 failed."""
+    has_failed = threading.Event()
+    save, loss_of = CheckpointFolder.save, TrainingLoop._loss
+    num_steps = 0
+
+    def save_later(folder: CheckpointFolder, state: Any, manifest: CheckpointManifest) -> Path:
+        assert has_failed.wait(timeout=60)
+        time.sleep(0.2)  # an end that waits for nothing has come by then
+        return save(folder, state, manifest)
+
+    def loss(loop: TrainingLoop, batch: Batch) -> torch.Tensor:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 9:
+            has_failed.set()
+            raise error("step 9 cannot be done")
+        return loss_of(loop, batch)
+
+    monkeypatch.setattr(CheckpointFolder, "save", save_later)
+    monkeypatch.setattr(TrainingLoop, "_loss", loss)
+
+    assert run(checkpoint={"everySteps": 8, "inBackground": True}) == ExitCode.INVALID_INPUT
+
+    assert saved_steps(tmp_path / "run") == [8]
+
+
 def test_a_disk_that_is_full_in_the_background_ends_training_in_a_sentence(
     run: Run, tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -450,12 +482,12 @@ def test_a_trace_has_a_range_for_each_phase(run: Run, tmp_path: Path, pipeline: 
     assert own_ranges == (0 if pipeline == "None" else 3)
 
 
-@pytest.mark.parametrize("steps", ["5", "5:", "7:5", "a:b", "-1:4"])
+@pytest.mark.parametrize("steps", ["5", "5:", "7:5", "a:b", "-1:4", "1:" + "9" * 5000])
 def test_steps_that_cannot_be_traced_are_refused(run: Run, capsys: pytest.CaptureFixture[str], steps: str) -> None:
     """Before training."""
     assert run(f"--trace-steps={steps}") == ExitCode.INVALID_INPUT
 
-    assert f"--trace-steps: {steps!r} is not FIRST:END" in capsys.readouterr().err
+    assert f"--trace-steps: {steps[:40]!r} is not FIRST:END" in capsys.readouterr().err
 
 
 def test_tensorboard_without_its_package_is_a_sentence(

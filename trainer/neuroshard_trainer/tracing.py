@@ -20,6 +20,8 @@ from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.files import storage_error
 
 PREFIX = "neuroshard/"
+_LONGEST_STEPS = 40
+"""Characters of two numbers below 2**63 and a colon; Python refuses to read numbers of thousands of digits."""
 
 
 @contextmanager
@@ -48,8 +50,11 @@ class TracedSteps:
     def parsed(cls, text: str) -> Self:
         """Return the steps of ``100:105``. Raises InputError."""
         first, _, end = text.partition(":")
-        if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
-            raise InputError(f"--trace-steps: {text!r} is not FIRST:END with FIRST below END; try 100:105")
+        is_short = len(text) <= _LONGEST_STEPS
+        if not (is_short and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+            raise InputError(
+                f"--trace-steps: {text[:_LONGEST_STEPS]!r} is not FIRST:END with FIRST below END; try 100:105"
+            )
         return cls(int(first), int(end))
 
 

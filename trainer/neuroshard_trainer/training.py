@@ -1,5 +1,6 @@
 """The training loop of one rank: steps, evaluations, checkpoints, progress. Builds nothing."""
 
+import contextlib
 import logging
 import math
 import time
@@ -16,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.training_data import TrainingData
-from neuroshard_trainer.errors import DataError, InputError, StoppedError
+from neuroshard_trainer.errors import DataError, InputError, StoppedError, StorageError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.metrics import DIVERGED_REMEDY, Evaluation
 from neuroshard_trainer.optimizer_step import set_optimizer_step
@@ -157,6 +158,7 @@ class TrainingLoop:
         """Train to the end and return the last metrics.
 
         The state is saved before it is evaluated: whatever ends an evaluation, a signal or a lost rank, costs no step.
+        An error of the input, also of this rank alone, lets a checkpoint in flight become whole first.
 
         Raises:
             StoppedError: a rank was asked to stop; the state is saved.
@@ -174,6 +176,11 @@ class TrainingLoop:
             self._evaluate(vote)
             vote.close()
             self._finish_save()
+        except InputError:  # the state that is being written was finite, and the other ranks' threads write on
+            with contextlib.suppress(StorageError, RuntimeError):
+                self._saver.wait()
+            self._note_saved()
+            raise
         finally:
             undo()
         self._progress.write(self.step)

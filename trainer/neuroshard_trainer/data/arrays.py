@@ -33,7 +33,7 @@ class MappedArray:
 
     @property
     def values(self) -> NDArray[Any]:
-        """The array."""
+        """The array. Raises DataError where the file is no longer the one that was opened."""
         return _mapped(self)
 
 
@@ -95,7 +95,10 @@ def _described(file: DataFile, member: str, stream: BinaryIO, *, size: int) -> M
 def _mapped(array: MappedArray) -> NDArray[Any]:
     if not all(array.shape):
         return np.zeros(array.shape, dtype=array.dtype)  # nothing to map
-    mapped: NDArray[Any] = np.memmap(
-        array.file.place, dtype=array.dtype, mode="r", offset=array.offset, shape=array.shape
-    ).view(np.ndarray)
+    try:
+        mapped: NDArray[Any] = np.memmap(
+            array.file.place, dtype=array.dtype, mode="r", offset=array.offset, shape=array.shape
+        ).view(np.ndarray)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{array}: was changed or removed after it was opened ({error}); start again") from error
     return mapped

@@ -73,7 +73,7 @@ def unpacked(file: DataFile, *, spare: Path) -> DataFile:
     if suffix is None:
         return file
     identity = sha256(repr((file.place, *file.stamp())).encode()).hexdigest()[:12]
-    copy = spare / f"{file.name.removesuffix(suffix)}-{identity}"
+    copy = spare / f"{file.name[: -len(suffix)]}-{identity}"
     try:
         spare.mkdir(parents=True, exist_ok=True)
         with alone(copy):
@@ -106,4 +106,4 @@ def _piece(source: BinaryIO, file: DataFile) -> bytes:
 
 
 def _suffix_of(file: DataFile) -> str | None:
-    return next((each for each in COMPRESSED if file.name.endswith(each)), None)
+    return next((each for each in COMPRESSED if file.name.lower().endswith(each)), None)
