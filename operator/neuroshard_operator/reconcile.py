@@ -319,8 +319,9 @@ def _news(before: Status, after: Status) -> list[Event]:
 
 
 def _is_new(observed: Observed, status: Status) -> bool:
-    """Tell whether nothing was done for a job yet."""
-    return status.stage is None and not observed.jobs
+    """Tell whether nothing was done for a job yet; Jobs of an earlier one of the same name are none of its own."""
+    uid = observed.job.meta.uid
+    return status.stage is None and not any(job.meta.owner_uid == uid for job in observed.jobs)
 
 
 def _unreadable(job: UnreadableJob) -> Decision:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from neuroshard_api.job_pods import Trainer
 from neuroshard_api.resource import Rule
+from neuroshard_api.training_job import KIND
 from neuroshard_operator import names
 from operator_process import JOB, Story
 
@@ -127,6 +128,33 @@ def test_a_job_that_this_release_refuses_gets_no_new_plan(tighten_rules: Callabl
 
     assert story.seen == ("Planning", "PlannerRunning")
     assert story.condition("SpecUnderstood")["status"] == "True"
+
+
+def test_a_rule_that_asks_for_another_plan_restarts_under_the_old_one_where_none_can_be_made(
+    tighten_rules: Callable[[Story], None],
+) -> None:
+    """Workers under the plan there is are better than none until somebody changes the spec."""
+    rule = {"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [9]}}
+    story = Story(failurePolicy={"rules": [rule]}).running()
+    tighten_rules(story)
+    story.settle()
+    story.fail(names.WORKER, 9)
+
+    assert story.seen == ("Launching", "WorkersStarting")
+    assert story.jobs(names.WORKER) == ["job-worker-0", "job-worker-1"]
+    assert len(story.jobs(names.PLANNER)) == 1
+    [told] = [event["message"] for event in story.world.events if event["reason"] == "WorkersRestarted"]
+    assert "two nodes are refused" in told
+
+
+def test_a_new_job_that_breaks_a_rule_fails_though_children_of_its_forerunner_are_left() -> None:
+    """Jobs of a deleted job of the same name belong to another one; the garbage collector has not come by yet."""
+    story = Story().running()
+    del story.world.objects[KIND, JOB]
+    story.world.submit(JOB, trainer={"numNodes": 2, "numProcPerNode": "cpu"})
+    story.settle()
+
+    assert story.seen == ("Failed", "InvalidSpec")
 
 
 def test_a_new_job_that_breaks_a_rule_fails() -> None:

@@ -262,6 +262,9 @@ def _restart(
     counting = f"restart {counted} of {context.spec.failure_policy.max_restarts}" if decided.counts else "not counted"
     message = f"all workers start again ({counting}, failure rule: {decided.rule}): {what}"
     replan = decided.action is FailureAction.REPLAN_AND_RESTART
+    if replan and context.broken_rules:  # a spec that this release refuses gets no plan, and has one to go on with
+        replan = False
+        message = f"{message}; under the plan there is, since another needs a changed spec: {context.broken_rules[0]}"
     return StageResult(
         display_stage=Stage.LAUNCHING,
         reason=Reason.RESTARTING,
