@@ -32,6 +32,8 @@ GARBAGE = {"test.neuroshard.dev/garbage": "true"}
 SCRIBBLES = ("", "{", "[]", '{"schema": 99}', "\N{NULL}x", "9" * 5000, "a" * 20_000)
 GAUGE = re.compile(r'^neuroshard_jobs\{stage="(\w+)"\} (\d+)', re.MULTILINE)
 ALL_END_WITHIN_S = 900.0
+STAGE_RETRIES = {"backoffLimit": 10}
+"""Blows hit the pods of profilers and planners too, and each counts."""
 WORKS = "sleep {seconds} & wait $!"
 """The shell hears of its child's death; as the only process of its container it could not be killed from inside."""
 REFUSES = "sleep {seconds} & wait $! || exit 137; echo it is never right >&2; exit 2"
@@ -78,7 +80,7 @@ class Chaos:
 
     def end(self) -> None:
         """Undo what lasts, and wait until every job has ended."""
-        self._mend_node(at_once=True)
+        patiently(partial(self._mend_node, at_once=True))
         for name in self._under_way("rests-"):
             patiently(partial(self._kubectl.patch, jobs.KIND, name, {"spec": {"suspend": False}}))
         eventually("all jobs have ended", lambda: self.look() and self._unended() == 0, within_s=ALL_END_WITHIN_S)
@@ -107,8 +109,9 @@ class Chaos:
         seconds = self._random.randint(10, 40)
         script = (REFUSES if kind == "refuses" else WORKS).format(seconds=seconds)
         profiler = jobs.SIMULATED if self._random.random() < 0.2 else jobs.BUNDLED
+        profiler = {**profiler, **STAGE_RETRIES}
         policy = {"maxRestarts": 100}
-        job = jobs.script_job(name, script, profiler=profiler, failurePolicy=policy)
+        job = jobs.script_job(name, script, profiler=profiler, planner=STAGE_RETRIES, failurePolicy=policy)
         patiently(partial(self._kubectl.apply, job))
         self.fates.append(
             Fate(name=name, stage="Failed" if kind == "refuses" else "Succeeded", is_deleted=kind == "is-deleted")
