@@ -61,14 +61,18 @@ class Engine:
         return bool(self.run("images", "--quiet", f"--filter=reference={name}").strip())
 
     def pulled(self, name: str) -> bool:
-        """Whether an image is there, pulled now if a registry has it; False without one."""
+        """Whether an image is there, pulled now if a registry has it; False without one.
+
+        Raises:
+            CommandError: A registry has it, and the pull failed.
+        """
         if self.has_image(name):
             return True
         try:
             self.run("manifest", "inspect", name, timeout_s=REGISTRY_ANSWERS_WITHIN_S)
-            self.run("pull", "--quiet", name)
         except CommandError:
             return False
+        self.run("pull", "--quiet", name)
         return True
 
 
@@ -92,6 +96,22 @@ def found_engine(home: Home) -> Engine:
             f"hint: start Docker, or on Debian: apt-get install --no-install-recommends {' '.join(PACKAGES)}"
         )
     return Engine(program="podman", reason=why_not, environment=podman_environment(home.root / "podman"))
+
+
+def engine_of(program: str, home: Home) -> Engine:
+    """Return the engine `docker` or `podman` that a cluster was made with, whatever else answers by now.
+
+    Raises:
+        HostError: It does not answer.
+    """
+    answers = docker_answers() if program == "docker" else shutil.which(program) is not None
+    if not answers:
+        raise HostError(
+            f"the cluster was made with {program}, which does not answer; its containers may still be there"
+            f"\nhint: start {program} and try again; where it is gone for good, delete the folder in {home.clusters}"
+        )
+    environment = {} if program == "docker" else podman_environment(home.root / "podman")
+    return Engine(program=program, reason="the cluster was made with it", environment=environment)
 
 
 def podman_environment(root: Path) -> dict[str, str]:

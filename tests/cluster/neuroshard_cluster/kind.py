@@ -4,6 +4,7 @@ With a registry, nodes run kind's own node image and images are built on the bas
 one, the node image is built here and images are built as the local provider builds them.
 """
 
+import contextlib
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from signal import Signals
 from neuroshard_cluster import components, gpus, node_image
 from neuroshard_cluster.cgroups import MOUNT, hierarchies
 from neuroshard_cluster.commands import run
+from neuroshard_cluster.components import HASH_CHARACTERS
 from neuroshard_cluster.dockerfiles import ImageBuilder
-from neuroshard_cluster.engine import Engine, found_engine
-from neuroshard_cluster.errors import HostError, UnknownError
+from neuroshard_cluster.engine import Engine, engine_of, found_engine
+from neuroshard_cluster.errors import CommandError, HostError, UnknownError
 from neuroshard_cluster.folders import MANIFESTS, SOURCES, Home
 from neuroshard_cluster.image_store import CTR, IMPORT
 from neuroshard_cluster.images import Image
@@ -30,6 +32,8 @@ STATIC_PODS = "/etc/kubernetes/manifests"
 PARKED = "/etc/kubernetes/parked"
 NODE_SERVICES = ("kubelet", "containerd")
 READY_WITHIN_S = 180.0
+AWAY_WITHIN_S = 90.0  # the kubelet sees to its manifests every 20 s, and lets a static pod end for 30 s
+LABEL = "io.x-k8s.kind.cluster"  # what kind labels every node with, and the cluster's name
 NETWORK = "kind"  # the name that kind gives to the network of all its clusters
 Say = Callable[[str], None]
 
@@ -67,7 +71,8 @@ class KindCluster:
 
     @cached_property
     def _engine(self) -> Engine:
-        return found_engine(self._home)
+        recorded = self._folder / "engine"
+        return engine_of(recorded.read_text(), self._home) if recorded.exists() else found_engine(self._home)
 
     # Up and down
 
@@ -78,8 +83,10 @@ class KindCluster:
             HostError: No container engine, or the disk is too small.
         """
         say(f"container engine: {self._engine.program}, for {self._engine.reason}")
-        if self.name in self._clusters(say):
-            self.load_images([self.build_image(image, say=say) for image in images])
+        if self.name in self._clusters(say) and not self._is_half_made(say):
+            archives = [self.build_image(image, say=say) for image in images]
+            self._complete()
+            self.load_images(archives)
             say(f"cluster {self.name} was up already")
             return
         check_kind_host(self._engine, self._home.root, nodes=nodes)
@@ -94,6 +101,7 @@ class KindCluster:
         )
         shutil.rmtree(self._folder, ignore_errors=True)  # of a cluster of this name that someone else removed
         self.audit_log.parent.mkdir(parents=True)
+        (self._folder / "engine").write_text(self._engine.program)
         self.audit_log.touch()  # else the API server makes one that only root may read
         config = self._folder / "kind.yaml"
         config.write_text(configuration(self._folder / "audit", workers=nodes, cgroup_v1=cgroup_v1))
@@ -104,27 +112,59 @@ class KindCluster:
             "--wait=180s",
         ]
         self._kind("create", "cluster", *options, *image.options, say=say)
-        # kind waits for the control plane alone.
+        self._complete()
+        self.load_images(archives)
+
+    def _is_half_made(self, say: Say) -> bool:
+        """Whether kind was interrupted before it wrote the kubeconfig, the last thing it does; what there is goes."""
+        if self.kubectl.kubeconfig.exists():
+            return False
+        say(f"cluster {self.name} is half-made; it is deleted and made again")
+        self._kind("delete", "cluster", f"--name={self.name}", say=say)
+        return True
+
+    def _complete(self) -> None:
+        """Wait for all nodes, since kind waits for the control plane alone; give the workers labels and GPUs, once."""
+        complete = self._folder / "complete"
+        if complete.exists():
+            return
         limit = f"--timeout={READY_WITHIN_S:.0f}s"
         self.kubectl("wait", "--for=condition=Ready", "node", "--all", limit, timeout_s=READY_WITHIN_S + 10)
         for node in self.nodes():
             labels = gpus.POOLS[gpus.DEFAULT_POOL].labels()
-            self.kubectl("label", "node", node, *(f"{key}={value}" for key, value in labels.items()))
+            self.kubectl("label", "--overwrite", "node", node, *(f"{key}={value}" for key, value in labels.items()))
             self._give_gpus(node)
-        self.load_images(archives)
+        complete.touch()
 
     def down(self) -> None:
-        """Delete the cluster, the network that its engine made for it, and its folder. Harmless when there is none."""
+        """Delete the cluster, the network that its engine made for it, and its folder. Harmless when there is none.
+
+        Raises:
+            HostError: The engine that the cluster was made with does not answer; nothing was removed.
+        """
         try:
             engine = self._engine
-        except HostError:  # an engine that is gone has taken its containers along
-            engine = None
-        if engine is not None and components.KIND.target(self._home).exists():
-            self._kind("delete", "cluster", f"--name={self.name}")
-            if not self._clusters() and NETWORK in engine.run("network", "ls", "--format={{.Name}}").split():
-                engine.run("network", "rm", NETWORK)
+        except HostError:
+            if self._was_made:
+                raise
+        else:
+            if self._containers(engine, f"={self.name}"):
+                self._kind("delete", "cluster", f"--name={self.name}")
+            if not self._containers(engine) and NETWORK in engine.run("network", "ls", "--format={{.Name}}").split():
+                with contextlib.suppress(CommandError):  # a container that is not kind's uses it
+                    engine.run("network", "rm", NETWORK)
                 remove_traces(engine)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _was_made(self) -> bool:
+        """Whether an `up` got so far that its engine may have containers of this cluster."""
+        return (self._folder / "engine").exists() or self.kubectl.kubeconfig.exists()
+
+    @staticmethod
+    def _containers(engine: Engine, value: str = "") -> list[str]:
+        """Return the containers of kind's clusters, or those whose label has a value."""
+        return engine.run("ps", "--all", "--quiet", f"--filter=label={LABEL}{value}").split()
 
     def _clusters(self, say: Say = lambda _: None) -> list[str]:
         return self._kind("get", "clusters", say=say).split()
@@ -192,10 +232,15 @@ class KindCluster:
     # Processes
 
     def stop(self, process: str, node: str | None = None) -> None:
-        """Stop a node's service, or move a control plane's static pod out of the kubelet's sight."""
+        """Stop a node's service, or move a control plane's static pod out of the kubelet's sight.
+
+        For the API server, wait until it is not ready any more: its process ends some time after its manifest is gone.
+        """
         if node is None:
             self._in_control_plane("mkdir", "--parents", PARKED)
             self._in_control_plane("mv", f"{STATIC_PODS}/{process}.yaml", f"{PARKED}/{process}.yaml")
+            if process == "kube-apiserver":
+                eventually("the API server is not ready any more", self._api_is_away, within_s=AWAY_WITHIN_S)
         else:
             self._service("stop", process, node)
 
@@ -218,6 +263,13 @@ class KindCluster:
     def _await_ready(self, process: str) -> None:
         if process == "kube-apiserver":
             eventually("the API server is ready", lambda: self.kubectl("get", "--raw=/readyz"), within_s=READY_WITHIN_S)
+
+    def _api_is_away(self) -> bool:
+        try:
+            self.kubectl("get", "--raw=/readyz")
+        except CommandError:
+            return True
+        return False
 
     def _service(self, verb: str, process: str, node: str) -> None:
         if process not in NODE_SERVICES:
@@ -247,11 +299,22 @@ class KindCluster:
         if not self._has_registry or self._engine.program != "docker":
             return ImageBuilder(self._home, say=say).build(image.dockerfile, context=image.context, tag=image.tag)
         say(f"building {image.tag}")
-        archive = self._folder / f"{image.name}.tar"
-        archive.parent.mkdir(parents=True, exist_ok=True)
         options = ["--build-arg=DEVICE=cpu", f"--tag={image.tag}", f"--file={image.dockerfile}"]
-        self._engine.run("build", *options, image.context)
-        self._engine.run("save", f"--output={archive}", image.tag)
+        with self._home.locked(f"docker-{image.name}"):
+            self._engine.run("build", *options, image.context)
+            return self._saved(image)
+
+    def _saved(self, image: Image) -> Path:
+        """Return the archive of an image that Docker has built, named after its content and kept beside the others."""
+        digest = self._engine.run("image", "inspect", "--format={{.Id}}", image.tag).strip().removeprefix("sha256:")
+        archive = self._home.images / f"docker-{image.name}-{digest[:HASH_CHARACTERS]}.tar"
+        if not archive.exists():
+            archive.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = archive.with_suffix(".new")
+            self._engine.run("save", f"--output={unfinished}", image.tag)
+            for older in archive.parent.glob(f"docker-{image.name}-*.tar"):
+                older.unlink()
+            unfinished.rename(archive)
         return archive
 
     def load_images(self, archives: Sequence[Path]) -> None:
@@ -278,7 +341,7 @@ class KindCluster:
         return image.tag in self._engine.run("exec", self._known(node), *CTR, "images", "ls", "--quiet").split()
 
     def _loaded(self, node: str, archive: Path) -> Path:
-        """The file that says a node has this archive: it is named after the archive's content."""
+        """The file that says a node has this archive: its name says what is in the archive, and when it was made."""
         return self._folder / "loaded" / node / f"{archive.name}-{archive.stat().st_mtime_ns}"
 
 

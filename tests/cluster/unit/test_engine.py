@@ -3,8 +3,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from neuroshard_cluster.engine import Engine, found_engine, podman_environment
-from neuroshard_cluster.errors import HostError
+from neuroshard_cluster.engine import Engine, engine_of, found_engine, podman_environment
+from neuroshard_cluster.errors import CommandError, HostError
 from neuroshard_cluster.folders import Home
 
 AddProgram = Callable[[str, str], None]
@@ -91,3 +91,23 @@ def test_an_image_that_a_registry_has_is_pulled(tmp_path: Path, add_program: Add
 
     assert engine("docker").pulled("kindest/node:v1")
     assert log.read_text().splitlines()[-1] == "pull --quiet kindest/node:v1"
+
+
+def test_a_pull_that_fails_is_an_error(add_program: AddProgram) -> None:
+    """The registry answers: a full disk or a limit of pulls must not pass for a machine without one."""
+    add_program("docker", 'case "$1" in images|manifest) exit 0;; esac; echo "toomanyrequests" >&2; exit 1')
+
+    with pytest.raises(CommandError, match="toomanyrequests"):
+        engine("docker").pulled("kindest/node:v1")
+
+
+def test_a_cluster_keeps_the_engine_that_it_was_made_with(tmp_path: Path, add_program: AddProgram) -> None:
+    """A Docker that was started later knows nothing of a podman cluster."""
+    add_program("docker", "exit 0")
+    add_program("podman", "exit 0")
+
+    podman = engine_of("podman", Home(root=tmp_path))
+
+    assert podman.program == "podman"
+    assert podman.environment["KIND_EXPERIMENTAL_PROVIDER"] == "podman"
+    assert engine_of("docker", Home(root=tmp_path)).environment == {}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from neuroshard_cluster import kind, kind_host
+from neuroshard_cluster import kind, kind_host, waiting
 from neuroshard_cluster.engine import Engine
-from neuroshard_cluster.errors import HostError, UnknownError
+from neuroshard_cluster.errors import CommandError, HostError, UnknownError
 from neuroshard_cluster.folders import Home
 from neuroshard_cluster.images import PROBE, TRAINER
 from neuroshard_cluster.kind import KindCluster, NodeImage, configuration, pid_in_node
@@ -105,22 +105,29 @@ def test_a_disk_that_is_too_small_for_an_image_stops_the_loading(
     assert engine_calls.lines == []
 
 
-@pytest.mark.usefixtures("engine_calls")
-def test_up_waits_for_every_worker_before_it_gives_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kind itself waits for the control plane alone, and tests that follow would find workers that are not Ready."""
-    kubectl = Calls()
-    kubectl.kubeconfig = tmp_path / "kubeconfig"
-    monkeypatch.setattr(KindCluster, "kubectl", kubectl)
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What a cluster asks of its API server and of kind, on a machine that can run it."""
+    calls = Calls()
+    calls.kubeconfig = tmp_path / "clusters" / "kind-dev" / "kubeconfig"
+    monkeypatch.setattr(KindCluster, "kubectl", calls)
     monkeypatch.setattr(KindCluster, "_clusters", lambda *_: [])
-    monkeypatch.setattr(KindCluster, "_kind", lambda *_, **__: "")
+    monkeypatch.setattr(KindCluster, "_kind", lambda _, *words, **__: calls("kind", *words[:2]))
     monkeypatch.setattr(KindCluster, "_node_image", lambda *_: NodeImage(name="kind-node:test"))
-    monkeypatch.setattr(KindCluster, "_give_gpus", lambda _, node: kubectl("gpus", node))
+    monkeypatch.setattr(KindCluster, "_give_gpus", lambda _, node: calls("gpus", node))
     monkeypatch.setattr(kind, "check_kind_host", lambda *_, **__: None)
     monkeypatch.setattr(kind, "require_disk", lambda *_: None)
+    return calls
+
+
+@pytest.mark.usefixtures("engine_calls")
+def test_up_waits_for_every_worker_before_it_gives_gpus(tmp_path: Path, kubectl: Calls) -> None:
+    """Kind itself waits for the control plane alone, and tests that follow would find workers that are not Ready."""
     cluster = KindCluster("dev", Home(root=tmp_path))
 
     cluster.up(nodes=2, images=[], say=print)
 
+    assert kubectl.lines.pop(0) == "kind create cluster"
     assert kubectl.lines[0].startswith("wait --for=condition=Ready node --all --timeout=")
     assert [line for line in kubectl.lines if line.startswith("gpus")] == ["gpus dev-worker", "gpus dev-worker2"]
     assert cluster.audit_log.exists()  # made by this user, who could not read one that the API server made
@@ -206,3 +213,156 @@ def test_a_killed_node_is_started_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert kubectl.lines == ["wait --for=condition=Ready node/dev-worker2 --timeout=120s", "gpus dev-worker2"]
     with pytest.raises(UnknownError, match="has no node 'other'"):
         cluster.kill_node("other")
+
+
+def test_an_image_that_docker_built_is_saved_where_up_does_not_delete_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Calls
+) -> None:
+    """Every `up` builds; what is unchanged is neither saved nor loaded a second time."""
+    digest, loaded = "sha256:0123456789abcdef", []
+
+    def docker(_: Engine, verb: str, *words: object, stdin: Path | None = None) -> str:
+        if verb == "save":
+            tarfile.open(str(words[0]).removeprefix("--output="), "w").close()
+        if stdin is not None:
+            loaded.append(stdin.name)
+        return digest if verb == "image" else ""
+
+    monkeypatch.setattr(Engine, "run", docker)
+    monkeypatch.setattr(KindCluster, "_engine", Engine(program="docker", reason="", environment={}))
+    monkeypatch.setattr(KindCluster, "_has_registry", True)
+    monkeypatch.setattr(KindCluster, "nodes", lambda _: ["dev-worker"])
+
+    KindCluster("dev", Home(root=tmp_path)).up(nodes=1, images=[PROBE], say=print)
+    kubectl.kubeconfig.touch()
+    monkeypatch.setattr(KindCluster, "_clusters", lambda *_: ["dev"])
+    KindCluster("dev", Home(root=tmp_path)).up(nodes=1, images=[PROBE], say=print)
+    first = list(loaded)
+    digest = "sha256:fedcba9876543210"
+    KindCluster("dev", Home(root=tmp_path)).up(nodes=1, images=[PROBE], say=print)
+
+    assert len(first) == 1
+    assert len(loaded) == 2
+    assert [path.name for path in (tmp_path / "images").iterdir()] == [loaded[1]]
+
+
+@pytest.mark.usefixtures("engine_calls")
+def test_a_cluster_that_was_not_completed_is_completed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Calls
+) -> None:
+    """An `up` that was ended between kind and the labels left nodes without GPUs, on which no job would start."""
+    monkeypatch.setattr(KindCluster, "_clusters", lambda *_: ["dev"])
+    kubectl.kubeconfig.parent.mkdir(parents=True)
+    kubectl.kubeconfig.touch()
+    cluster = KindCluster("dev", Home(root=tmp_path))
+
+    cluster.up(nodes=2, images=[], say=print)
+    asked = list(kubectl.lines)
+    cluster.up(nodes=2, images=[], say=print)
+
+    assert [line for line in asked if line.startswith("gpus")] == ["gpus dev-worker", "gpus dev-worker2"]
+    assert kubectl.lines == asked
+
+
+@pytest.mark.usefixtures("engine_calls")
+def test_a_half_made_cluster_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Calls) -> None:
+    """Kind writes the kubeconfig last; containers without one are of an `up` that was ended."""
+    monkeypatch.setattr(KindCluster, "_clusters", lambda *_: ["dev"])
+
+    KindCluster("dev", Home(root=tmp_path)).up(nodes=2, images=[], say=print)
+
+    assert [line for line in kubectl.lines if line.startswith("kind")] == ["kind delete cluster", "kind create cluster"]
+
+
+def test_a_stopped_api_server_is_awaited_until_it_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process ends some time after its manifest is gone; an outage begins when it does."""
+    answers = iter(["ok", "ok"])
+    asked: list[str] = []
+
+    def readyz(*words: str) -> str:
+        asked.append(" ".join(words))
+        try:
+            return next(answers)
+        except StopIteration:
+            raise CommandError("connection refused") from None
+
+    monkeypatch.setattr(KindCluster, "_in_control_plane", lambda *_: None)
+    monkeypatch.setattr(KindCluster, "kubectl", staticmethod(readyz))
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.0)
+
+    KindCluster("dev", Home(root=tmp_path)).stop("kube-apiserver")
+
+    assert asked == ["get --raw=/readyz"] * 3
+
+
+class DownCalls(Calls):
+    """An engine with these nodes of kind's, and a network to which a stranger is attached or not."""
+
+    def __init__(self, containers: dict[str, str], *, stranger: bool = False) -> None:
+        super().__init__()
+        self.containers = containers
+        self.stranger = stranger
+
+    def __call__(self, *words: object, **given: object) -> str:
+        """Answer one line."""
+        super().__call__(*words, **given)
+        line = self.lines[-1]
+        if line.startswith("ps"):
+            cluster = line.partition("io.x-k8s.kind.cluster")[2].removeprefix("=")
+            return "\n".join(each for each, owner in self.containers.items() if cluster in ("", owner))
+        if line == "network rm kind" and self.stranger:
+            raise CommandError("network kind has active endpoints")
+        return "kind" if line.startswith("network ls") else ""
+
+
+def taken_down(monkeypatch: pytest.MonkeyPatch, home: Home, calls: DownCalls) -> list[str]:
+    """Take the cluster `dev` down and return what was asked, of kind too."""
+
+    def delete(_: KindCluster, *words: str) -> str:
+        calls.lines.append(" ".join(("kind", *words)))
+        calls.containers.clear()
+        return ""
+
+    monkeypatch.setattr(Engine, "run", lambda _, *words: calls(*words))
+    monkeypatch.setattr(KindCluster, "_engine", Engine(program="docker", reason="", environment={}))
+    monkeypatch.setattr(KindCluster, "_kind", delete)
+    KindCluster("dev", home).down()
+    return [line for line in calls.lines if not line.startswith(("ps", "network ls"))]
+
+
+def test_containers_are_deleted_though_kind_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of kind may have been pinned since `up`; the containers tell that there is something."""
+    asked = taken_down(monkeypatch, Home(root=tmp_path), DownCalls({"dev-worker": "dev"}))
+
+    assert asked == ["kind delete cluster --name=dev", "network rm kind"]
+
+
+def test_without_containers_kind_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have to be built first; a cluster of another name keeps the network."""
+    assert taken_down(monkeypatch, Home(root=tmp_path), DownCalls({"other-worker": "other"})) == []
+
+
+def test_a_network_that_others_use_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`down` goes on, and the cluster's folder goes."""
+    home = Home(root=tmp_path)
+    (home.clusters / "kind-dev").mkdir(parents=True)
+
+    taken_down(monkeypatch, home, DownCalls({"dev-worker": "dev"}, stranger=True))
+
+    assert not (home.clusters / "kind-dev").exists()
+
+
+def test_a_cluster_whose_engine_does_not_answer_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its containers are there when the engine starts again, whatever other engine answers meanwhile."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    home = Home(root=tmp_path / "home")
+    folder = home.clusters / "kind-dev"
+    folder.mkdir(parents=True)
+    (folder / "engine").write_text("docker")
+
+    with pytest.raises(HostError, match=r"was made with docker, which does not answer.*\nhint: start docker"):
+        KindCluster("dev", home).down()
+
+    assert folder.exists()
