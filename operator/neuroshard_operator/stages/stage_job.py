@@ -131,10 +131,11 @@ def follow(
 def _is_lost(context: Context, job: ChildJob) -> bool:
     """Whether the node of a Job's pod is gone: the Job makes no other pod before this one has ended.
 
-    A Job that exceeded its time only because of that has not failed.
+    A Job that exceeded its time only because of that has not failed, and one that somebody deleted in the foreground
+    would keep its name until the Node object goes.
     """
     undecided = job.outcome is None or job.outcome.reason == DEADLINE_EXCEEDED
-    return undecided and job.meta.deleted is None and bool(context.lost_pods(job))
+    return undecided and bool(context.lost_pods(job))
 
 
 def _once_more(stage: JobStage, job: ChildJob, message: str) -> StageResult:

@@ -61,6 +61,21 @@ def test_a_stage_whose_node_dies_starts_again(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
+def test_a_stage_whose_job_waits_in_deletion_for_a_dead_node_starts_again(role: str) -> None:
+    """A deletion in the foreground keeps the Job's name while its pod is there; one in the background ends that."""
+    story = at_work(role)
+    lost = lose_node(story, role)
+    [job] = story.jobs(role)
+    story.world.remove("Job", job, foreground=True)
+    story.settle()
+    assert story.jobs(role) == [job]
+    story.later(100)
+
+    finish_on_another_node(story, role, lost)
+    assert story.seen == (RUNNING[names.PLANNER] if role == names.PROFILER else ("Launching", "WorkersStarting"))
+
+
+@pytest.mark.parametrize("role", ROLES)
 def test_a_time_limit_that_passes_on_a_dead_node_is_no_verdict(role: str) -> None:
     """The operator was away meanwhile, and finds the Job at its deadline with a lost pod alone."""
     story = at_work(role)
