@@ -122,17 +122,6 @@ class BaselineCost(Value):
     problem: str | None = None
 
 
-class TrafficCost(Value):
-    """Cost of one way to shard where pooling factors and skews are up to 30 % off, over seeded draws."""
-
-    algorithm: Algorithm
-    median_ms: Annotated[float, Field(ge=0)]
-    worst_ms: Annotated[float, Field(ge=0)]
-    median_regret: Annotated[float, Field(ge=0)]
-    """Share of the cost above the cheapest of all that were compared, in the same draw."""
-    worst_regret: Annotated[float, Field(ge=0)]
-
-
 class BundleReference(Value):
     """The bundle that predicted the costs."""
 
@@ -180,8 +169,6 @@ class Plan(Document):
     """predicted.total_ms / lower_bound_ms - 1."""
     warnings: tuple[str, ...] = ()
     baselines: tuple[BaselineCost, ...] = ()
-    other_traffic: Annotated[tuple[TrafficCost, ...], Field(min_length=1)] | None = None
-    """The plan, then each baseline, under traffic that differs from the planned one. If unset: not worked out."""
     tables: Annotated[tuple[TablePlacement, ...], Field(min_length=1)]
     """In the order of the request's tables."""
     memory: tuple[DeviceMemory, ...]

@@ -109,7 +109,7 @@ class LocalRun:
             self._view.note("plan", f"{error}; planning with {fallback}")
             self._search(profiled, fallback)
         plan = Plan.read(self._directory.plan_file)
-        self._report(plan)
+        self._report(plan, profiled.bundle_dir)
         self._directory.finish("plan", inputs, [self._directory.plan_file])
         self._view.end("plan", "done", _summary(plan))
         return plan
@@ -139,7 +139,7 @@ class LocalRun:
         if problems:
             raise DocumentError(where, problems)
         write_file(self._directory.plan_file, plan.to_json())
-        self._report(plan)
+        self._report(plan, None)
         self._view.end("profile", "reused", "the plan is given")
         self._view.end("plan", "reused", f"{where}: {_summary(plan)}")
         return plan
@@ -262,10 +262,14 @@ class LocalRun:
         )
         self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
 
-    def _report(self, plan: "Plan") -> None:
+    def _report(self, plan: "Plan", bundle_dir: Path | None) -> None:
+        """Write the plan's page; without its cost models, as of a given plan, nothing about other traffic."""
+        from neuroshard_costs.bundle import load_bundle
+        from neuroshard_planner.explain.robustness import traffic_costs
         from neuroshard_report.html.page import render_html
 
-        write_file(self._directory.plan_report, render_html(plan))
+        traffic = () if bundle_dir is None else traffic_costs(plan, bundle=load_bundle(bundle_dir))
+        write_file(self._directory.plan_report, render_html(plan, traffic=traffic))
 
     def _run_trainer(self, data_dir: Path, port: int) -> None:
         from neuroshard_api.stage_commands import torchrun_environment, trainer_command, worker_environment

@@ -21,7 +21,7 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Plan where the embedding tables of a model lie."""
-    from neuroshard_planner.explain.robustness import with_other_traffic
+    from neuroshard_planner.explain.robustness import traffic_costs
     from neuroshard_planner.planning import plan as search
     from neuroshard_report.terminal.plan import render_plan
 
@@ -31,18 +31,17 @@ def plan(
     request = build_request(options, algorithm)
     bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
     found = search(request, bundle=bundle)
-    if report is not None:
-        found = with_other_traffic(found, bundle=bundle)
+    traffic = () if report is None else traffic_costs(found, bundle=bundle)
     if out is not None:
         write_file(out, found.to_json())
     if report is not None:
         from neuroshard_report.html.page import render_html  # the template engine takes a fifth of a start
 
-        write_file(report, render_html(found))
+        write_file(report, render_html(found, traffic=traffic))
     if json:
         print_document(found.to_json())
         return
-    print_text(render_plan(found))
+    print_text(render_plan(found, traffic=traffic))
     for path, kind in ((out, "plan"), (report, "report")):
         if path is not None:
             say(f"{kind} written to {path}")

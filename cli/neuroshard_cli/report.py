@@ -12,14 +12,21 @@ from neuroshard_cli.plan_file import read_plan
 def report(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file. Default: stdout.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="The cost models that the plan was made with: adds costs under other traffic.")
+    ] = None,
 ) -> None:
     """Write a plan as one HTML file.
 
     The file loads nothing from elsewhere, and reads well in light and dark and on paper.
     """
+    from neuroshard_costs.bundle import load_bundle
+    from neuroshard_planner.explain.robustness import traffic_costs
     from neuroshard_report.html.page import render_html
 
-    page = render_html(read_plan(plan))
+    document = read_plan(plan)
+    traffic = () if bundle is None else traffic_costs(document, bundle=load_bundle(bundle))
+    page = render_html(document, traffic=traffic)
     if out is None:
         print_document(page)
     else:

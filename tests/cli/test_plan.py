@@ -7,8 +7,10 @@ import pytest
 from builders import dense_profile, table, table_set
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
+from neuroshard_api.request import Algorithm
 from neuroshard_api.tables import TableSet
 from neuroshard_costs.bundle import bundled_root
+from neuroshard_planner.baselines.greedy import BASELINES
 
 DEVICES = ("--devices", "8", "--device-type", "h100-80gb")
 
@@ -36,17 +38,29 @@ def test_a_workload_is_planned_by_its_name(neuroshard: Any) -> None:
 
 
 def test_a_report_shows_the_plan_under_other_traffic(neuroshard: Any, tables: Path) -> None:
-    """One row for the plan and one for each baseline, in the document, the summary, and the page."""
-    path, page = tables.with_name("plan.json"), tables.with_name("report.html")
-    result = neuroshard("plan", tables, *DEVICES, "--out", path, "--report", page)
+    """One row for the plan and one for each baseline, in the summary and the page."""
+    page = tables.with_name("report.html")
+    result = neuroshard("plan", tables, *DEVICES, "--report", page)
 
     assert result.code == 0
-    rows = Plan.read(path).other_traffic
-    assert rows is not None
     assert "traffic 30 % off" in result.out
     section = page.read_text().partition('id="traffic"')[2].partition("</section>")[0]
-    assert re.findall(r'<th scope="row">(\w+)</th>', section) == [row.algorithm.value for row in rows]
+    rows = re.findall(r'<th scope="row">(\w+)</th>', section)
+    assert rows == [Algorithm.NEUROSHARD, *BASELINES]
     assert section.count("<td>") == 4 * len(rows)
+
+
+def test_a_report_leaves_the_plan_as_it_is(neuroshard: Any, tables: Path) -> None:
+    """The same request gives the same bytes with and without a page, and the page can be made from them later."""
+    alone, beside = tables.with_name("alone.json"), tables.with_name("beside.json")
+    page, later = tables.with_name("report.html"), tables.with_name("later.html")
+    neuroshard("plan", tables, *DEVICES, "--out", alone)
+    neuroshard("plan", tables, *DEVICES, "--out", beside, "--report", page)
+    result = neuroshard("report", alone, "--bundle", bundled_root() / "h100-80gb", "--out", later)
+
+    assert alone.read_bytes() == beside.read_bytes()
+    assert result.code == 0
+    assert later.read_bytes() == page.read_bytes()
 
 
 def test_the_document_alone_goes_to_stdout_for_machines(neuroshard: Any, tables: Path) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-from neuroshard_api.plan import Plan, TrafficCost
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import Algorithm, PlanRequest
 from neuroshard_api.tables import Table, TableSet
 from neuroshard_costs.reuse.shard_arrays import zipf_exponent
 from neuroshard_costs.shards import FloatArray
@@ -31,6 +31,18 @@ class Robustness:
 
     median_ms: float
     worst_ms: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrafficCost:
+    """Cost of one way to shard where pooling factors and skews are up to 30 % off, over seeded draws."""
+
+    algorithm: Algorithm
+    median_ms: float
+    worst_ms: float
+    median_regret: float
+    """Share of the cost above the cheapest of all that were compared, in the same draw."""
+    worst_regret: float
 
 
 def robustness(problem: Problem, placement: Placement, *, num_draws: int = NUM_DRAWS) -> Robustness:
@@ -57,8 +69,8 @@ def other_traffic(request: PlanRequest, *, num_draws: int, deviation: float = DE
         yield request.model_copy(update={"tables": request.tables.model_copy(update={"tables": members})})
 
 
-def with_other_traffic(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS) -> Plan:
-    """Return the plan with what it and each baseline cost under other traffic.
+def traffic_costs(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS) -> tuple[TrafficCost, ...]:
+    """Return what the plan, then each baseline, cost under other traffic.
 
     Raises:
         PlanError: the plan has problems, or was made with another bundle.
@@ -71,7 +83,7 @@ def with_other_traffic(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS
     draws = other_traffic(plan.request, num_draws=num_draws)
     costs: FloatArray = np.array([totals_under(drawn, problem, list(placements.values())) for drawn in draws])
     regrets = costs / costs.min(axis=1, keepdims=True) - 1
-    rows = tuple(
+    return tuple(
         TrafficCost(
             algorithm=algorithm,
             median_ms=float(np.median(costs[:, column])),
@@ -81,7 +93,6 @@ def with_other_traffic(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS
         )
         for column, algorithm in enumerate(placements)
     )
-    return plan.model_copy(update={"other_traffic": rows})
 
 
 def total_under(drawn: PlanRequest, problem: Problem, placement: Placement) -> float:

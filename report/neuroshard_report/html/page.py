@@ -11,6 +11,7 @@ from markupsafe import Markup
 from neuroshard_api.plan import DeviceCost, DeviceMemory, Plan
 from neuroshard_api.topology import Topology
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.trust import trust_text
 
 from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sample
@@ -50,8 +51,13 @@ _MEMORY = tuple(
 )
 
 
-def render_html(plan: Plan) -> str:
-    """Return the report of a plan that matches its own request. Equal plans give equal reports."""
+def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
+    """Return the report of a plan that matches its own request. Equal arguments give equal reports.
+
+    Args:
+        plan: what is shown.
+        traffic: what the plan and the baselines cost under other traffic; without it that section is left out.
+    """
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -70,6 +76,7 @@ def render_html(plan: Plan) -> str:
     template = environment.get_template("report.html.j2")
     return template.render(
         plan=plan,
+        traffic=traffic,
         request=plan.request,
         topology=topology,
         summary=summary,

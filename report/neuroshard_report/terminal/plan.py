@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import Plan, TrafficCost
+from neuroshard_api.plan import Plan
+from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.trust import trust_text
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -30,8 +31,11 @@ _TERM_MARKS = (
 """Cell and style of each of COST_TERMS; cells differ so that a terminal without colours tells them apart."""
 
 
-def render_plan(plan: Plan) -> RenderableType:
-    """Return the plan for a console; without colours, bars and lines where the console is no terminal."""
+def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> RenderableType:
+    """Return the plan for a console; without colours, bars and lines where the console is no terminal.
+
+    With ``traffic``, also what the plan and the baselines cost under other traffic.
+    """
     summary = summarize(plan)
     few = len(summary.devices) <= MAX_DEVICES
     parts: list[RenderableType] = [_headline(summary), Text()]
@@ -42,8 +46,8 @@ def render_plan(plan: Plan) -> RenderableType:
     parts.append(_DeviceTable(devices=shown, total_ms=plan.predicted.total_ms, num_left_out=left_out))
     if summary.split_tables:
         parts += [Text(), _split_tables(summary)]
-    if plan.other_traffic is not None:
-        parts += [Text(), _other_traffic(plan.other_traffic)]
+    if traffic:
+        parts += [Text(), _other_traffic(traffic)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     return Group(*parts)
 

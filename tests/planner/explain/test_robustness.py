@@ -6,7 +6,7 @@ from builders import request, table, tables
 from exact_costs import ExactCosts
 from neuroshard_api.request import Algorithm
 from neuroshard_planner.baselines.greedy import BASELINES
-from neuroshard_planner.explain.robustness import other_traffic, robustness, total_under, with_other_traffic
+from neuroshard_planner.explain.robustness import other_traffic, robustness, total_under, traffic_costs
 from searches import placed, planned, problem_of
 
 
@@ -28,9 +28,8 @@ def test_a_plan_is_held_against_the_baselines_draw_by_draw() -> None:
     """The plan comes first; in every draw the cheapest has no regret, and worst is no less than median."""
     asked = request(*(table(f"t{index}", pooling_factor=2.0 ** (index % 7)) for index in range(9)), num_devices=3)
 
-    found = with_other_traffic(planned(asked), bundle=ExactCosts(asked.topology.device)).other_traffic
+    found = traffic_costs(planned(asked), bundle=ExactCosts(asked.topology.device))
 
-    assert found is not None
     assert [each.algorithm for each in found] == [Algorithm.NEUROSHARD, *BASELINES]
     assert all(each.worst_ms >= each.median_ms and each.worst_regret >= each.median_regret for each in found)
     assert min(each.median_regret for each in found) == found[0].median_regret < 0.05
