@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from neuroshard_cluster import components, tiny_images
+from neuroshard_cluster import components, dockerfiles, tiny_images
 from neuroshard_cluster.commands import run
 from neuroshard_cluster.components import (
     CNI,
@@ -29,6 +29,8 @@ from neuroshard_cluster.folders import SOURCES, Home
 from neuroshard_cluster.kind_host import NODE_IMAGE_DISK_BYTES, require_disk
 
 RECIPE = SOURCES / "kind"
+# What puts the parts together: which programs and static pods there are, and how an image of one program is written.
+CODE = (Path(__file__), Path(tiny_images.__file__))
 PARTS = (KUBERNETES, KUBEADM, ETCD, COREDNS, CONTAINERD, CNI, CRICTL, KIND)
 NAME = "localhost/neuroshard/kind-node"
 # Programs that kubeadm runs from an image of their own, and where they come from.
@@ -52,10 +54,15 @@ Say = Callable[[str], None]
 
 
 def digest() -> str:
-    """Return a short hash of all that the node image is made of: recipe, programs and their versions."""
+    """Return a short hash of all that the node image is made of: recipe, programs, base, and what joins them."""
     inputs = [part.digest() for part in PARTS]
     inputs += [f"{path.relative_to(RECIPE)}\0{path.read_text()}" for path in sorted(RECIPE.glob("*/*"))]
+    inputs += [_base(), *(path.read_text() for path in CODE)]
     return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:HASH_CHARACTERS]
+
+
+def _base() -> str:
+    return " ".join((dockerfiles.SUITE, *dockerfiles.PACKAGES))
 
 
 def name() -> str:
@@ -171,6 +178,9 @@ def recipe() -> Iterator[str]:
         yield f"  {part.name} {part.version} {part.digest()}"
     for path in sorted(RECIPE.glob("*/*")):
         yield f"  {path.relative_to(RECIPE)} {hashlib.sha256(path.read_bytes()).hexdigest()[:HASH_CHARACTERS]}"
+    yield f"  base of Debian {_base()}"
+    for path in CODE:
+        yield f"  {path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:HASH_CHARACTERS]}"
 
 
 if __name__ == "__main__":

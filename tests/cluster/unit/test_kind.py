@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from neuroshard_cluster import kind, kind_host, waiting
+from neuroshard_cluster import kind, kind_host, node_image, waiting
 from neuroshard_cluster.engine import Engine
 from neuroshard_cluster.errors import CommandError, HostError, UnknownError
 from neuroshard_cluster.folders import Home
@@ -366,3 +366,24 @@ def test_a_cluster_whose_engine_does_not_answer_is_not_forgotten(
         KindCluster("dev", home).down()
 
     assert folder.exists()
+
+
+def test_node_images_of_older_inputs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 1.8 GiB of the engine's storage; one that nodes of another cluster run stays."""
+    new, old, used = node_image.name(), f"{node_image.NAME}:old", f"{node_image.NAME}:used"
+    images = [old, used, new, "someone/else:1"]
+
+    def run(_: Engine, verb: str, *words: str) -> str:
+        if verb == "rmi" and words == (used,):
+            raise CommandError("image is in use by a container")
+        if verb == "rmi":
+            images.remove(words[0])
+        return "\n".join(images) if verb == "images" else ""
+
+    monkeypatch.setattr(Engine, "run", run)
+    monkeypatch.setattr(KindCluster, "_engine", Engine(program="podman", reason="", environment={}))
+    monkeypatch.setattr(KindCluster, "_has_registry", False)
+    monkeypatch.setattr(node_image, "node_image", lambda *_, **__: tmp_path / "archive.tar")
+
+    assert KindCluster("dev", Home(root=tmp_path))._node_image(print) == NodeImage(name=new)
+    assert images == [used, new, "someone/else:1"]

@@ -2,7 +2,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from neuroshard_cluster import node_image
+from neuroshard_cluster import dockerfiles, node_image
 from neuroshard_cluster.components import KIND, KUBEADM, KUBERNETES
 from neuroshard_cluster.errors import CommandError, HostError
 from neuroshard_cluster.folders import Home
@@ -27,6 +27,30 @@ def test_every_part_of_the_recipe_makes_another_image(recipe: Path, file: str) -
     assert node_image.name() != before
 
 
+@pytest.mark.parametrize("file", ["node_image.py", "tiny_images.py"])
+def test_another_way_to_put_the_parts_together_makes_another_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """Which programs a node has, how its static pods are packed, how `pause` is compiled: the code says it."""
+    before = node_image.name()
+    copies = [Path(shutil.copy(path, tmp_path)) for path in node_image.CODE]
+    monkeypatch.setattr(node_image, "CODE", copies)
+    assert node_image.name() == before
+
+    (tmp_path / file).write_text((tmp_path / file).read_text() + "\n")
+
+    assert node_image.name() != before
+
+
+@pytest.mark.parametrize(("part", "value"), [("SUITE", "trixie"), ("PACKAGES", ("python3",))])
+def test_another_base_makes_another_image(monkeypatch: pytest.MonkeyPatch, part: str, value: object) -> None:
+    """The suite of Debian and its packages are below everything else."""
+    before = node_image.name()
+    monkeypatch.setattr(dockerfiles, part, value)
+
+    assert node_image.name() != before
+
+
 def test_a_node_runs_one_version_of_kubernetes() -> None:
     """The program kubeadm has a go.mod of its own; it must set up the version that kubelet and API server have."""
     assert KUBEADM.version == KUBERNETES.version
@@ -39,6 +63,8 @@ def test_the_dry_run_names_the_image_and_every_input() -> None:
     assert first == node_image.name()
     assert f"  kubeadm {KUBEADM.version} {KUBEADM.digest()}" in inputs
     assert any(line.startswith("  node/Dockerfile ") for line in inputs)
+    assert any(line.startswith("  tiny_images.py ") for line in inputs)
+    assert any(line.startswith("  base of Debian bookworm ") for line in inputs)
 
 
 def test_a_built_image_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
