@@ -40,13 +40,41 @@ def test_a_state_comes_back(tmp_path: Path, group: Any) -> None:
 
 
 def test_the_newest_are_kept(tmp_path: Path, group: Any) -> None:
-    """Older ones go when a newer one is whole."""
+    """And the one before them until the newest is known to be good."""
     checkpoints = CheckpointFolder(tmp_path, keep=2, group=group)
-    for step in (5, 10, 100):
+    for step in (2, 5, 10):
         checkpoints.save({"w": torch.ones(1)}, manifest(step))
+    newest = checkpoints.save({"w": torch.ones(1)}, manifest(100))
+    assert steps(tmp_path) == ["step-00000005", "step-00000010", "step-00000100"]
+
+    checkpoints.prune(newest)
 
     assert steps(tmp_path) == ["step-00000010", "step-00000100"]
     assert [found.step for _, found in checkpoints.whole()] == [100, 10]
+
+
+def test_a_damaged_checkpoint_of_a_later_step_is_not_kept_instead(tmp_path: Path, group: Any) -> None:
+    """A run that went on from the one before the damaged one keeps what it writes."""
+    checkpoints = CheckpointFolder(tmp_path, keep=1, group=group)
+    (tmp_path / "step-00000016").mkdir()
+
+    for step in (8, 12):
+        checkpoints.prune(checkpoints.save({"w": torch.ones(1)}, manifest(step)))
+
+    assert [found.step for _, found in checkpoints.whole()] == [12]
+
+
+def test_a_superseded_start_removes_no_checkpoint(tmp_path: Path, group: Any) -> None:
+    """Although its own training has ended well."""
+    lost = CheckpointFolder(tmp_path, keep=1, group=group)
+    lost.prepare()
+    lost.save({"w": torch.ones(1)}, manifest(1))
+    newest = lost.save({"w": torch.ones(1)}, manifest(2))
+    CheckpointFolder(tmp_path, keep=1, group=group).prepare()
+
+    lost.prune(newest)
+
+    assert steps(tmp_path) == ["step-00000001", "step-00000002"]
 
 
 def test_a_checkpoint_that_does_not_fit_is_not_begun(small_disk: Path, group: Any) -> None:
@@ -92,7 +120,7 @@ def test_a_start_that_was_superseded_writes_no_checkpoint(tmp_path: Path, group:
     lost.save({"w": torch.ones(1)}, manifest(1))
     current = CheckpointFolder(tmp_path, keep=1, group=group)
     current.prepare()
-    current.save({"w": torch.full((1,), 2.0)}, manifest(2))
+    current.prune(current.save({"w": torch.full((1,), 2.0)}, manifest(2)))
     for step in (2, 3):
         with pytest.raises(StorageError, match="a newer start of this run has taken over"):
             lost.save({"w": torch.zeros(1)}, manifest(step))

@@ -414,7 +414,28 @@ def test_a_model_that_diverges_in_the_last_step_ends_in_a_sentence(
 
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert re.search(r"step 1: \d+ of 40 logits of the evaluation are not finite; lower spec.training", line)
-    assert f"remove {tmp_path / 'run' / 'checkpoints' / 'step-00000001'}" in line
+    assert f"remove {tmp_path / 'run' / 'checkpoints' / 'step-00000001'} to start from the first step" in line
+
+
+def test_a_diverged_checkpoint_has_one_before_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Although only one is kept: the advice of the evaluation can be followed."""
+
+    def diverged(_evaluation: Evaluation) -> dict[str, float]:
+        raise InputError("3 of 40 logits of the evaluation are not finite")
+
+    spec = {"checkpoint": {"everySteps": 4, "keep": 1}, "training": {"maxSteps": 9, "evalEverySteps": 100}}
+    newest = tmp_path / "run" / "checkpoints" / "step-00000009"
+    with monkeypatch.context() as diverging:
+        diverging.setattr(Evaluation, "compute", diverged)
+        assert run(**spec) == ExitCode.INVALID_INPUT
+    assert f"; remove {newest} to resume from the one before" in capsys.readouterr().err
+    assert saved_steps(tmp_path / "run") == [8, 9]
+
+    shutil.rmtree(newest)
+    assert run(**spec) == ExitCode.OK
+    assert saved_steps(tmp_path / "run") == [9]
 
 
 def test_a_diverged_model_is_not_saved(run: Run, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints of a run: folders that are there whole or not at all. Knows nothing of what is in a state.
 
     checkpoints/
-      step-00000200/          the newest ``keep`` of these
+      step-00000200/          the newest ``keep`` of these, and one more until the newest is evaluated
         __0_0.distcp ...      torch.distributed.checkpoint: each rank's shards
         .metadata
         checkpoint.json       where training was, and the hash of every other file; written last
@@ -88,7 +88,7 @@ class CheckpointFolder:
         self._on_first_rank(self._take_over)
 
     def save(self, state: State, manifest: CheckpointManifest) -> Path:
-        """Write a checkpoint, and remove those that are too many. Returns where it lies.
+        """Write a checkpoint beside the newest ``keep`` before it; older ones go first. Returns where it lies.
 
         Raises:
             StorageError: it does not fit or cannot be written, or a newer start of the run has taken over the folder;
@@ -98,7 +98,7 @@ class CheckpointFolder:
         part = self._folder / f".{final.name}{_PART}"
         needed = torch.tensor(_local_bytes(state), dtype=torch.int64)
         dist.all_reduce(needed, group=self._group)
-        self._on_first_rank(lambda: self._make_room(part, int(needed)))
+        self._on_first_rank(lambda: self._make_room(part, final, int(needed)))
         try:
             state_dict_saver.save(dict(state), storage_writer=FileSystemWriter(part), process_group=self._group)
             hashes = self._everyone(lambda: _hashes(part, f"__{self._rank}_*"))
@@ -110,6 +110,15 @@ class CheckpointFolder:
         files = {name: digest for each in hashes for name, digest in each.items()}
         self._on_first_rank(lambda: self._complete(part, final, manifest.model_copy(update={"files": files})))
         return final
+
+    def prune(self, newest: Path) -> None:
+        """Remove those that are too many, as the newest is known to be good. Raises StorageError."""
+
+        def prune() -> None:
+            if self._is_owner():
+                self._prune(lambda path: path.name <= newest.name)
+
+        self._on_first_rank(prune)
 
     def whole(self) -> Iterator[tuple[Path, CheckpointManifest]]:
         """Yield the checkpoints that are undamaged, from the newest on; a warning names each that is not."""
@@ -141,15 +150,23 @@ class CheckpointFolder:
 
     def _check_owner(self) -> None:
         """Raise StorageError where a newer start of the run has taken over the folder."""
-        owner = self._folder / _OWNER_FILE
-        if owner.exists() and owner.read_text(encoding="utf-8") != self._token:
+        if not self._is_owner():
             raise StorageError(
                 f"{self._folder}: a newer start of this run has taken over the folder; this one writes no checkpoint"
             )
 
-    def _make_room(self, part: Path, needed_bytes: int) -> None:
+    def _is_owner(self) -> bool:
+        owner = self._folder / _OWNER_FILE
+        return not owner.exists() or owner.read_text(encoding="utf-8") == self._token
+
+    def _prune(self, counts: Callable[[Path], bool]) -> None:
+        for old in sorted(filter(counts, self._folder.glob(f"{_PREFIX}*")))[: -self._keep]:
+            shutil.rmtree(old)
+
+    def _make_room(self, part: Path, final: Path, needed_bytes: int) -> None:
         """Make the folder for a checkpoint. Raises StorageError where the disk has no room, or it is another's."""
         self._check_owner()
+        self._prune(lambda path: path.name < final.name)
         _make_room(part, needed_bytes)
 
     def _complete(self, part: Path, final: Path, manifest: CheckpointManifest) -> None:
@@ -159,8 +176,6 @@ class CheckpointFolder:
         shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step
         part.rename(final)
         _sync(self._folder)
-        for old in sorted(self._folder.glob(f"{_PREFIX}*"))[: -self._keep]:
-            shutil.rmtree(old)
 
     def _damage(self, folder: Path) -> str | None:
         """Return what is wrong with this rank's share of the files; None: nothing."""
@@ -185,6 +200,11 @@ class CheckpointFolder:
         if problem is not None:
             raise StorageError(problem)
         return [result for result, _ in outcomes]
+
+
+def has_earlier(checkpoint: Path) -> bool:
+    """Whether the folder of a checkpoint holds one of an earlier step."""
+    return any(path.name < checkpoint.name for path in checkpoint.parent.glob(f"{_PREFIX}*"))
 
 
 def newest_whole(folder: Path) -> tuple[Path, CheckpointManifest] | None:

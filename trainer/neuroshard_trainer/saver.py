@@ -63,6 +63,10 @@ class Saver:
         if error is not None:
             raise error
 
+    def prune(self, newest: Path) -> None:
+        """Remove checkpoints that are too many, after ``wait``; the newest is known to be good. Raises StorageError."""
+        self._checkpoints.prune(newest)
+
     def _write(self, state: State, manifest: CheckpointManifest) -> None:
         with traced("write of a checkpoint"):
             self.newest = manifest.step, self._checkpoints.save(state, manifest)

@@ -14,7 +14,7 @@ from neuroshard_api.job_training import Checkpoint, Training, TrainPipeline
 from neuroshard_api.progress import TrainingProgress
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from neuroshard_trainer.checkpoint import CheckpointManifest
+from neuroshard_trainer.checkpoint import CheckpointManifest, has_earlier
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.training_data import TrainingData
 from neuroshard_trainer.errors import DataError, InputError, StoppedError, StorageError
@@ -175,7 +175,7 @@ class TrainingLoop:
             self._save()
             self._evaluate(vote)
             vote.close()
-            self._finish_save()
+            self._saver.prune(self._finish_save())
         except InputError:  # the state that is being written was finite, and the other ranks' threads write on
             with contextlib.suppress(StorageError, RuntimeError):
                 self._saver.wait()
@@ -316,7 +316,9 @@ class TrainingLoop:
         """Return the advice about a checkpoint of this step, which was written before its evaluation."""
         if self._saved_step != self.step:
             return ""
-        return f"; remove {self._finish_save()} to resume from the one before"
+        saved = self._finish_save()
+        remedy = "resume from the one before" if has_earlier(saved) else "start from the first step"
+        return f"; remove {saved} to {remedy}"
 
     def _save(self) -> None:
         """Begin to save the state, unless this step's is or was."""
