@@ -41,7 +41,8 @@ def _cause(request: PlanRequest, packing: Packing) -> str:
     bound = packing.overfull_device()
     if bound is not None:
         device, needed = bound
-        return f"device {device}: the tables pinned to it need {_gib(needed)}, it offers {offered}"
+        which = "tables pinned to it" if packing.num_usable_devices > 1 else "tables, which may lie on no other,"
+        return f"device {device}: the {which} need {_gib(needed)}, it offers {offered}"
     total = sum(packing.whole_bytes)
     largest = max(units, key=lambda unit: packing.whole_bytes[unit])
     name = tables[packing.units[largest].tables[0]].name
@@ -75,7 +76,8 @@ def _remedy(request: PlanRequest, packing: Packing) -> str:
     nodes = _least_nodes(request)
     if nodes is not None:
         devices = nodes * request.topology.devices_per_node
-        remedies.append(f"{devices} devices ({nodes} nodes) of this kind would do")
+        layout = f" ({nodes} nodes)" if devices > nodes else ""
+        remedies.append(f"{devices} devices{layout} of this kind would do")
     remedies.append(
         "otherwise lower batch_size_per_device, choose a smaller data_type or optimizer, or loosen the constraints"
     )

@@ -8,11 +8,14 @@ from builders import request, table, tables
 from exact_costs import ExactCosts
 from hypothesis import given
 from hypothesis import strategies as st
+from neuroshard_api.presets import preset
 from neuroshard_api.request import ComputePeak, MemorySettings, Pipeline, PlanRequest
 from neuroshard_api.tables import DataType
-from neuroshard_costs.exchanges import index_bytes, pooled_exchange
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_costs.exchanges import index_bytes, index_exchange, least_index_bytes, pooled_exchange
 from neuroshard_costs.shards import FloatArray
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, StepCost
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, StepCost, exchange_of_indices
+from neuroshard_planner.workload_store import read_workload
 from searches import placed, problem_of
 
 
@@ -166,3 +169,22 @@ def test_a_table_of_several_features_sends_a_vector_for_each() -> None:
 
     assert traffic[:, 0].tolist() == [640.0, 64.0]
     assert traffic[:, 1].tolist() == [4 * 8192 * 120.0, 4 * 8192 * 12.0]
+
+
+@pytest.mark.parametrize("device", ["a100-80gb", "h100-80gb", "h200-141gb"])
+@pytest.mark.parametrize(("batch_size", "limit"), [(64, 1e-2), (256, 2e-3), (4096, 2e-3)])
+def test_the_exchange_of_indices_keeps_near_the_networks(device: str, batch_size: int, limit: float) -> None:
+    """Between the knots its time is the bundled networks', to a percent where batches are tiny, else to 0.2 %."""
+    costs = bundled_bundle(device)
+    for num_nodes, devices_per_node in ((1, 2), (2, 2), (1, 4), (16, 8)):
+        asked = PlanRequest(
+            tables=read_workload("criteo-kaggle"),
+            topology=preset(device).topology(num_nodes=num_nodes, devices_per_node=devices_per_node),
+            batch_size_per_device=batch_size,
+        )
+        total = least_index_bytes(asked)
+        num_bytes = np.geomspace(total / asked.topology.num_devices, total, 200)
+        exchanges = [index_exchange(asked, each) for each in num_bytes.tolist()]
+        own_ms = np.array([costs.transfer_ms(np.array([each.mean_dim_sum]), each)[0, 0] for each in exchanges])
+
+        np.testing.assert_allclose(exchange_of_indices(asked, costs).total_ms(num_bytes), own_ms, rtol=limit)

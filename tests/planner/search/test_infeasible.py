@@ -34,8 +34,8 @@ def remedied(asked: PlanRequest, message: str) -> list[PlanRequest]:
         constraints = asked.constraints.model_copy(update={"max_memory_bytes_per_device": limit and num_bytes})
         larger = topology_.model_copy(update={"device": device})
         results.append(asked.model_copy(update={"topology": larger, "constraints": constraints}))
-    for found in re.finditer(r"\((\d+) nodes\) of this kind would do", message):
-        larger = topology_.model_copy(update={"num_nodes": int(found[1])})
+    for found in re.finditer(r"(\d+) devices(?: \((\d+) nodes\))? of this kind would do", message):
+        larger = topology_.model_copy(update={"num_nodes": int(found[2] or found[1])})
         results.append(asked.model_copy(update={"topology": larger}))
     return results
 
@@ -163,3 +163,12 @@ def test_a_large_infeasible_request_is_answered_soon() -> None:
     message = message_of(request(*members, topology=topology(32, memory_bytes=40 * GIB)))
 
     assert "32 devices offer" in message
+
+
+def test_on_one_device_nothing_is_called_pinned_and_no_node_is_counted() -> None:
+    """The sentence names what was asked for: no table has a device of its own, and a node is a device."""
+    message = message_of(request(*tables(4, num_embeddings=100_000_000), num_devices=1, constraints=WHOLE))
+
+    assert message.startswith("device 0: the tables, which may lie on no other, need ")
+    assert "pinned" not in message
+    assert " 2 devices of this kind would do" in message
