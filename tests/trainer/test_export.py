@@ -87,6 +87,34 @@ def test_the_quantized_model_computes_nearly_the_same(
     assert 0 < errors.max() < largest_error * spread
 
 
+def test_an_export_replaces_the_whole_earlier_one(run: Run, tmp_path: Path) -> None:
+    """No quantized model of another step lies beside a new state."""
+    assert run(training={"maxSteps": 1}) == ExitCode.OK
+    exported(tmp_path, quantized_type=QuantizedType.INT8)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.json", "model.pt", "quantized.pt"]
+
+    exported(tmp_path)
+
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.json", "model.pt"]
+
+
+def test_an_export_that_fails_leaves_the_earlier_one(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it, also where the failure comes after the state was written."""
+    assert run(training={"maxSteps": 1}) == ExitCode.OK
+    exported(tmp_path, quantized_type=QuantizedType.INT8)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert run(training={"maxSteps": 2}) == ExitCode.OK
+
+    def full(path: Path, _text: str) -> None:
+        raise StorageError(f"{path}: the disk is full")
+
+    monkeypatch.setattr("neuroshard_trainer.export.write_file", full)
+    with pytest.raises(StorageError):
+        exported(tmp_path)
+
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
 @pytest.mark.parametrize("max_steps", [1, None], ids=["another model", "no checkpoint"])
 def test_what_cannot_be_exported_is_a_sentence(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], max_steps: int | None

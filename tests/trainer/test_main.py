@@ -503,6 +503,29 @@ def test_a_trace_has_a_range_for_each_phase(run: Run, tmp_path: Path, pipeline: 
     assert own_ranges == (0 if pipeline == "None" else 3)
 
 
+def test_a_trace_that_cannot_be_written_changes_no_outcome(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a warning, and the training ends as without a trace."""
+    (tmp_path / "run" / "trace.json").mkdir(parents=True)
+
+    assert run("--trace-steps", "3:6", training={"maxSteps": 9}) == ExitCode.OK
+
+    assert "trace.json: the trace cannot be written (" in caplog.text
+    assert saved_steps(tmp_path / "run") == [9]
+
+
+def test_steps_that_are_never_trained_are_not_traced_with_a_warning(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may lie behind the end, or before the step that is resumed from."""
+    for steps, max_steps in (("100:105", 9), ("3:6", 12)):
+        caplog.clear()
+        assert run("--trace-steps", steps, training={"maxSteps": max_steps}) == ExitCode.OK
+        assert "of which a trace was asked for, lie before the first step" in caplog.text
+    assert not (tmp_path / "run" / "trace.json").exists()
+
+
 @pytest.mark.parametrize("steps", ["5", "5:", "7:5", "a:b", "-1:4", "1:" + "9" * 5000])
 def test_steps_that_cannot_be_traced_are_refused(run: Run, capsys: pytest.CaptureFixture[str], steps: str) -> None:
     """Before training."""

@@ -6,9 +6,10 @@ OUT/quantized.pt   TorchScript with TorchRec's quantized tables: torch.jit.load
 """
 
 import argparse
+import contextlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -34,7 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 class ExportedModel(Document):
-    """``model.json``: what an export was made from, and what a server must know to call it."""
+    """``model.json``: what an export was made from, and what a server must know to call it.
+
+    No part of NeuroShard reads it, so that it is not among the documents of ``api``.
+    """
 
     schema_name: ClassVar[str] = "exported-model/v1"
 
@@ -59,7 +63,7 @@ def export(
         job: that it was trained by.
         plan: that it was trained under.
         run_dir: of the trainer.
-        out: folder of the files; ones that are there are replaced.
+        out: folder of the files; an earlier export there is replaced as a whole.
         quantized_type: of the tables in ``quantized.pt``. None: it is not written.
 
     Raises:
@@ -74,10 +78,10 @@ def export(
     tables = plan.request.tables.tables
     state = whole_state(path)
     model = served_model(job.spec.model, tables, state)
-    _write(out / MODEL_FILE, lambda file: torch.save(state, file))
+    files: dict[str, Callable[[Path], object]] = {MODEL_FILE: lambda file: torch.save(state, file)}
     if quantized_type is not None:
         script = quantized(model, quantized_type)
-        _write(out / QUANTIZED_FILE, lambda file: script.save(str(file)))
+        files[QUANTIZED_FILE] = lambda file: script.save(str(file))
     description = ExportedModel(
         step=manifest.step,
         plan_sha256=manifest.plan_sha256,
@@ -85,7 +89,8 @@ def export(
         features=tuple(feature.name for feature in features_of(tables)),
         quantized_type=None if quantized_type is None else quantized_type.value,
     )
-    write_file(out / DESCRIPTION_FILE, description.to_json())
+    files[DESCRIPTION_FILE] = lambda file: write_file(file, description.to_json())
+    _replace(out, files)
     return description
 
 
@@ -104,19 +109,32 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _write(path: Path, save: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all. Raises StorageError."""
-    part = path.with_name(f".{path.name}.part")
+def _replace(out: Path, files: Mapping[str, Callable[[Path], object]]) -> None:
+    """Write all files, then put them in the place of an earlier export, the description last. Raises StorageError.
+
+    Where writing fails, the earlier export stays; where this process dies between, there is no description.
+    """
+    parts = {name: out / f".{name}.part" for name in files}
+    path = out
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save(part)
-        part.replace(path)
+        out.mkdir(parents=True, exist_ok=True)
+        for name, save in files.items():
+            path = out / name
+            save(parts[name])
+        for name in (DESCRIPTION_FILE, QUANTIZED_FILE):
+            path = out / name
+            path.unlink(missing_ok=True)
+        for name, part in parts.items():
+            path = out / name
+            part.replace(path)
     except OSError as error:
         raise storage_error(path, error) from error
     except RuntimeError as error:  # as torch's writer of zip files says it
         raise storage_error(path, OSError(str(error).splitlines()[0])) from error
     finally:
-        part.unlink(missing_ok=True)
+        for part in parts.values():
+            with contextlib.suppress(OSError):
+                part.unlink()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@
 A range costs about a microsecond where nobody records. TorchRec's pipeline has ranges of its own around its stages.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from neuroshard_trainer.errors import InputError
-from neuroshard_trainer.files import storage_error
 
 PREFIX = "neuroshard/"
 _LONGEST_STEPS = 40
 """Characters of two numbers below 2**63 and a colon; Python refuses to read numbers of thousands of digits."""
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -70,15 +72,17 @@ class Trace:
         self._steps = steps
         self._file = file
         self._profile: profile | None = None
+        self._has_begun = False
 
     def begin_step(self, step: int) -> None:
-        """Begin or end the trace where the step is the first, or the one after the last. Raises StorageError."""
+        """Begin or end the trace where the step is the first, or the one after the last."""
         if self._steps is None:
             return
         if self._profile is None and self._steps.first <= step < self._steps.end:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if _uses_cuda() else [])]
             self._profile = profile(activities=activities)
             self._profile.start()
+            self._has_begun = True
         elif step >= self._steps.end:
             self._write()
 
@@ -89,18 +93,26 @@ class Trace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Write what was traced, however the training ends."""
+        """Write what was traced, however the training ends; a trace that cannot be written is a warning."""
         self._write()
+        if kind is None and self._steps is not None and not self._has_begun:
+            logger.warning(
+                "steps %d to %d, of which a trace was asked for, lie before the first step or after the last",
+                self._steps.first,
+                self._steps.end - 1,
+            )
 
     def _write(self) -> None:
         recorded, self._profile = self._profile, None
         if recorded is None:
             return
-        recorded.stop()
+        part = self._file.with_name(f".{self._file.name}.part")
         try:
-            recorded.export_chrome_trace(str(self._file))
+            recorded.stop()
+            recorded.export_chrome_trace(str(part))
+            part.replace(self._file)  # fails where the profiler, which raises nothing, has not written
         except (OSError, RuntimeError) as error:
-            raise storage_error(self._file, OSError(str(error))) from error
+            logger.warning("%s: the trace cannot be written (%s); the training is not affected", self._file, error)
 
 
 def _uses_cuda() -> bool:
