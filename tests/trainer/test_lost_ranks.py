@@ -16,7 +16,7 @@ from trainer_builders import job_data, plan_of, write_job, write_plan
 
 WORKER = Path(__file__).with_name("failure_worker.py")
 LIMIT_SECONDS = 25
-"""14 s by the heartbeat's own times, and some for a machine that is busy."""
+"""14 s by the heartbeat's own times, which test_heartbeat holds, and some for a machine that is busy."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
