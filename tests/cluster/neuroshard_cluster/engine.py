@@ -56,6 +56,12 @@ class Engine:
         """
         return run([self.program, *words], stdin=stdin, env=os.environ | self.environment, timeout_s=timeout_s)
 
+    @property
+    def storage(self) -> Path:
+        """The folder with images and containers, which need not be on the home folder's disk."""
+        field = "{{.DockerRootDir}}" if self.program == "docker" else "{{.Store.GraphRoot}}"
+        return Path(self.run("info", f"--format={field}").strip())
+
     def has_image(self, name: str) -> bool:
         """Whether an image of that name is in the engine's storage."""
         return bool(self.run("images", "--quiet", f"--filter=reference={name}").strip())

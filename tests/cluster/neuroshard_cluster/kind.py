@@ -22,7 +22,7 @@ from neuroshard_cluster.errors import CommandError, HostError, UnknownError
 from neuroshard_cluster.folders import MANIFESTS, SOURCES, Home
 from neuroshard_cluster.image_store import CTR, IMPORT
 from neuroshard_cluster.images import Image
-from neuroshard_cluster.kind_host import check_kind_host, loading_bytes, nodes_bytes, require_disk
+from neuroshard_cluster.kind_host import check_builds, check_kind_host, loading_bytes, nodes_bytes, require_disk
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.podman_traces import remove_traces
 from neuroshard_cluster.waiting import eventually
@@ -83,19 +83,26 @@ class KindCluster:
             HostError: No container engine, or the disk is too small.
         """
         say(f"container engine: {self._engine.program}, for {self._engine.reason}")
-        if self.name in self._clusters(say) and not self._is_half_made(say):
+        if self._is_made(say):
             archives = [self.build_image(image, say=say) for image in images]
             self._complete()
             self.load_images(archives)
             say(f"cluster {self.name} was up already")
             return
-        check_kind_host(self._engine, self._home.root, nodes=nodes)
+        check_kind_host(self._engine, self._home, nodes=nodes)
+        check_builds(
+            self._engine,
+            self._home,
+            images=[each.name for each in images],
+            has_registry=self._has_registry,
+            builds_programs=not self._has_registry and not node_image.has_programs(self._home),
+        )
         cgroup_v1 = hierarchies() != [MOUNT]
         say(f"control groups: version {1 if cgroup_v1 else 2}")
         image = self._node_image(say)
         archives = [self.build_image(each, say=say) for each in images]
         require_disk(
-            self._home.root,
+            self._engine.storage,
             nodes_bytes(nodes) + loading_bytes(archives, nodes=nodes),
             f"a control plane and {nodes} workers with {_names(archives)}",
         )
@@ -115,13 +122,15 @@ class KindCluster:
         self._complete()
         self.load_images(archives)
 
-    def _is_half_made(self, say: Say) -> bool:
-        """Whether kind was interrupted before it wrote the kubeconfig, the last thing it does; what there is goes."""
-        if self.kubectl.kubeconfig.exists():
+    def _is_made(self, say: Say) -> bool:
+        """Whether kind has made the cluster. What it left half-made goes: it writes the kubeconfig last."""
+        if not self._containers(self._engine, f"={self.name}"):
             return False
+        if self.kubectl.kubeconfig.exists():
+            return True
         say(f"cluster {self.name} is half-made; it is deleted and made again")
         self._kind("delete", "cluster", f"--name={self.name}", say=say)
-        return True
+        return False
 
     def _complete(self) -> None:
         """Wait for all nodes, since kind waits for the control plane alone; give the workers labels and GPUs, once."""
@@ -165,9 +174,6 @@ class KindCluster:
     def _containers(engine: Engine, value: str = "") -> list[str]:
         """Return the containers of kind's clusters, or those whose label has a value."""
         return engine.run("ps", "--all", "--quiet", f"--filter=label={LABEL}{value}").split()
-
-    def _clusters(self, say: Say = lambda _: None) -> list[str]:
-        return self._kind("get", "clusters", say=say).split()
 
     def _kind(self, *words: str | Path, say: Say = lambda _: None) -> str:
         program = components.built(components.KIND, self._home, say=say) / "kind"
@@ -337,7 +343,7 @@ class KindCluster:
         new = sorted({archive for _, archive in lacking})
         if new:
             nodes = len({node for node, _ in lacking})
-            require_disk(self._home.root, loading_bytes(new, nodes=nodes), f"{_names(new)} on {nodes} workers")
+            require_disk(self._engine.storage, loading_bytes(new, nodes=nodes), f"{_names(new)} on {nodes} workers")
         for node, archive in lacking:
             self._engine.run("exec", "--interactive", node, *IMPORT, "-", stdin=archive)
             note = self._loaded(node, archive)

@@ -3,12 +3,15 @@
 import os
 import shutil
 import tarfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from neuroshard_cluster.cgroups import MOUNT, controllers, hierarchies
+from neuroshard_cluster.components import KIND, KUBERNETES
 from neuroshard_cluster.engine import Engine
 from neuroshard_cluster.errors import HostError
+from neuroshard_cluster.folders import Home
+from neuroshard_cluster.preflight import IMAGE_TOOLS, needed_bytes, require_tools
 
 GIB = 2**30
 # Bits of Linux capabilities that a node's systemd, kubelet and network need.
@@ -28,19 +31,74 @@ MEMORY = Path("/proc/meminfo")
 MODULES = Path("/lib/modules")
 
 
-def check_kind_host(engine: Engine, home: Path, *, nodes: int) -> None:
-    """Check rights, control groups, memory and disk for a control plane and `nodes` workers.
+def check_kind_host(engine: Engine, home: Home, *, nodes: int) -> None:
+    """Check rights, control groups, memory, disk and Go for a control plane and `nodes` workers.
 
     Raises:
-        HostError: Something is missing; the message names it and a remedy.
+        HostError: Something is missing; the message names all of it, each with a remedy.
     """
+    podman: list[Callable[[], None]] = [
+        lambda: require_rights(os.geteuid(), _field(PROCESS_STATUS, "CapBnd", base=16)),
+        lambda: require_modules(MODULES),
+    ]
+    require_all(
+        _require_control_groups,
+        *(podman if engine.program == "podman" else ()),
+        lambda: require_memory(_field(MEMORY, "MemAvailable") * 1024, nodes=nodes),
+        lambda: require_go(needed=not KIND.target(home).exists()),
+        lambda: require_disk(engine.storage, nodes_bytes(nodes), f"a control plane and {nodes} workers"),
+    )
+
+
+def check_builds(
+    engine: Engine, home: Home, *, images: Sequence[str], has_registry: bool, builds_programs: bool
+) -> None:
+    """Check tools and disk for what is built before nodes start: images and, with `builds_programs`, their programs.
+
+    Raises:
+        HostError: Something is missing; the message names all of it, each with a remedy.
+    """
+    by_docker = has_registry and engine.program == "docker"
+    prefix = "docker-" if by_docker else ""
+    new = [image for image in images if not any(home.images.glob(f"{prefix}{image}-*.tar"))]
+    needed = needed_bytes(new, builds_programs=builds_programs)
+    require_all(
+        lambda: require_tools(IMAGE_TOOLS if not has_registry or (images and not by_docker) else {}),
+        lambda: require_kubectl(home, needed=not builds_programs),
+        lambda: require_go(needed=builds_programs),
+        lambda: require_disk(engine.storage if by_docker else home.root, needed, "what is built first"),
+    )
+
+
+def require_all(*checks: Callable[[], None]) -> None:
+    """Make all checks, and raise a HostError that names all that is missing."""
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except HostError as error:
+            problems.append(str(error))
+    if problems:
+        raise HostError("\n".join(problems))
+
+
+def require_go(*, needed: bool) -> None:
+    """Check that Go is there if it is needed. Raises HostError."""
+    if needed and shutil.which("go") is None:
+        raise HostError(
+            "kind is built from its Go module, and there is no `go` on PATH\nhint: install Go 1.26 or newer"
+        )
+
+
+def require_kubectl(home: Home, *, needed: bool) -> None:
+    """Check that there is a client, built here or installed, if none is going to be built. Raises HostError."""
+    if needed and not KUBERNETES.target(home).exists() and shutil.which("kubectl") is None:
+        raise HostError("there is no `kubectl` on PATH\nhint: install it; nodes are kind's own, so none is built here")
+
+
+def _require_control_groups() -> None:
     hierarchies()
     require_controllers(controllers(MOUNT))
-    if engine.program == "podman":
-        require_rights(os.geteuid(), _field(PROCESS_STATUS, "CapBnd", base=16))
-        require_modules(MODULES)
-    require_memory(_field(MEMORY, "MemAvailable") * 1024, nodes=nodes)
-    require_disk(home, nodes_bytes(nodes), f"a control plane and {nodes} workers")
 
 
 def require_rights(user: int, bounding_set: int) -> None:
@@ -115,7 +173,7 @@ def require_disk(folder: Path, needed_bytes: int, what: str) -> None:
     if free < needed:
         raise HostError(
             f"{folder} has {free / GIB:.1f} GiB free (needed for {what}: {needed / GIB:.1f} GiB)"
-            "\nhint: free some space, set NEUROSHARD_CLUSTER_HOME to a larger disk, use fewer workers or images"
+            "\nhint: free some space, move NEUROSHARD_CLUSTER_HOME or Docker's data-root, use fewer workers or images"
             " (KIND_NODES=1 IMAGES=probe), or CLUSTER=local, whose nodes share one copy"
         )
 

@@ -70,6 +70,11 @@ def name() -> str:
     return f"{NAME}:{digest()}"
 
 
+def has_programs(home: Home) -> bool:
+    """Whether all that a node runs is built."""
+    return all(part.target(home).exists() for part in PARTS)
+
+
 def kinds_own(home: Home, *, say: Say) -> str:
     """Return the node image that the pinned kind takes from a registry."""
     source = components.built(KIND, home, say=say) / "image.go"

@@ -111,3 +111,12 @@ def test_a_cluster_keeps_the_engine_that_it_was_made_with(tmp_path: Path, add_pr
     assert podman.program == "podman"
     assert podman.environment["KIND_EXPERIMENTAL_PROVIDER"] == "podman"
     assert engine_of("docker", Home(root=tmp_path)).environment == {}
+
+
+def test_each_engine_names_the_folder_of_its_storage(add_program: AddProgram) -> None:
+    """Docker's is not below the home folder, and often on another disk."""
+    add_program("docker", '[ "$1 $2" = "info --format={{.DockerRootDir}}" ] && echo /var/lib/docker')
+    add_program("podman", '[ "$1 $2" = "info --format={{.Store.GraphRoot}}" ] && echo /home/podman/storage')
+
+    assert engine("docker").storage == Path("/var/lib/docker")
+    assert engine("podman").storage == Path("/home/podman/storage")

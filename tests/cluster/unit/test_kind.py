@@ -34,6 +34,7 @@ def engine_calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """What a cluster with two workers asks of its engine."""
     calls = Calls()
     monkeypatch.setattr(Engine, "run", lambda _, *words, **given: calls(*words, *given.values()))
+    monkeypatch.setattr(Engine, "storage", Path())
     monkeypatch.setattr(KindCluster, "_engine", Engine(program="docker", reason="", environment={}))
     monkeypatch.setattr(KindCluster, "nodes", lambda _: ["dev-worker", "dev-worker2"])
     return calls
@@ -111,11 +112,13 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
     calls.kubeconfig = tmp_path / "clusters" / "kind-dev" / "kubeconfig"
     monkeypatch.setattr(KindCluster, "kubectl", calls)
-    monkeypatch.setattr(KindCluster, "_clusters", lambda *_: [])
+    monkeypatch.setattr(KindCluster, "_containers", staticmethod(lambda *_: []))
     monkeypatch.setattr(KindCluster, "_kind", lambda _, *words, **__: calls("kind", *words[:2]))
     monkeypatch.setattr(KindCluster, "_node_image", lambda *_: NodeImage(name="kind-node:test"))
     monkeypatch.setattr(KindCluster, "_give_gpus", lambda _, node: calls("gpus", node))
     monkeypatch.setattr(kind, "check_kind_host", lambda *_, **__: None)
+    monkeypatch.setattr(kind, "check_builds", lambda *_, **__: None)
+    monkeypatch.setattr(KindCluster, "_has_registry", False)
     monkeypatch.setattr(kind, "require_disk", lambda *_: None)
     return calls
 
@@ -229,13 +232,14 @@ def test_an_image_that_docker_built_is_saved_where_up_does_not_delete_it(
         return digest if verb == "image" else ""
 
     monkeypatch.setattr(Engine, "run", docker)
+    monkeypatch.setattr(Engine, "storage", tmp_path)
     monkeypatch.setattr(KindCluster, "_engine", Engine(program="docker", reason="", environment={}))
     monkeypatch.setattr(KindCluster, "_has_registry", True)
     monkeypatch.setattr(KindCluster, "nodes", lambda _: ["dev-worker"])
 
     KindCluster("dev", Home(root=tmp_path)).up(nodes=1, images=[PROBE], say=print)
     kubectl.kubeconfig.touch()
-    monkeypatch.setattr(KindCluster, "_clusters", lambda *_: ["dev"])
+    monkeypatch.setattr(KindCluster, "_containers", staticmethod(lambda *_: ["dev-worker"]))
     KindCluster("dev", Home(root=tmp_path)).up(nodes=1, images=[PROBE], say=print)
     first = list(loaded)
     digest = "sha256:fedcba9876543210"
@@ -251,7 +255,7 @@ def test_a_cluster_that_was_not_completed_is_completed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Calls
 ) -> None:
     """An `up` that was ended between kind and the labels left nodes without GPUs, on which no job would start."""
-    monkeypatch.setattr(KindCluster, "_clusters", lambda *_: ["dev"])
+    monkeypatch.setattr(KindCluster, "_containers", staticmethod(lambda *_: ["dev-worker"]))
     kubectl.kubeconfig.parent.mkdir(parents=True)
     kubectl.kubeconfig.touch()
     cluster = KindCluster("dev", Home(root=tmp_path))
@@ -267,7 +271,7 @@ def test_a_cluster_that_was_not_completed_is_completed_once(
 @pytest.mark.usefixtures("engine_calls")
 def test_a_half_made_cluster_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Calls) -> None:
     """Kind writes the kubeconfig last; containers without one are of an `up` that was ended."""
-    monkeypatch.setattr(KindCluster, "_clusters", lambda *_: ["dev"])
+    monkeypatch.setattr(KindCluster, "_containers", staticmethod(lambda *_: ["dev-worker"]))
 
     KindCluster("dev", Home(root=tmp_path)).up(nodes=2, images=[], say=print)
 
@@ -387,3 +391,25 @@ def test_node_images_of_older_inputs_are_removed(tmp_path: Path, monkeypatch: py
 
     assert KindCluster("dev", Home(root=tmp_path))._node_image(print) == NodeImage(name=new)
     assert images == [used, new, "someone/else:1"]
+
+
+@pytest.mark.usefixtures("engine_calls")
+def test_the_machine_is_checked_before_kind_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Calls
+) -> None:
+    """A machine that cannot run nodes says so at once, not after the build; one that runs the cluster is not asked."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise HostError("too little memory")
+
+    monkeypatch.setattr(kind, "check_kind_host", refuse)
+    monkeypatch.setattr(KindCluster, "_has_registry", property(lambda _: pytest.fail("kind was built")))
+    cluster = KindCluster("dev", Home(root=tmp_path))
+
+    with pytest.raises(HostError, match="too little memory"):
+        cluster.up(nodes=2, images=[], say=print)
+    assert kubectl.lines == []
+    monkeypatch.setattr(KindCluster, "_containers", staticmethod(lambda *_: ["dev-worker"]))
+    kubectl.kubeconfig.parent.mkdir(parents=True)
+    kubectl.kubeconfig.touch()
+    cluster.up(nodes=2, images=[], say=print)

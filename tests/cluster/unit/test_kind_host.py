@@ -5,13 +5,17 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from neuroshard_cluster import cgroups
+from neuroshard_cluster import cgroups, kind_host
 from neuroshard_cluster.cgroups import controllers
+from neuroshard_cluster.engine import Engine
 from neuroshard_cluster.errors import HostError
+from neuroshard_cluster.folders import Home
 from neuroshard_cluster.kind_host import (
     CAPABILITIES,
     CONTROLLERS,
     GIB,
+    check_builds,
+    check_kind_host,
     loading_bytes,
     require_controllers,
     require_disk,
@@ -136,3 +140,75 @@ def test_a_worker_holds_the_image_that_it_is_loading_twice(tmp_path: Path) -> No
     small = image_archive(tmp_path / "small.tar", layer=100)
 
     assert loading_bytes([large, small], nodes=1) == 100_100 + large.stat().st_size
+
+
+@pytest.fixture
+def no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a machine with 10 GiB of disk, and without Go, kubectl, or what builds images."""
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(Engine, "storage", Path("/"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(total=100 * GIB, used=90 * GIB, free=10 * GIB))
+
+
+def engine(program: str) -> Engine:
+    """Return an engine that is never run."""
+    return Engine(program=program, reason="", environment={})
+
+
+@pytest.mark.usefixtures("no_tools")
+def test_all_that_a_machine_lacks_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before kind itself is built; the modules' folder is asked for by podman alone."""
+    monkeypatch.setattr(kind_host, "MODULES", tmp_path / "modules")
+    monkeypatch.setattr(kind_host, "MEMORY", tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text("MemAvailable: 1024 kB\n")
+    monkeypatch.setattr(kind_host, "hierarchies", lambda: None)
+    monkeypatch.setattr(kind_host, "controllers", lambda _: ["cpu", "cpuset"])
+
+    for program, missing in (("podman", 1), ("docker", 0)):
+        with pytest.raises(HostError) as raised:
+            check_kind_host(engine(program), Home(root=tmp_path), nodes=20)
+        text = str(raised.value)
+        assert text.count("hint: mkdir") == missing
+        for part in ("no controller memory, pids", "GiB of memory are free", "no `go` on PATH", "10.0 GiB free"):
+            assert part in text
+
+
+@pytest.mark.usefixtures("no_tools")
+def test_what_builds_images_and_programs_is_asked_for_where_no_registry_answers(tmp_path: Path) -> None:
+    """Programs, base, and PyTorch take half an hour and 28 GiB; what is missing is said before."""
+    with pytest.raises(HostError) as raised:
+        check_builds(
+            engine("podman"), Home(root=tmp_path), images=["trainer"], has_registry=False, builds_programs=True
+        )
+
+    text = str(raised.value)
+    assert "buildah, debootstrap" in text
+    assert "no `go` on PATH" in text
+    assert "needed for what is built first: 30.0 GiB" in text
+    assert "kubectl" not in text
+
+
+@pytest.mark.usefixtures("no_tools")
+def test_docker_with_a_registry_needs_a_client_alone(tmp_path: Path) -> None:
+    """It builds the images itself and runs kind's own nodes; an image that is built takes no more space."""
+    home = Home(root=tmp_path)
+    home.images.mkdir()
+    (home.images / "docker-trainer-0123.tar").touch()
+
+    with pytest.raises(HostError) as raised:
+        check_builds(engine("docker"), home, images=["trainer"], has_registry=True, builds_programs=False)
+
+    assert str(raised.value).startswith("there is no `kubectl` on PATH")
+    assert len(str(raised.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(("images", "times"), [(["probe"], 1), ([], 0)])
+@pytest.mark.usefixtures("no_tools")
+def test_podman_with_a_registry_builds_images_as_the_local_provider_does(
+    tmp_path: Path, images: list[str], times: int
+) -> None:
+    """And is asked for nothing that builds images where there are none to build."""
+    with pytest.raises(HostError) as raised:
+        check_builds(engine("podman"), Home(root=tmp_path), images=images, has_registry=True, builds_programs=False)
+
+    assert str(raised.value).count("buildah, debootstrap") == times
