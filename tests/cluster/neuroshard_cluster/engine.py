@@ -4,6 +4,7 @@ podman gets a storage and settings of its own below the home folder, so that the
 deleting the home forgets everything. An engine never pulls an image except kind's own node image.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -120,11 +121,16 @@ def engine_of(program: str, home: Home) -> Engine:
     return Engine(program=program, reason="the cluster was made with it", environment=environment)
 
 
+def run_root(root: Path) -> Path:
+    """Return the folder of what runs with the storage below `root`: two storages with one would mix up their mounts."""
+    return RUN_ROOT / hashlib.sha256(str(root).encode()).hexdigest()[:8]
+
+
 def podman_environment(root: Path) -> dict[str, str]:
     """Write settings for a storage below `root`; return the environment that makes podman and kind use them."""
     root.mkdir(parents=True, exist_ok=True)
     cgroup_manager = "systemd" if SYSTEMD.exists() else "cgroupfs"
-    (root / "storage.conf").write_text(STORAGE.format(root=root, run_root=RUN_ROOT))
+    (root / "storage.conf").write_text(STORAGE.format(root=root, run_root=run_root(root)))
     (root / "containers.conf").write_text(CONTAINERS.format(root=root, cgroup_manager=cgroup_manager))
     return {
         "CONTAINERS_STORAGE_CONF": str(root / "storage.conf"),

@@ -1,6 +1,6 @@
 """Removes what podman leaves on a machine after its last container: packet filter chains, mounts, control groups.
 
-Nothing is removed while any container is left, of these clusters or of the user's own podman.
+Nothing is removed while any container is left, of clusters of any home folder or of the user's own podman.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ from neuroshard_cluster.cgroups import MOUNT
 from neuroshard_cluster.commands import run, succeeds
 from neuroshard_cluster.engine import RUN_ROOT, Engine
 
+PROCESSES = Path("/proc")
 NETWORK_NAMESPACES = Path("/run/netns")
 CHAINS = "NETAVARK"
 TABLES = ("nat", "filter")
@@ -21,7 +22,7 @@ def remove_traces(engine: Engine) -> None:
     """Remove the traces of an engine that is podman and has no container left; else do nothing."""
     if engine.program != "podman" or engine.run("ps", "--all", "--quiet").strip():
         return
-    if run(["podman", "ps", "--all", "--quiet"]).strip():
+    if run(["podman", "ps", "--all", "--quiet"]).strip() or any(monitors(PROCESSES)):
         return
     for table in TABLES:
         for rule in leftover_rules(run(["iptables", "--table", table, "--list-rules"])):
@@ -30,9 +31,23 @@ def remove_traces(engine: Engine) -> None:
         succeeds(["umount", NETWORK_NAMESPACES])  # a bind mount of itself, which nothing but umount tells from a folder
     for folder in (MOUNT / "libpod_parent", *MOUNT.glob("*/libpod_parent")):
         remove_groups(folder)
+    for overlay in (RUN_ROOT / "overlay", *RUN_ROOT.glob("*/overlay")):
+        succeeds(["umount", "--recursive", overlay])
     if RUN_ROOT.exists():
-        succeeds(["umount", "--recursive", RUN_ROOT / "overlay"])
         run(["rm", "-rf", "--one-file-system", RUN_ROOT])
+
+
+def monitors(processes: Path) -> Iterator[str]:
+    """Yield the pids of podman's monitors of containers of any home folder: one runs as long as its container.
+
+    Args:
+        processes: `/proc`.
+    """
+    for process in processes.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if words[0].endswith(b"conmon") and any(word.startswith(bytes(RUN_ROOT)) for word in words):
+                yield process.name
 
 
 def leftover_rules(listed: str) -> Iterator[list[str]]:

@@ -1,7 +1,7 @@
 """What a cluster can leave on a machine, recorded before `up` and compared after `down`.
 
 `python -m neuroshard_cluster.traces record FILE` and `compare FILE`; the comparison exits with 1 if anything was added.
-The cache of programs and images stays by design and is not compared, except for what the container engine lists.
+The cache of programs and images stays by design and is not compared, nor what the engine has of it.
 """
 
 import argparse
@@ -29,6 +29,8 @@ RUN_FOLDERS = (RUN_ROOT, Path("/run/netns"), Path("/run/libpod"), Path("/run/doc
 # A process that is about to end, of this cluster or of anyone else, is not left behind.
 SETTLES_WITHIN_S = 20.0
 PAUSE_S = 1.0
+# Images that stay in the engine so that the next `up` need not build or pull them: ours, and kind's node image.
+CACHED = re.compile(r"localhost/neuroshard/|(docker\.io/)?kindest/node(:|@)")
 Traces = Mapping[str, frozenset[str]]
 
 
@@ -69,7 +71,7 @@ def engine_traces(home: Home) -> Traces:
     }
     found = {f"{engine.program} {kind}": frozenset(engine.run(*words).split()) for kind, words in listings.items()}
     remove_traces(engine)
-    return found
+    return {kind: frozenset(name for name in names if not CACHED.match(name)) for kind, names in found.items()}
 
 
 def added(before: Traces, after: Traces) -> dict[str, list[str]]:

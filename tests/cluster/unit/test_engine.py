@@ -3,7 +3,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from neuroshard_cluster.engine import Engine, engine_of, found_engine, podman_environment
+from neuroshard_cluster.engine import RUN_ROOT, Engine, engine_of, found_engine, podman_environment
 from neuroshard_cluster.errors import CommandError, HostError
 from neuroshard_cluster.folders import Home
 
@@ -120,3 +120,13 @@ def test_each_engine_names_the_folder_of_its_storage(add_program: AddProgram) ->
 
     assert engine("docker").storage == Path("/var/lib/docker")
     assert engine("podman").storage == Path("/home/podman/storage")
+
+
+def test_two_homes_share_no_folder_of_what_runs(tmp_path: Path) -> None:
+    """Podman counts the mounts of layers there, by names that two storages have in common."""
+    homes = [tmp_path / name for name in ("one", "two", "one")]
+    settings = [Path(podman_environment(home)["CONTAINERS_STORAGE_CONF"]).read_text() for home in homes]
+    lines = [next(line for line in text.splitlines() if line.startswith("runroot")) for text in settings]
+
+    assert lines[0] == lines[2] != lines[1]
+    assert all(str(RUN_ROOT) in line for line in lines)

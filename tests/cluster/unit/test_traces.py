@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_cluster import traces
+from neuroshard_cluster.engine import Engine
 from neuroshard_cluster.folders import Home
 from neuroshard_cluster.traces import added, contained_processes, control_groups, mounts, namespaces, table
 
@@ -125,3 +126,16 @@ def test_a_comparison_that_finds_something_ends_with_one(
 
 def _folders(home: Home) -> frozenset[str]:
     return frozenset(path.name for path in home.clusters.glob("*"))
+
+
+def test_images_that_are_kept_for_the_next_cluster_are_no_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine has them after the first `up` on a machine; what else it has by then was left."""
+    cached = ["localhost/neuroshard/kind-node:0123", "docker.io/kindest/node:v1", "kindest/node:v1"]
+    images = [*cached, "docker.io/other:1"]
+    engine = Engine(program="docker", reason="", environment={})
+    monkeypatch.setattr(traces, "found_engine", lambda _: engine)
+    monkeypatch.setattr(Engine, "run", lambda _, verb, *__: "\n".join(images) if verb == "images" else "")
+
+    assert traces.engine_traces(Home(root=tmp_path))["docker images"] == {"docker.io/other:1"}
