@@ -24,8 +24,8 @@ from neuroshard_costs.shards import FloatArray
 
 NUM_KNOTS = 256  # relative interpolation error of a collective's time is below 1e-3
 NUM_INDEX_KNOTS = 8
-"""Each asks the network for another mean. Relative error against the networks' own times, over the bundles and public
-workloads on 2 to 128 devices: up to 1.5e-3 at 256 and more samples per device, and up to 7.1e-3 at 64."""
+"""Each asks the network for another mean. Relative error against the networks' own times, over the bundles and three
+public workloads on 2 to 128 devices: up to 1.5e-3 at 256 and more samples per device, and up to 7.1e-3 at 64."""
 SMOOTHNESS_POWER = 12  # of the mean over devices; lower ones prefer plans of low mean and high maximum
 MARGINAL_SHARE = 0.05  # of a peak, over which its marginal price is taken
 
