@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,32 +28,38 @@ class Moment:
     function: str
     call: int = 1
     on_first_rank_only: bool = False
-    signals: Sequence[signal.Signals] = (signal.SIGKILL,)
+    is_stopped_too: bool = False
+    """Whether the second rank is also stopped there, which takes the heartbeat's timeout."""
 
 
-BOTH = (signal.SIGKILL, signal.SIGSTOP)
 MOMENTS = {
-    "set-up": Moment("neuroshard_trainer.run:open_training_data", signals=BOTH),
+    "set-up": Moment("neuroshard_trainer.run:open_training_data", is_stopped_too=True),
     "proof": Moment("neuroshard_trainer.run:prove_sharding"),
     "resume": Moment("neuroshard_trainer.checkpoint:CheckpointFolder.whole"),
     "first step": Moment("neuroshard_trainer.training:TrainingLoop._loss"),
-    "training": Moment("neuroshard_trainer.training:TrainingLoop._loss", call=7, signals=BOTH),
+    "training": Moment("neuroshard_trainer.training:TrainingLoop._loss", call=7, is_stopped_too=True),
     "report": Moment("neuroshard_trainer.step_reporter:StepReporter.report"),
     "checkpoint's begin": Moment("neuroshard_trainer.checkpoint:CheckpointFolder.save"),
-    "checkpoint's tensors": Moment("torch.distributed.checkpoint.filesystem:FileSystemWriter.write_data", signals=BOTH),
+    "checkpoint's tensors": Moment(
+        "torch.distributed.checkpoint.filesystem:FileSystemWriter.write_data", is_stopped_too=True
+    ),
     "checkpoint's metadata": Moment(
         "torch.distributed.checkpoint.filesystem:FileSystemWriter.finish", on_first_rank_only=True
     ),
     "checkpoint's end": Moment("neuroshard_trainer.checkpoint:CheckpointFolder._complete", on_first_rank_only=True),
     "evaluation": Moment("neuroshard_trainer.metrics:Evaluation.add"),
-    "metrics": Moment("neuroshard_trainer.metrics:Evaluation.compute", signals=BOTH),
-    "end": Moment("neuroshard_trainer.heartbeat:Heartbeat.__exit__", signals=BOTH),
+    "metrics": Moment("neuroshard_trainer.metrics:Evaluation.compute"),
+    "end": Moment("neuroshard_trainer.heartbeat:Heartbeat.__exit__"),
 }
-CASES = [
-    pytest.param(moment, lost, number, id=f"{name}, rank {lost}, {number.name}")
+KILLED = [
+    pytest.param(moment, lost, signal.SIGKILL, id=f"{name}, rank {lost}, killed")
     for name, moment in MOMENTS.items()
     for lost in ((0,) if moment.on_first_rank_only else (0, 1))
-    for number in moment.signals
+]
+STOPPED = [
+    pytest.param(moment, 1, signal.SIGSTOP, id=f"{name}, rank 1, stopped")
+    for name, moment in MOMENTS.items()
+    if moment.is_stopped_too
 ]
 
 
@@ -105,7 +111,7 @@ def errors_of(folder: Path, rank: int) -> list[str]:
     return [line for line in (folder / f"rank-{rank}.log").read_text().splitlines() if line.startswith("error: ")]
 
 
-@pytest.mark.parametrize(("moment", "lost", "number"), CASES)
+@pytest.mark.parametrize(("moment", "lost", "number"), [*KILLED, *STOPPED])
 def test_the_survivor_ends_as_one_that_lost_a_peer(
     worker: "subprocess.Popen[str]", tmp_path: Path, moment: Moment, lost: int, number: signal.Signals
 ) -> None:
