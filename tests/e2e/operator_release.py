@@ -56,6 +56,19 @@ class Release:
         found = self.kubectl.list("pods", selector=f"app.kubernetes.io/instance={RELEASE},pod-template-hash")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
+    def leader(self) -> Object:
+        """Return the pod that holds the lease, once no pod of an earlier template is left."""
+
+        def leads() -> Sequence[Object]:
+            pods = self.pods()
+            if len(pods) != self.kubectl.get("deployment", RELEASE)["spec"]["replicas"]:
+                return []
+            holder = self.kubectl.get("lease", RELEASE)["spec"].get("holderIdentity")
+            return [pod for pod in pods if pod["metadata"]["name"] == holder]
+
+        [leader] = eventually("a pod of the operator leads", leads, within_s=READY_WITHIN_S)
+        return leader
+
     def kill(self) -> None:
         """Kill the operator's process as if its node lost power: no farewell, no grace. It comes back by itself."""
         for pod in self.pods():

@@ -261,7 +261,7 @@ def names_of(objects: Sequence[Object]) -> list[str]:
 
 def jobs_of_operator(release: Release) -> Counter[str]:
     """Return how many jobs the leading operator keeps in each stage, by its metrics."""
-    holder = release.kubectl.get("lease", RELEASE)["spec"]["holderIdentity"]
+    holder = release.leader()["metadata"]["name"]
     page = release.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{holder}:8080/proxy/metrics")
     return Counter({stage: int(count) for stage, count in GAUGE.findall(page) if int(count)})
 
