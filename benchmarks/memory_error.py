@@ -3,7 +3,7 @@
 Two processes of one CPU train each model under each plan for five steps, over gloo and without a pipeline. The ledger
 is a CPU's, without reserve: no sort buffers of CUDA kernels, the optimizer's temporary tensors one parameter at a time.
 No number in it is fitted to this measurement: its terms follow from the sources of torch, TorchRec, and FBGEMM. The
-error is that to the median of the steps' peaks. The highest peak of a step stands next to it: a thread of gloo drops
+error is that to the median of the steps' peaks. The highest peak of a step is given next to it: a thread of gloo drops
 what it has sent as late as it gets a core. Resident memory is not compared: it also has libraries and what the
 allocator keeps. The plans are made for a trainer with a pipeline, where the neural search cuts the largest table.
 """

@@ -83,7 +83,7 @@ class Verdict:
 
 
 def cause_of(job: ChildJob, pods: Iterable[ChildPod]) -> Cause:
-    """Return why a Job failed: from its pods, or where they are gone already from the Job's own condition.
+    """Return the cause of a Job's failure: from its pods, or where they are gone already from the Job's own condition.
 
     A pod that the cluster took away goes first, since it may end after the peers that it left alone. Then the pods that
     failed of themselves, among which the Job's condition decides, or else the time. Pods that ended since a peer was
@@ -108,7 +108,7 @@ def cause_of_loss(pods: Sequence[ChildPod], message: str, now: datetime) -> Caus
 
 
 def _rank(pod: ChildPod) -> int:
-    """Return how indirectly a pod failed: 0 of itself, 1 for want of a peer, 2 since it was asked to end."""
+    """Return a failure's distance from its cause: 0 of itself, 1 for want of a peer, 2 since it was asked to end."""
     if pod.disruption or pod.termination is None:
         return 0
     code = pod.termination.exit_code
