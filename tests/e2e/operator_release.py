@@ -57,12 +57,13 @@ class Release:
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def leader(self) -> Object:
-        """Return the pod that holds the lease, once no pod of an earlier template is left."""
+        """Return the pod that works: the holder of the Lease, or the only one, which needs none."""
+        self.kubectl("rollout", "status", f"deployment/{RELEASE}", f"--timeout={READY_WITHIN_S}s")
 
         def leads() -> Sequence[Object]:
             pods = self.pods()
-            if len(pods) != self.kubectl.get("deployment", RELEASE)["spec"]["replicas"]:
-                return []
+            if self.kubectl.get("deployment", RELEASE)["spec"]["replicas"] == 1:
+                return pods if len(pods) == 1 else []
             holder = self.kubectl.get("lease", RELEASE)["spec"].get("holderIdentity")
             return [pod for pod in pods if pod["metadata"]["name"] == holder]
 

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import gzip
+import itertools
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -232,15 +233,24 @@ def with_new_field(folder: Path) -> Path:
 def test_a_running_job_outlives_a_newer_definition_and_its_rollback(
     release: Release, namespace: Namespace, tmp_path: Path
 ) -> None:
-    """The API server fills the new field into the job; the operator that does not know it runs the job as before."""
+    """The API server fills the new field into the job; the operator that does not know it runs the job as before.
+
+    A watch that goes on from where it was across the new definition brings the field with the job's next change.
+    """
     kubectl = namespace.kubectl
     kubectl.apply(jobs.script_job("shop", "sleep 900"))
     jobs.wait_for_stage(kubectl, "shop", "Running")
     pods = jobs.uids(jobs.children(kubectl, "shop", "pods", "worker"))
 
     def understood(expected: str) -> dict[str, Any]:
-        accept = lambda seen: jobs.conditions(seen).get("SpecUnderstood", ("",))[0] == expected  # noqa: E731
-        return jobs.wait_for(kubectl, "shop", accept, f"has SpecUnderstood {expected}", within_s=90)
+        changes = itertools.count()
+
+        def seen() -> dict[str, Any]:
+            kubectl("annotate", "--overwrite", jobs.KIND, "shop", f"example.com/changes={expected}-{next(changes)}")
+            status: dict[str, Any] = kubectl.get(jobs.KIND, "shop")["status"]
+            return status if jobs.conditions(status).get("SpecUnderstood", ("",))[0] == expected else {}
+
+        return eventually(f"the job has SpecUnderstood {expected}", seen, within_s=90)
 
     release.install(chart=with_new_field(tmp_path))
     try:
