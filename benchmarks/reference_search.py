@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.tables import DIM_MULTIPLE
-from neuroshard_costs.shards import IndexArray
+from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
-from neuroshard_planner.search.marginal_placement import alone_ms, marginal_placement
+from neuroshard_planner.problem.step_cost import Collective
 
 BEAM_WIDTH = 3
 MAX_LEVELS = 10
 CANDIDATES_PER_CRITERION = 10
+DIM_FACTORS: FloatArray = np.array([1.0 + 0.05 * step for step in range(11)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +48,43 @@ def reference_search(problem: Problem) -> Placement | None:
 
 def place_greedily(problem: Problem, kinds: IndexArray) -> Split:
     """Place a list of shards for every s; keep the best."""
-    placement = marginal_placement(problem, kinds)
-    if placement is None:
+    order = kinds[np.argsort(-_alone_ms(problem, kinds), kind="stable")]
+    placements = [Placement(kinds=order, devices=row) for row in _devices(problem, order)]
+    if not placements:
         return Split(kinds=kinds, placement=None, total_ms=np.inf)
-    return Split(kinds=placement.kinds, placement=placement, total_ms=float(problem.total_ms([placement])[0]))
+    totals = problem.total_ms(placements)
+    best = int(totals.argmin())
+    return Split(kinds=order, placement=placements[best], total_ms=float(totals[best]))
+
+
+def _devices(problem: Problem, kinds: IndexArray) -> IndexArray:
+    """Return [s, n] the device of each shard in turn, for every s that leaves room for all."""
+    columns = problem.kinds.traffic[kinds, Collective.POOLED_EMBEDDINGS]
+    memory = problem.kinds.memory_bytes[kinds]
+    limits = DIM_FACTORS * columns.sum() / problem.num_devices
+    rows = np.arange(len(limits))
+    sums = np.zeros((len(limits), problem.num_devices, problem.kinds.representation.shape[1]), dtype=np.float32)
+    used_memory = np.zeros((len(limits), problem.num_devices), dtype=np.int64)
+    used_columns = np.zeros((len(limits), problem.num_devices))
+    devices = np.empty((len(limits), len(kinds)), dtype=np.int64)
+    has_room = np.ones(len(limits), dtype=np.bool_)
+    for step, kind in enumerate(kinds.tolist()):
+        added = problem.kinds.representation[kind]
+        cost = problem.compute_ms(sums + added).sum(axis=-1)
+        cost[used_memory + memory[step] > problem.memory.shard_capacity_bytes] = np.inf
+        cost[used_columns + columns[step] > limits[:, None]] = np.inf
+        devices[:, step] = device = cost.argmin(axis=1)
+        has_room &= np.isfinite(cost[rows, device])
+        sums[rows, device] += added
+        used_memory[rows, device] += memory[step]
+        used_columns[rows, device] += columns[step]
+    return devices[has_room]
+
+
+def _alone_ms(problem: Problem, kinds: IndexArray) -> FloatArray:
+    """Return [n] what each shard costs on a device of its own."""
+    alone: FloatArray = problem.compute_ms(problem.kinds.representation[kinds]).sum(axis=-1, dtype=np.float64)
+    return alone
 
 
 def _halved(problem: Problem, kinds: IndexArray) -> list[IndexArray]:
@@ -58,7 +92,7 @@ def _halved(problem: Problem, kinds: IndexArray) -> list[IndexArray]:
     width = problem.kinds.num_columns[kinds]
     splittable = np.flatnonzero((width // 2) % DIM_MULTIPLE == 0)
     chosen: dict[int, None] = {}
-    for criterion in (problem.kinds.memory_bytes[kinds].astype(np.float64), alone_ms(problem, kinds)):
+    for criterion in (problem.kinds.memory_bytes[kinds].astype(np.float64), _alone_ms(problem, kinds)):
         order = splittable[np.argsort(-criterion[splittable], kind="stable")]
         chosen.update(dict.fromkeys(order[:CANDIDATES_PER_CRITERION].tolist()))
     lists = []

@@ -18,11 +18,12 @@ from neuroshard_planner.search.iterated import Found, iterated
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.lower_bound import ROUNDING, lower_bound_ms
 from neuroshard_planner.search.packing import Packing
+from neuroshard_planner.search.published_beam import published_work
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
 MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters of a minute
-LEAST_WORK = 75_000  # with the next two: about half a second for small sets on a node, which are cheap to search well
-LEAST_WORK_PER_DEVICE = 10_000  # a budget that grows less finds dearer plans than the published algorithm on 16 devices
+LEAST_WORK = 30_000  # with the next two: a third of a second for small sets on a node, which are cheap to search well
+LEAST_WORK_PER_DEVICE = 2_000
 MOST_LEAST_WORK = 160_000
 
 
@@ -128,6 +129,7 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
         problem,
         starts=list(_placed(baselines).values()),
         work_budget=request.search.work_budget or _default_budget(problem),
+        published_work=0 if request.search.work_budget else published_work(problem),
         bound_ms=bound_ms,
     )
     if result is None:

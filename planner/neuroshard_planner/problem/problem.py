@@ -26,7 +26,7 @@ Float32Array = NDArray[np.float32]
 PROBES_PER_EVALUATION = (
     1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
 )
-BULK_PER_EVALUATION = 32  # evaluations of hundreds of devices together that take as long as one of a local step
+BULK_PER_EVALUATION = 4  # contents of devices (see device_contents) that take as long as one evaluation in a local step
 
 
 class CostModel(TransferModel, Protocol):
@@ -277,9 +277,9 @@ class Problem:
         self.evaluations += sums.size // sums.shape[-1]
         return self.costs.least_ms(sums, pipeline=self.request.pipeline)
 
-    def pass_levels(self, sums: Float32Array) -> FloatArray:
-        """Return [..., 2] the compute levels of devices with these [..., r] sums, counted as evaluations."""
-        return self.step_cost.passes(self.compute_ms(sums).astype(np.float64))
+    def pass_levels(self, sums: Float32Array, *, in_bulk: bool = False) -> FloatArray:
+        """Return [..., 2] the compute levels of devices with these [..., r] sums, counted as compute_ms counts."""
+        return self.step_cost.passes(self.compute_ms(sums, in_bulk=in_bulk).astype(np.float64))
 
     def device_sums(self, kinds: IndexArray, devices: IndexArray) -> Float32Array:
         """Return [devices, r] sums of a placement of n shards."""

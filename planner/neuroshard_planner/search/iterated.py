@@ -17,6 +17,7 @@ from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch
+from neuroshard_planner.search.lower_bound import ROUNDING
 from neuroshard_planner.search.opening import opened
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.perturbation import Kicks
@@ -30,7 +31,7 @@ MOST_CAPPED_UNITS = 2000  # above it one course takes the whole time: no descent
 OPENING_SHARE = 0.2  # of the work; what is left is divided among the courses
 LEAST_OPENING_WORK_PER_DEVICE = 1000  # smaller budgets are the opening's alone: a course needs more to come to an end
 MOST_LEAST_OPENING_WORK = 16_000  # on many devices the budget grows less than with the devices
-PUBLISHED_SHARE = 0.5  # of the work after the opening that the published beam may take
+PUBLISHED_SHARE = 0.5  # of the work after the opening for the published beam where it has none of its own
 SPLIT_SHARE = 2 / 3  # of a course's work that splitting and placing may take
 MOST_STALLED = 100  # perturbations in a row that improve nothing before the search ends
 CONSOLIDATION_SHARE = 0.1  # of the work budget, on top of it
@@ -56,7 +57,9 @@ class Course:
     """[units]"""
 
 
-def iterated(problem: Problem, *, starts: Sequence[Placement], work_budget: int, bound_ms: float) -> Found | None:
+def iterated(
+    problem: Problem, *, starts: Sequence[Placement], work_budget: int, bound_ms: float, published_work: int = 0
+) -> Found | None:
     """Return the best placement that the budget of device evaluations finds. None: nothing fits.
 
     Args:
@@ -64,6 +67,7 @@ def iterated(problem: Problem, *, starts: Sequence[Placement], work_budget: int,
         starts: placements known already; the cheapest is one more start.
         work_budget: device evaluations and their like, counted from here.
         bound_ms: the search ends close to it.
+        published_work: what the published beam may take on top of the budget.
     """
     search = _Search(problem, starts, end=problem.work + work_budget)
     free = _course(problem, None)
@@ -71,8 +75,9 @@ def iterated(problem: Problem, *, starts: Sequence[Placement], work_budget: int,
         least = min(work_budget, LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices, MOST_LEAST_OPENING_WORK)
         search.open(free, until=problem.work + max(int(OPENING_SHARE * work_budget), least))
     courses = [*(_course(problem, cap) for cap in _caps(problem)), free]
+    if not search.is_within(bound_ms * (1 + ROUNDING)):
+        search.follow_published(extra_work=published_work)
     if not search.may_end(bound_ms):
-        search.follow_published(until=problem.work + int(PUBLISHED_SHARE * (search.end - problem.work)))
         begin, share = problem.work, (search.end - problem.work) / len(courses)
         for position, course in enumerate(courses):
             search.follow(course, *(begin + int((position + part) * share) for part in (SPLIT_SHARE, 1.0)))
@@ -104,9 +109,11 @@ class _Search:
 
     def may_end(self, bound_ms: float) -> bool:
         """Return whether something was found and no work or nothing to gain is left."""
-        if not self.found:
-            return False
-        return self._problem.work >= self.end or self._least_ms() <= bound_ms * (1 + CLOSE_ENOUGH)
+        return bool(self.found) and (self._problem.work >= self.end or self.is_within(bound_ms * (1 + CLOSE_ENOUGH)))
+
+    def is_within(self, limit_ms: float) -> bool:
+        """Return whether a placement that costs at most the limit was found."""
+        return bool(self.found) and self._least_ms() <= limit_ms
 
     def open(self, course: Course, *, until: int) -> None:
         """Descend from the most promising proposals."""
@@ -114,9 +121,12 @@ class _Search:
         self.found += opened(self._problem, splits, local, starts=self._starts, work_budget=until)
         self._count(splits, local)
 
-    def follow_published(self, *, until: int) -> None:
-        """Descend from the results of the published beam."""
-        self._published = published_beam(self._problem, work_budget=until)
+    def follow_published(self, *, extra_work: int) -> None:
+        """Descend from the results of the published beam, which may take work on top of the budget."""
+        problem, before = self._problem, self._problem.work
+        until = before + max(extra_work, int(PUBLISHED_SHARE * (self.end - before)))
+        self._published = published_beam(problem, work_budget=until)
+        self.end += min(extra_work, problem.work - before)
         local = self._local(self.end)
         self.found += [local.improve(start) for start in self._published]
         self._count(None, local)

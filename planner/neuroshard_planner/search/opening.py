@@ -12,7 +12,7 @@ import numpy as np
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.local_search import LocalSearch
-from neuroshard_planner.search.marginal_placement import DIM_FACTORS, lane_work, marginal_placement
+from neuroshard_planner.search.marginal_placement import MarginalPlacement
 
 NUM_PROMISING = 3
 GRID = ((1.0, 0.0), (1.1, 0.0), (1.35, 0.0), (np.inf, 0.0), (1.1, 1.0))  # limits on columns, prices of memory
@@ -32,11 +32,13 @@ def opened(
         work_budget: ``problem.work`` at which the opening ends.
     """
     most_work = MOST_MARGINAL * (work_budget - problem.work)
+    marginal = MarginalPlacement(problem)
     found = []
     for candidate in splits.proposed(GRID, NUM_PROMISING):
         placements = [candidate.placement]
-        if len(DIM_FACTORS) * lane_work(problem, len(candidate.lane.kinds)) <= most_work:
-            placements.append(marginal_placement(problem, candidate.lane.kinds) or candidate.placement)
+        if marginal.most_work(len(candidate.lane.kinds)) <= most_work:
+            (placed,) = marginal.cheapest([candidate.lane.kinds])
+            placements.append(placed.placement or candidate.placement)
         found.append(placements[int(problem.total_ms(placements).argmin())])
     if starts:
         found.append(starts[int(problem.total_ms(starts).argmin())])

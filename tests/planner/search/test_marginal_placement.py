@@ -1,9 +1,15 @@
 """Greedy placement by the networks' costs, as published."""
 
+import pytest
 from builders import request, table, tables
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from neuroshard_api.request import Constraints, TableConstraints
-from neuroshard_planner.search.marginal_placement import marginal_placement
+from neuroshard_planner.search.marginal_placement import MarginalPlacement, marginal_placement
+from neuroshard_planner.search.published_beam import halved
 from searches import problem_of, shards_of
+
+from benchmarks.reference_search import place_greedily
 
 
 def test_the_most_expensive_shard_goes_first_and_the_others_around_it() -> None:
@@ -50,13 +56,34 @@ def test_pinned_tables_stay_on_their_devices() -> None:
     assert shards_of(problem, placement) == [(0, 64, 1), (1, 64, 1), (2, 64, 0)]
 
 
-def test_evaluations_in_bulk_are_counted_and_cost_less_work() -> None:
-    """A plan's statistics name every evaluation; the budget goes by what takes time."""
+def test_what_a_device_costs_is_evaluated_once() -> None:
+    """All limits, and lists that share shards, know each other's devices; equal empty devices are one."""
     problem = problem_of(request(*tables(8)))
+    placement = MarginalPlacement(problem)
     before = problem.evaluations, problem.work
 
-    marginal_placement(problem, problem.whole)
+    placement.cheapest([problem.whole])
+    first = problem.evaluations
+    placement.cheapest([problem.whole, problem.whole])
 
-    evaluations, work = problem.evaluations - before[0], problem.work - before[1]
-    assert evaluations >= 8 * 4 * 11
-    assert 0 < work < evaluations / 2
+    assert 0 < first - before[0] <= 8 + 8 * 4  # each alone, and at most each on every device
+    assert problem.evaluations - first == len(problem.whole)  # what each costs alone
+    assert problem.work - before[1] < problem.evaluations - before[0]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from((8, 16, 64)), st.integers(1, 100)), min_size=1, max_size=9), st.data())
+def test_lanes_that_share_contents_place_as_each_list_alone(shapes: list[tuple[int, int]], data: st.DataObject) -> None:
+    """The cheapest placement of every list is that of the published algorithm, one list after the other."""
+    problem = problem_of(
+        request(*(table(f"t{i}", embedding_dim=dim, pooling_factor=float(p)) for i, (dim, p) in enumerate(shapes)))
+    )
+    lists = halved(problem, problem.whole) or [problem.whole]
+    lists += data.draw(st.lists(st.sampled_from(lists), max_size=3).map(list))
+
+    found = MarginalPlacement(problem).cheapest(lists)
+
+    for kinds, placed in zip(lists, found, strict=True):
+        alone = place_greedily(problem, kinds)
+        assert (placed.placement is None) == (alone.placement is None)
+        assert placed.total_ms == pytest.approx(alone.total_ms, rel=1e-6)

@@ -9,7 +9,7 @@ from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_api.tables import TableSet
 from neuroshard_planner.search.iterated import iterated
 from neuroshard_planner.search.marginal_placement import marginal_placement
-from neuroshard_planner.search.published_beam import halved, published_beam
+from neuroshard_planner.search.published_beam import halved, published_beam, published_work
 from searches import problem_of, search_requests, shards_of
 
 from benchmarks.reference_search import reference_search
@@ -18,15 +18,15 @@ from benchmarks.tasks import task_tables, weights_only_request
 UNLIMITED = 10**9
 
 
-def task(num_tables: int) -> PlanRequest:
+def task(num_tables: int, num_devices: int = 4) -> PlanRequest:
     """Return a task of the paper's kind."""
-    return weights_only_request(TableSet(tables=task_tables()[6].tables[:num_tables]), 4)
+    return weights_only_request(TableSet(tables=task_tables()[6].tables[:num_tables]), num_devices)
 
 
-@pytest.mark.slow
-def test_with_enough_work_it_finds_what_the_published_search_finds() -> None:
-    """All limits on columns are tried then, so that both go through the same lists."""
-    problem = problem_of(task(6))
+@pytest.mark.parametrize("num_devices", [4, 8])
+def test_it_finds_what_the_published_search_finds(num_devices: int) -> None:
+    """All limits on columns are tried, and equal lists count as often as they occur."""
+    problem = problem_of(task(6, num_devices))
 
     found = published_beam(problem, work_budget=UNLIMITED)
 
@@ -37,11 +37,11 @@ def test_with_enough_work_it_finds_what_the_published_search_finds() -> None:
 
 def test_its_first_placement_is_that_of_the_whole_tables() -> None:
     """No work for a level leaves the start of the published search."""
-    problem = problem_of(request(*tables(6, pooling_factor=20.0)))
+    problem = problem_of(request(*(table(f"t{index}", pooling_factor=20.0 + index) for index in range(6))))
     whole = marginal_placement(problem, problem.whole)
     assert whole is not None
 
-    (found,) = published_beam(problem, work_budget=problem.work + 20)
+    (found,) = published_beam(problem, work_budget=problem.work + 70)
 
     assert problem.total_ms([found])[0] == problem.total_ms([whole])[0]
 
@@ -51,6 +51,24 @@ def test_without_work_it_finds_nothing() -> None:
     problem = problem_of(request(*tables(6)))
 
     assert published_beam(problem, work_budget=problem.work) == []
+
+
+def test_a_spent_budget_does_not_keep_it_from_its_own_work() -> None:
+    """The opening may take the whole budget of a small set; the plan is still no dearer than the published one."""
+    problem = problem_of(task(8))
+
+    found = iterated(problem, starts=[], work_budget=1, bound_ms=0.0, published_work=published_work(problem))
+
+    assert found is not None
+    reference = reference_search(problem)
+    assert reference is not None
+    assert problem.total_ms([found.placement])[0] <= problem.total_ms([reference])[0] * (1 + 1e-6)
+
+
+def test_sets_that_it_would_not_finish_are_given_no_work_for_it() -> None:
+    """Two hundred tables on eight devices would take longer than the rest of the search."""
+    assert published_work(problem_of(task(6))) > 0
+    assert published_work(problem_of(request(*tables(200), num_devices=8))) == 0
 
 
 def test_no_plan_is_dearer_than_its_placements() -> None:
