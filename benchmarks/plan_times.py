@@ -1,11 +1,12 @@
-"""Predicted beside measured embedding time of whole plans, in real training on two processes of this machine.
+"""Predicted and measured embedding time of whole plans, in real training on two processes of this machine.
 
-    neuroshard profile job.yaml --tables tables.yaml --out PROFILE     # on the same machine
+    python -m benchmarks.plan_times --tables tables.json               # the tables of all models, to profile
+    neuroshard profile --tables tables.json --batch-size 1024 --procs 2 --device cpu --out PROFILE
     python -m benchmarks.plan_times PROFILE
 
-The neural plan and those of all baselines, random ones of several seeds, are trained in turn, round by round, in the
-same two processes; each pinned to a core with one thread, gloo between them. Measured is the median over the rounds of
-what the trainer's own step reports say; predicted is what the profile's cost models say.
+Three models under twelve plans each: those of the neural search and of all baselines, and random ones of several seeds.
+The plans of a model are trained in turn, round by round, in the same two processes, each pinned to a core with one
+thread, gloo between them. No plan's table sets are in the profile, whose sets are drawn at random.
 """
 
 import argparse
@@ -14,23 +15,30 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
+import numpy as np
 import torch.distributed as dist
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Algorithm, PlanRequest, SearchSettings
 from neuroshard_api.step_report import StepReport
+from neuroshard_api.tables import TableSet
 from neuroshard_costs.bundle import load_bundle
+from neuroshard_costs.fitting.hold_out import kendall_tau
 from neuroshard_planner.planning import plan as search
+from neuroshard_profiler.devices.core_gauge import CoreGauge
+from neuroshard_trainer.clocks import NS_PER_MS, Mark
 from neuroshard_trainer.step_reporter import StepReporter
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.sharded_training import (
     BATCH_SIZE,
-    TABLES,
+    MODELS,
     WORLD_SIZE,
     ShardedTraining,
     batches,
@@ -38,58 +46,136 @@ from benchmarks.sharded_training import (
     torchrun,
 )
 
-RANDOM_SEEDS = range(5)
-ROUNDS = 8
-STEPS = 12  # of each plan and round
-WARM_UP_STEPS = 4
-PARTS = ("forward_compute_ms", "backward_compute_ms", "forward_communication_ms", "backward_communication_ms")
-Times = dict[str, list[list[dict[str, float]]]]
-"""By plan: for each round the parts of each rank."""
-
+RANDOM_SEEDS = range(6)
+ROUNDS = 5
+STEPS = 10  # of each plan and round
+WARM_UP_STEPS = 3
+COMPUTE = ("forward_compute_ms", "backward_compute_ms")
+EXCHANGES = ("forward_communication_ms", "backward_communication_ms")
+TIMES_FILE = "times.json"
 
 HEAD = """# Predicted and measured embedding time of whole plans
 
-Machine: {machine}, two cores; load average at the end: {load:.1f}.
-{num_tables} tables, {batch_size} samples per process, row-wise Adagrad, FBGEMM's CPU kernels, two processes over gloo,
-each on a core of its own with one thread. Cost models: `{bundle}`, {source}, hold-out error of compute {error:.1%}.
-Measured: the slowest process's sum of lookups, backward kernels and both all-to-alls (waiting included), median of
-{rounds} rounds of the median of {steps} steps; the plans take turns."""
+Machine: {machine}, two cores, shared with other work; load average at the start {start:.1f}, at the end {end:.1f}.
+{batch_size} samples per process, row-wise Adagrad, FBGEMM's CPU kernels, two processes over gloo, each on a core of its
+own with one thread. Cost models: `{bundle}`, {source}, {num_records}, hold-out error of compute {error:.1%}.
 
-FOOT = """Rank correlation (Kendall's tau) of predicted and measured: {whole:.2f} in all, {alone:.2f} for compute.
-Of the measurements' even and odd rounds with each other, which is about the most that a prediction could reach in this
-noise: {noise:.2f}. The plan of the neural search is number {first} of {count} by prediction, {second} by measurement,
-{third} by measured compute alone.
+Measured, median of {rounds} rounds of {steps} steps under each plan, the plans taking turns: compute is processor time
+of lookups and of backward kernels with the optimizer, of the slowest process in each; an exchange is the time by the
+clock of the process that waits least, first quartile. Processor time leaves out other processes. Steps at whose begin
+or end a core was slowed by what runs on the same physical core are left out ({left_out:.0%} of them). Predicted are the
+same terms. The exchange of indices is in neither."""
 
-What this can show: whether plans that are predicted to compute less do so in real training with real kernels. What it
-cannot: gloo on one machine copies through sockets, with the very cores that compute. An all-to-all costs what the
-scheduler makes of it and says nothing of a GPU's network. No number here is one of a GPU."""
+FOOT = """| aim | found |
+|---|---|
+| error of the total at most 10 %, mean of {count} plans | {error:.1%}; largest {largest:.1%}, signed {signed:+.1%} |
+| the same of compute alone | {compute_error:.1%}; signed {compute_signed:+.1%} |
+| Kendall's tau at least 0.75 within each model, total | {tau} |
+| the same of compute alone | {compute_tau} |
+| what noise allows: tau of the even rounds with the odd ones, total | {noise} |
+| regret of the chosen plan at most 2 % | {regret} |
+
+The exchange here is gloo's, which copies through sockets with the very cores that compute: it says nothing of a GPU's
+network. No number here is one of a GPU."""
+
+
+TABLE_HEAD = (
+    "| model | plan | predicted ms | measured ms (quartiles) | error | compute predicted | measured | error "
+    "| exchange predicted | measured |"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Milliseconds of the embedding part of a step."""
+
+    compute: float
+    exchange: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.compute + self.exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One plan."""
+
+    model: str
+    name: str
+    predicted: Terms
+    rounds: tuple[Terms, ...]
+
+    @property
+    def measured(self) -> Terms:
+        """Medians over the rounds."""
+        return _median(self.rounds)
+
+
+class ProcessorClock:
+    """Processor time of the calling thread, as a clock of a step reporter."""
+
+    def mark(self) -> Mark:
+        """Return the thread's processor time."""
+        return time.thread_time_ns()
+
+    def read_ms(self, marks: Sequence[Mark]) -> list[float]:
+        """Return the differences."""
+        times = [mark for mark in marks if isinstance(mark, int)]
+        return [(each - times[0]) / NS_PER_MS for each in times]
 
 
 def main() -> None:
-    """Plan, train and write the result; or, given a folder of plans, be one of the processes that train."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("profile", type=Path, help="what `neuroshard profile` wrote")
-    parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
+    """Plan, train and write the result; or be one of the processes that train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("profile", type=Path, nargs="?", help="what `neuroshard profile` wrote")
+    parser.add_argument("--tables", type=Path, help="write the tables of all models to this file, and end")
+    parser.add_argument("--train", nargs=2, metavar=("MODEL", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train is not None:
-        train(options.train)
-        return
+        model, folder = options.train
+        train(next(each for each in MODELS if each.name == model), Path(folder))
+    elif options.tables is not None:
+        every = tuple(table for model in MODELS for table in model.tables)
+        options.tables.write_text(TableSet(name="all", tables=every).to_json())
+    elif options.profile is not None:
+        start = os.getloadavg()[0]
+        compared, left_out = [], []
+        for tables in MODELS:
+            found, share = compared_plans(options.profile, tables)
+            compared += found
+            left_out.append(share)
+        lines = report(options.profile, compared, left_out=mean(left_out), start_load=start)
+        print(write_result("plan-times", lines, hardware=hardware_slug()))
+    else:
+        parser.error("give a profile")
+
+
+def compared_plans(profile: Path, tables: TableSet) -> tuple[list[Comparison], float]:
+    """Return a model's plans, predicted and measured, and the share of steps that was left out."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        plans = make_plans(options.profile, folder)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, *torchrun(Path(__file__), str(options.profile), "--train", scratch)]
-        subprocess.run(command, check=True, env=environment)  # noqa: S603 - this script
-        times: Times = json.loads((folder / "times.json").read_text())
-    print(write_result("plan-times", report(plans, times), hardware=hardware_slug()))
+        plans = make_plans(profile, tables, folder)
+        command = [sys.executable, *torchrun(Path(__file__), "--train", tables.name, scratch)]
+        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - this script
+        times = json.loads((folder / TIMES_FILE).read_text())
+    rounds = {name: [_undisturbed(steps) for steps in times[name]] for name in plans}
+    num_steps = sum(len(steps) for name in plans for steps in times[name])
+    used = sum(len(steps) for name in plans for steps in rounds[name])
+    compared = []
+    for name, plan in plans.items():
+        measured = tuple(_measured(steps) for steps in rounds[name] if steps)
+        compared.append(Comparison(tables.name, name, _predicted(plan), measured))
+    return compared, 1 - used / num_steps
 
 
-def make_plans(profile: Path, folder: Path) -> dict[str, Plan]:
-    """Write the plans to ``<name>.plan.json`` and return them by name."""
+def make_plans(profile: Path, tables: TableSet, folder: Path) -> dict[str, Plan]:
+    """Write a model's plans to ``<name>.plan.json`` and return them by name."""
     hardware = Hardware.read(profile / "hardware.json")
     bundle = load_bundle(profile / "bundle")
     request = PlanRequest(
-        tables=TABLES,
+        tables=tables,
         topology=hardware.topology(num_nodes=1, devices_per_node=WORLD_SIZE),
         batch_size_per_device=BATCH_SIZE,
     )
@@ -104,97 +190,152 @@ def make_plans(profile: Path, folder: Path) -> dict[str, Plan]:
     return plans
 
 
-def train(folder: Path) -> None:
-    """Train under the plans in turn and write the times of all rounds."""
+def train(tables: TableSet, folder: Path) -> None:
+    """Train under the plans in turn and write, by plan, round, and step, what each rank measured."""
     start_process()
-    data = batches()
-    trainings, reporters = {}, {}
-    reports: list[StepReport] = []
+    data = batches(tables=tables)
+    trainings: dict[str, ShardedTraining] = {}
+    reporters: dict[str, tuple[StepReporter, StepReporter]] = {}
+    by_clock: list[StepReport] = []
+    by_processor: list[StepReport] = []
     for file in sorted(folder.glob("*.plan.json")):
         name = file.name.removesuffix(".plan.json")
-        trainings[name] = ShardedTraining(Plan.read(file))
-        reporters[name] = StepReporter(
-            trainings[name].model, file, write=reports.append, report_every=10**9, window=STEPS - WARM_UP_STEPS
+        trainings[name] = ShardedTraining(Plan.read(file), tables)
+        model = trainings[name].model
+        reporters[name] = (
+            StepReporter(model, file, write=by_clock.append, report_every=1, window=1),
+            StepReporter(model, file, write=by_processor.append, report_every=1, window=1, clock=ProcessorClock()),
         )
-    times: Times = {name: [] for name in trainings}
+    gauge = CoreGauge()
+    times: dict[str, list[list[dict[str, list[float]]]]] = {name: [] for name in trainings}
     names = list(trainings)
     for turn in range(ROUNDS):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            for batch in reporters[name].steps([data[step % len(data)] for step in range(STEPS)]):
+            clock, processor = reporters[name]
+            full_speed = []
+            for batch in clock.steps(processor.steps([data[step % len(data)] for step in range(STEPS)])):
+                before = gauge.is_at_full_speed()
                 trainings[name].step(batch)
+                processor.end_step()
+                clock.end_step()
+                full_speed.append(before and gauge.is_at_full_speed())
+            everyone: list[list[bool]] = [[] for _ in range(WORLD_SIZE)]
+            dist.all_gather_object(everyone, full_speed)
             if dist.get_rank() == 0:
-                ranks = reports.pop().ranks
-                times[name].append([{part: getattr(rank, part) for part in (*PARTS, "step_ms")} for rank in ranks])
+                steps = [_step(*pair) for pair in zip(by_clock, by_processor, strict=True)]
+                for step, *speeds in zip(steps, *everyone, strict=True):
+                    step["full_speed"] = [float(each) for each in speeds]
+                times[name].append(steps[WARM_UP_STEPS:])
+                by_clock.clear()
+                by_processor.clear()
     if dist.get_rank() == 0:
-        (folder / "times.json").write_text(json.dumps(times))
+        (folder / TIMES_FILE).write_text(json.dumps(times))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def report(plans: dict[str, Plan], times: Times) -> list[str]:
+def report(profile: Path, compared: Sequence[Comparison], *, left_out: float, start_load: float) -> list[str]:
     """Return the lines of the result."""
-    measured = {name: [total_ms(ranks) for ranks in rounds] for name, rounds in times.items()}
-    compute = {name: [total_ms(ranks, PARTS[:2]) for ranks in rounds] for name, rounds in times.items()}
-    predicted = {name: plan.predicted.total_ms for name, plan in plans.items()}
-    predicted_compute = {
-        name: max(cost.forward_compute_ms + cost.backward_compute_ms for cost in plan.predicted.devices)
-        for name, plan in plans.items()
-    }
-    order = sorted(plans, key=lambda name: median(measured[name]))
-    bundle = next(iter(plans.values())).bundle
+    bundle = load_bundle(profile / "bundle").manifest
+    num_lines = sum(path.read_bytes().count(b"\n") for path in (profile / "records").glob("*.jsonl"))
     head = HEAD.format(
-        num_tables=len(TABLES.tables),
+        machine=cpu_model(),
+        start=start_load,
+        end=os.getloadavg()[0],
         batch_size=BATCH_SIZE,
         bundle=bundle.name,
         source=bundle.source,
-        error=bundle.compute_mape,
+        num_records=f"{num_lines:,} records",
+        error=bundle.networks[0].hold_out.mape,
         rounds=ROUNDS,
         steps=STEPS - WARM_UP_STEPS,
-        machine=cpu_model(),
-        load=os.getloadavg()[0],
+        left_out=left_out,
     )
     lines = [
         *head.splitlines(),
         "",
-        "| plan | predicted ms | measured ms (quartiles) | error | compute predicted | measured (quartiles) | error |",
-        "|---|---|---|---|---|---|---|",
+        TABLE_HEAD,
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name in order:
+    for each in sorted(compared, key=lambda each: (each.model, each.measured.total)):
         cells = [
-            name,
-            f"{predicted[name]:.2f}",
-            spread(measured[name]),
-            f"{predicted[name] / median(measured[name]) - 1:+.0%}",
-            f"{predicted_compute[name]:.2f}",
-            spread(compute[name]),
-            f"{predicted_compute[name] / median(compute[name]) - 1:+.0%}",
+            each.model,
+            each.name,
+            f"{each.predicted.total:.2f}",
+            spread([terms.total for terms in each.rounds]),
+            f"{each.predicted.total / each.measured.total - 1:+.0%}",
+            f"{each.predicted.compute:.2f}",
+            f"{each.measured.compute:.2f}",
+            f"{each.predicted.compute / each.measured.compute - 1:+.0%}",
+            f"{each.predicted.exchange:.2f}",
+            f"{each.measured.exchange:.2f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    whole = rank_correlation([predicted[name] for name in order], [median(measured[name]) for name in order])
-    alone = rank_correlation([predicted_compute[name] for name in order], [median(compute[name]) for name in order])
-    noise = rank_correlation(
-        [median(measured[name][::2]) for name in order], [median(measured[name][1::2]) for name in order]
-    )
+    errors = np.array([each.predicted.total / each.measured.total - 1 for each in compared])
+    of_compute = np.array([each.predicted.compute / each.measured.compute - 1 for each in compared])
+    models = {model.name: [each for each in compared if each.model == model.name] for model in MODELS}
     foot = FOOT.format(
-        whole=whole,
-        alone=alone,
-        noise=noise,
-        count=len(plans),
-        first=place(predicted),
-        second=place({name: median(values) for name, values in measured.items()}),
-        third=place({name: median(values) for name, values in compute.items()}),
+        count=len(compared),
+        error=np.abs(errors).mean(),
+        largest=np.abs(errors).max(),
+        signed=errors.mean(),
+        compute_error=np.abs(of_compute).mean(),
+        compute_signed=of_compute.mean(),
+        tau=_by_model({name: _tau(plans, lambda terms: terms.total) for name, plans in models.items()}),
+        compute_tau=_by_model({name: _tau(plans, lambda terms: terms.compute) for name, plans in models.items()}),
+        noise=_by_model({name: _noise(plans) for name, plans in models.items()}),
+        regret=", ".join(f"{name} {_regret(plans):.1%}" for name, plans in models.items()),
     )
     return [*lines, "", *foot.splitlines()]
 
 
-def total_ms(ranks: Sequence[dict[str, float]], parts: Sequence[str] = PARTS) -> float:
-    """Return the slowest rank's sum of some parts."""
-    return max(sum(times[part] for part in parts) for times in ranks)
+def _step(by_clock: StepReport, by_processor: StepReport) -> dict[str, list[float]]:
+    """Return the ranks' compute by processor time, and their exchanges by the clock."""
+    return {part: [getattr(rank, part) for rank in by_processor.ranks] for part in COMPUTE} | {
+        part: [getattr(rank, part) for rank in by_clock.ranks] for part in EXCHANGES
+    }
 
 
-def place(times: dict[str, float]) -> int:
-    """Return how many plans are as fast as the neural search's or faster, itself included."""
-    return sum(value <= times[Algorithm.NEUROSHARD] for value in times.values())
+def _undisturbed(steps: Sequence[dict[str, list[float]]]) -> list[dict[str, list[float]]]:
+    return [step for step in steps if all(step["full_speed"])]
+
+
+def _measured(steps: Sequence[dict[str, list[float]]]) -> Terms:
+    compute = [max(median(step[part][rank] for step in steps) for rank in range(WORLD_SIZE)) for part in COMPUTE]
+    exchange = [float(np.quantile([min(step[part]) for step in steps], 0.25)) for part in EXCHANGES]
+    return Terms(sum(compute), sum(exchange))
+
+
+def _predicted(plan: Plan) -> Terms:
+    devices = plan.predicted.devices
+    compute = [max(getattr(cost, part) for cost in devices) for part in COMPUTE]
+    return Terms(sum(compute), sum(getattr(devices[0], part) for part in EXCHANGES))
+
+
+def _median(rounds: Sequence[Terms]) -> Terms:
+    return Terms(median(each.compute for each in rounds), median(each.exchange for each in rounds))
+
+
+def _tau(plans: Sequence[Comparison], of: Callable[[Terms], float]) -> float:
+    return kendall_tau(
+        np.array([of(each.predicted) for each in plans]), np.array([of(each.measured) for each in plans])
+    )
+
+
+def _noise(plans: Sequence[Comparison]) -> float:
+    """Return the rank correlation of the even rounds with the odd ones."""
+    halves = [np.array([_median(each.rounds[first::2]).total for each in plans]) for first in (0, 1)]
+    return kendall_tau(*halves)
+
+
+def _regret(plans: Sequence[Comparison]) -> float:
+    """Return how much slower than the fastest plan the neural search's is."""
+    chosen = next(each for each in plans if each.name == Algorithm.NEUROSHARD)
+    return chosen.measured.total / min(each.measured.total for each in plans) - 1
+
+
+def _by_model(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in values.items()) + f"; mean {mean(values.values()):.2f}"
 
 
 def spread(values: Sequence[float]) -> str:
@@ -202,13 +343,6 @@ def spread(values: Sequence[float]) -> str:
     ordered = sorted(values)
     quarter = len(ordered) // 4
     return f"{median(ordered):.2f} ({ordered[quarter]:.2f} to {ordered[-1 - quarter]:.2f})"
-
-
-def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return Kendall's tau-a."""
-    pairs = [(one, other) for one in range(len(left)) for other in range(one)]
-    signs = [(left[one] - left[other]) * (right[one] - right[other]) for one, other in pairs]
-    return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
 
 
 if __name__ == "__main__":

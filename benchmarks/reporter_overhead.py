@@ -20,7 +20,7 @@ from benchmarks.plan_times import spread
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.sharded_training import (
     BATCH_SIZE,
-    TABLES,
+    MIXED,
     ShardedTraining,
     batches,
     start_process,
@@ -51,7 +51,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         train(Path(sys.argv[1]))
         return
-    print(write_result("reporter-overhead", report(measured_blocks(Path(__file__), TABLES)), hardware=hardware_slug()))
+    print(write_result("reporter-overhead", report(measured_blocks(Path(__file__), MIXED)), hardware=hardware_slug()))
 
 
 def train(folder: Path) -> None:
@@ -92,7 +92,7 @@ def _block(first: Step, second: Step, data: list[Batch]) -> tuple[Times, Times]:
 def report(blocks: dict[str, dict[str, list[list[list[float]]]]]) -> list[str]:
     """Return the lines of the result."""
     head = HEAD.format(
-        num_tables=len(TABLES.tables),
+        num_tables=len(MIXED.tables),
         steps=STEPS,
         machine=cpu_model(),
         load=os.getloadavg()[0],

@@ -1,6 +1,7 @@
 """A small model of many tables under a plan, on one of two processes; for the benchmarks of real training steps."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -28,36 +29,67 @@ NUM_DENSE = 4
 NUM_BATCHES = 8  # that the steps go through in turn
 CPU = torch.device("cpu")
 
-TABLES = TableSet(
-    name="benchmark",
-    tables=tuple(
-        Table(name=f"t{index}", num_embeddings=rows, embedding_dim=columns, pooling_factor=pooling)
-        for index, (rows, columns, pooling) in enumerate(
-            [
-                (400_000, 64, 12.0),
-                (200_000, 128, 4.0),
-                (150_000, 32, 10.0),
-                (100_000, 64, 1.0),
-                (50_000, 128, 2.0),
-                (50_000, 16, 20.0),
-                (20_000, 64, 3.0),
-                (20_000, 32, 1.0),
-                (10_000, 128, 1.0),
-                (5_000, 16, 8.0),
-                (1_000, 64, 6.0),
-                (1_000, 32, 1.0),
-                (300, 16, 1.0),
-                (50, 8, 1.0),
-            ]
+
+def _model(name: str, tables: Sequence[tuple[int, int, float]]) -> TableSet:
+    return TableSet(
+        name=name,
+        tables=tuple(
+            Table(name=f"{name}{index}", num_embeddings=rows, embedding_dim=columns, pooling_factor=pooling)
+            for index, (rows, columns, pooling) in enumerate(tables)
+        ),
+    )
+
+
+MIXED = _model(
+    "mixed",
+    (
+        (400_000, 64, 12.0),
+        (200_000, 128, 4.0),
+        (150_000, 32, 10.0),
+        (100_000, 64, 1.0),
+        (50_000, 128, 2.0),
+        (50_000, 16, 20.0),
+        (20_000, 64, 3.0),
+        (20_000, 32, 1.0),
+        (10_000, 128, 1.0),
+        (5_000, 16, 8.0),
+        (1_000, 64, 6.0),
+        (1_000, 32, 1.0),
+        (300, 16, 1.0),
+        (50, 8, 1.0),
+    ),
+)
+ONE_HOT = _model(
+    "onehot",
+    tuple(
+        (rows, 64, 1.0)
+        for rows in (
+            *(600_000, 500_000, 300_000, 250_000, 150_000, 90_000, 60_000, 40_000, 12_000, 10_000, 8_000, 6_000, 5_000),
+            *(3_000, 2_000, 1_500, 1_000, 600, 500, 300, 100, 60, 30, 20, 10, 4),
         )
     ),
 )
+MULTI_HOT = _model(
+    "multihot",
+    (
+        (1_000_000, 16, 15.0),
+        (300_000, 96, 5.0),
+        (250_000, 32, 20.0),
+        (120_000, 192, 1.0),
+        (60_000, 64, 8.0),
+        (30_000, 256, 1.0),
+        (4_000, 48, 12.0),
+        (800, 128, 3.0),
+    ),
+)
+MODELS = (MIXED, ONE_HOT, MULTI_HOT)
+"""Tables of several widths and pooling factors; a Criteo-like model of one lookup each; few tables of many lookups."""
 
 
 class ShardedTraining:
     """One model under one plan, trained without a look at how well."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, tables: TableSet = MIXED) -> None:
         world = dist.group.WORLD
         assert world is not None
         torch.manual_seed(0)
@@ -65,7 +97,7 @@ class ShardedTraining:
             num_dense_features=NUM_DENSE, dense_arch_layer_sizes=(32,), over_arch_layer_sizes=(32,)
         )
         self.model = DistributedModelParallel(
-            RecommendationModel(settings, TABLES.tables),
+            RecommendationModel(settings, tables.tables),
             env=ShardingEnv.from_process_group(world),
             device=CPU,
             plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
@@ -92,11 +124,11 @@ def start_process() -> None:
     dist.init_process_group("gloo")
 
 
-def batches(batch_size: int = BATCH_SIZE) -> list[Batch]:
+def batches(batch_size: int = BATCH_SIZE, tables: TableSet = MIXED) -> list[Batch]:
     """Return this rank's batches."""
-    features = features_of(TABLES.tables)
+    features = features_of(tables.tables)
     count = NUM_BATCHES * WORLD_SIZE * batch_size
-    source = SyntheticSource(TABLES, features, num_dense=NUM_DENSE, num_samples=count, seed=0)
+    source = SyntheticSource(tables, features, num_dense=NUM_DENSE, num_samples=count, seed=0)
     order = SampleOrder(source.block_sizes, validation_percent=0, seed=0, shuffle=False)
     maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=WORLD_SIZE, batch_size=batch_size)
     keys = [feature.name for feature in features]

@@ -1,5 +1,6 @@
 """The whole stage in one call: measure compute and all-to-alls, describe the hardware, fit a bundle."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,6 +40,8 @@ _OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, a
 _LEAST_MEASURED_SHARE = 0.4
 _COMPUTE_SHARE, _COMMUNICATION_SHARE = 0.8, 0.2  # of the rest
 _SIMULATED_RECORDS = 256
+_JOB_MEMORY_PARTS = 4
+"""A set of the job's tables takes at most such a part of the memory: optimizer state and batches come on top."""
 
 
 def profile(
@@ -76,11 +79,11 @@ def profile(
     device = named.device if named else backend.describe(num_processes=num_processes)
     _require_network(settings, device, records / COMMUNICATION_FILE)
     say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
-    if backend.kind == "cuda":
-        name = settings.backend or default_backend()
-        _measure_on_all_gpus(settings, name, records, _COMPUTE_SHARE * seconds, bars)
-    else:
+    count = num_measured_at_once(backend.kind, num_processes)
+    if backend.kind == "simulated" or (backend.kind == "cpu" and count == 1):
         measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
+    else:
+        _measure_at_once(settings, records, _COMPUTE_SHARE * seconds, bars, kind=backend.kind, count=count)
     say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
     _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
@@ -123,15 +126,16 @@ def measure_compute(
     settings: ProfileSettings, backend: Backend, path: Path, budget_seconds: float, progress: Progress
 ) -> None:
     """Append compute records to a file until the time or the settings' number of records is reached."""
+    part = settings.part
     space = replace(
         CPU_SPACE if backend.kind == "cpu" else GPU_SPACE,
         optimizers=(settings.optimizer,) if settings.optimizer else backend.optimizers,
         data_types=backend.data_types,
         job=settings.tables(),
         job_batch_size=settings.global_batch_size,
+        max_job_bytes=backend.total_memory_bytes // (_JOB_MEMORY_PARTS * (part.count if backend.kind == "cpu" else 1)),
     )
     with RecordsFile(path, source=backend.source) as file:
-        part = settings.part
         budget = Budget(
             seconds=budget_seconds,
             max_records=None if settings.max_records is None else part.share_of(settings.max_records),
@@ -159,16 +163,28 @@ def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simu
     return max(2, wanted or 1) if kind == "cpu" else wanted or 1
 
 
-def _measure_on_all_gpus(
-    settings: ProfileSettings, backend_name: BackendName, records: Path, budget_seconds: float, progress: Progress
+def num_measured_at_once(kind: DeviceKind | Literal["simulated"], num_processes: int) -> int:
+    """Return how many processes time table sets side by side: one for each GPU, or for each core of the job's."""
+    if kind == "simulated":
+        return 1
+    return num_processes if kind == "cuda" else min(num_processes, len(os.sched_getaffinity(0)))
+
+
+def _measure_at_once(
+    settings: ProfileSettings, records: Path, budget_seconds: float, progress: Progress, *, kind: DeviceKind, count: int
 ) -> None:
-    """Let every GPU of the node measure a part of the samples at once: loaded together they clock as in training."""
-    count = settings.num_processes or 1
+    """Let all devices of the node measure a part of the samples each.
+
+    Loaded together, GPUs clock and cores share caches and memory bandwidth as in training.
+    """
+    backend_name = settings.backend or default_backend()
     budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
     bar = BudgetBar(progress, "compute", budget)
     measurers = [
         Measurer(
-            command=compute_command(settings, backend_name, Part(index=index, count=count), records, budget_seconds),
+            command=compute_command(
+                settings, backend_name, Part(index=index, count=count), records, budget_seconds, kind=kind
+            ),
             records=_part_file(records, Part(index=index, count=count)),
             log=records / f"compute-{index}.log",
             resumes=True,
@@ -183,11 +199,17 @@ def _part_file(records: Path, part: Part) -> Path:
 
 
 def compute_command(
-    settings: ProfileSettings, backend_name: BackendName, part: Part, records: Path, budget_seconds: float
+    settings: ProfileSettings,
+    backend_name: BackendName,
+    part: Part,
+    records: Path,
+    budget_seconds: float,
+    *,
+    kind: DeviceKind,
 ) -> list[str]:
-    """Return the command that measures one GPU's part of the samples."""
+    """Return the command that measures one device's part of the samples."""
     command = [sys.executable, "-m", "neuroshard_profiler", "collect-compute", "--out", str(_part_file(records, part))]
-    command += ["--backend", backend_name, "--device", "cuda", "--part", str(part)]
+    command += ["--backend", backend_name, "--device", kind, "--part", str(part)]
     command += ["--budget", f"{budget_seconds:.3f}s", "--seed", str(settings.seed)]
     command += ["--batch-size", str(settings.batch_size_per_device), "--job-devices", str(settings.num_job_devices)]
     command += ["--tables", str(settings.tables_file)] if settings.tables_file else []

@@ -14,9 +14,9 @@ pooling factor        60 % exactly 1, else log-uniform 0.2..50            the ta
 reuse                 Zipf exponent uniform 0..1.5                        the table's
 ====================  ==================================================  ============================================
 
-Tables that would take a set over max_bytes get fewer rows. Wide sets below min_lookups get a larger batch; those over
-max_lookups get a smaller pooling factor or, where that would be below the least, a smaller batch. A set of the job's
-tables keeps its batch and loses tables instead.
+Tables that would take a wide set over max_bytes, or a set of the job's over max_job_bytes, get fewer rows. Wide sets
+below min_lookups get a larger batch; those over max_lookups get a smaller pooling factor or, where that would be below
+the least, a smaller batch. A set of the job's tables keeps its batch and loses tables instead.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class SampleSpace:
     max_rows: float
     """Of wide sets."""
     max_bytes: int
-    """Most weights of a set."""
+    """Most weights of a wide set."""
     max_lookups: int
     """Most lookups of a call: bounds the time that a sample takes."""
     min_lookups: int = 0
@@ -60,6 +60,8 @@ class SampleSpace:
     """The job's tables. None: wide sets only."""
     job_batch_size: int = 65_536
     """Global batch of sets of the job's tables."""
+    max_job_bytes: int = 2**33
+    """Most weights of a set of the job's tables: whole tables miss caches and page tables more often than cut ones."""
 
 
 CPU_SPACE = SampleSpace(batch_sizes=(256, 32_768), max_tables=24, max_rows=4e6, max_bytes=2**26, max_lookups=2**17)
@@ -126,7 +128,7 @@ def _job_sample(space: SampleSpace, job: TableSet, random: np.random.Generator) 
             break
         tables.append(_sliced(_timeable(table, job, space), random))
     return ComputeSample(
-        tables=_within(tables, space.max_bytes),
+        tables=_within(tables, space.max_job_bytes),
         batch_size=space.job_batch_size,
         optimizer=_optimizer(space, random),
         reuse_batch_size=job.reuse_batch_size,

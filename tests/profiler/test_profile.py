@@ -1,17 +1,26 @@
 """Specification of the stage's parts that fail; test_main.py has whole runs."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from builders import table, table_set
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.tables import Optimizer
 from neuroshard_profiler.__main__ import main
 from neuroshard_profiler.backends import select
 from neuroshard_profiler.errors import MissingPackageError, SettingsError
-from neuroshard_profiler.profile import checked_backend, compute_command, num_processes_of
+from neuroshard_profiler.profile import (
+    checked_backend,
+    compute_command,
+    measure_compute,
+    num_measured_at_once,
+    num_processes_of,
+)
 from neuroshard_profiler.settings import Part, ProfileSettings
-from profiler_builders import SeenGpus
+from profiler_builders import MadeUpBackend, SeenGpus
+from rich.progress import Progress
 
 
 @pytest.mark.parametrize(
@@ -44,13 +53,48 @@ def test_each_gpu_gets_a_command_of_its_own(tmp_path: Path, capsys: pytest.Captu
     settings = ProfileSettings(
         out=tmp_path, num_nodes=2, devices_per_node=8, num_processes=8, optimizer=Optimizer.SGD, max_records=80
     )
-    command = compute_command(settings, "torch_native", Part(index=3, count=8), tmp_path, 60.0)
+    command = compute_command(settings, "torch_native", Part(index=3, count=8), tmp_path, 60.0, kind="cuda")
 
     assert command[command.index("--part") + 1] == "3/8"
     assert command[command.index("--job-devices") + 1] == "16"
     assert command[command.index("--out") + 1] == str(tmp_path / "compute-3-of-8.jsonl")
     assert main(command[3:]) == ExitCode.INVALID_INPUT
     assert "there is no GPU that torch can use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_processes", "num_cores", "expected"),
+    [("cuda", 8, 2, 8), ("cpu", 2, 4, 2), ("cpu", 4, 2, 2), ("simulated", 8, 2, 1)],
+    ids=["a process per GPU", "a core per rank", "more ranks than cores", "nothing to load"],
+)
+def test_as_many_devices_measure_at_once_as_train_at_once(
+    kind: Literal["cpu", "cuda", "simulated"],
+    num_processes: int,
+    num_cores: int,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cores that work side by side share caches and memory bandwidth, as the ranks of a training do."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(num_cores)))
+
+    assert num_measured_at_once(kind, num_processes) == expected
+
+
+def test_a_set_of_the_jobs_tables_is_limited_by_memory_alone(tmp_path: Path) -> None:
+    """Cut tables would miss caches and page tables less often than those that are trained."""
+    tables = tmp_path / "tables.json"
+    tables.write_text(table_set(table("large", num_embeddings=2_000_000, embedding_dim=64)).to_json(), encoding="utf-8")
+    sizes = {}
+    for memory_bytes in (2**34, 2**30):
+        backend = MadeUpBackend()
+        backend.total_memory_bytes = memory_bytes
+        settings = ProfileSettings(out=tmp_path, tables_file=tables, batch_size_per_device=256, max_records=20)
+        measure_compute(settings, backend, tmp_path / f"{memory_bytes}.jsonl", 60.0, Progress(disable=True))
+        whole = [each for sample in backend.measured for each in sample.tables if each.name == "large"]
+        sizes[memory_bytes] = max(each.num_embeddings * each.embedding_dim * 4 for each in whole)
+
+    assert sizes[2**34] == 2_000_000 * 64 * 4
+    assert 2**27 < sizes[2**30] <= 2**28
 
 
 def test_an_optimizer_without_a_kernel_is_refused_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:

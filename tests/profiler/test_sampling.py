@@ -28,7 +28,9 @@ def space_of_job(**fields: Any) -> SampleSpace:
 @given(seed=st.integers(0, 2**32), max_bytes=st.integers(2**14, 2**28), max_lookups=st.integers(2**14, 2**18))
 def test_a_sample_keeps_the_bounds_of_its_space(seed: int, max_bytes: int, max_lookups: int) -> None:
     """Neither memory nor time of a sample is a surprise; every set has a table, and every table a row."""
-    space = space_of_job(max_bytes=max_bytes, max_lookups=max_lookups, data_types=(DataType.FP32, DataType.FP16))
+    space = space_of_job(
+        max_bytes=max_bytes, max_job_bytes=max_bytes, max_lookups=max_lookups, data_types=(DataType.FP32, DataType.FP16)
+    )
     sample = draw_compute_sample(space, np.random.default_rng(seed))
     num_bytes = sum(
         each.num_embeddings * each.embedding_dim * BYTES_PER_ELEMENT[each.data_type] for each in sample.tables

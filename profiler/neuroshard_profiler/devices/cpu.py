@@ -1,4 +1,8 @@
-"""One CPU core as a device: pinned, one thread, processor time, caches written over between calls."""
+"""One CPU core as a device: pinned, one thread, processor time, caches written over between calls.
+
+Each process of a profile has a core of its own, so that all of them measure at once as the ranks of a training work at
+once: they share caches and memory bandwidth.
+"""
 
 import os
 import platform
@@ -15,6 +19,7 @@ from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.base import EmbeddingCall, needed_bytes, sample_errors
+from neuroshard_profiler.devices.core_gauge import CoreGauge
 from neuroshard_profiler.devices.timing import ThreadTimer, median_times, pinned_core
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
 from neuroshard_profiler.exchange_timers import CPU_EXCHANGES, ExchangeRepeats, HostExchangeTimer
@@ -35,6 +40,7 @@ _MAX_FLUSHED_BYTES = 2**26
 class CpuDevice:
     """One core of this machine."""
 
+    core: int
     kind: DeviceKind = "cpu"
     keeps_freed_memory: bool = False
     flushed_bytes: int = 0
@@ -42,10 +48,18 @@ class CpuDevice:
     repeats: Repeats = Repeats()  # noqa: RUF009 - frozen
 
     @classmethod
-    def of_this_machine(cls) -> "CpuDevice":
-        """Return a core. The process keeps the memory that it frees from now on, as NeuroShard's trainer does."""
-        largest = last_level_cache_bytes(max(os.sched_getaffinity(0)))
-        return cls(keeps_freed_memory=keep_freed_memory(), flushed_bytes=min(2 * largest, _MAX_FLUSHED_BYTES))
+    def of_this_machine(cls, index: int = 0) -> "CpuDevice":
+        """Return the core of this index, from the last one that the process may use on: the first serves interrupts.
+
+        The process keeps the memory that it frees from now on, as NeuroShard's trainer does.
+        """
+        cores = sorted(os.sched_getaffinity(0), reverse=True)
+        core = cores[index % len(cores)]
+        return cls(
+            core=core,
+            keeps_freed_memory=keep_freed_memory(),
+            flushed_bytes=min(2 * last_level_cache_bytes(core), _MAX_FLUSHED_BYTES),
+        )
 
     @property
     def torch(self) -> torch.device:
@@ -64,8 +78,8 @@ class CpuDevice:
 
     def describe(self, *, num_processes: int) -> DeviceType:
         """Return the core's numbers, and its share of the memory."""
-        with pinned_core() as core:
-            return cpu_device(num_processes=num_processes, core=core)
+        with pinned_core(self.core):
+            return cpu_device(num_processes=num_processes, core=self.core)
 
     def environment(self, packages: tuple[str, ...]) -> dict[str, str]:
         """Return libraries and settings."""
@@ -86,7 +100,7 @@ class CpuDevice:
         if needed_bytes(sample) > available_memory_bytes():
             # Linux grants memory that it does not have and kills later, so it is asked before.
             raise OutOfDeviceMemoryError(f"the sample needs {needed_bytes(sample)} bytes")
-        with sample_errors(), _alone():
+        with sample_errors(), _alone(self.core):
             embedding = build()
             timer = ThreadTimer(flushed_bytes=self.flushed_bytes)
             gradient = torch.full_like(embedding.forward(0), _GRADIENT)
@@ -95,14 +109,15 @@ class CpuDevice:
                     lambda: embedding.forward(number), lambda pooled: embedding.backward(pooled, gradient)
                 ),
                 repeats,
+                is_undisturbed=CoreGauge().is_at_full_speed,
             )
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _alone(core: int) -> Iterator[None]:
     """One thread, on one core."""
     threads = torch.get_num_threads()
-    with pinned_core():
+    with pinned_core(core):
         torch.set_num_threads(1)
         try:
             yield

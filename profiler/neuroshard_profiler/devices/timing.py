@@ -5,7 +5,8 @@ between a lookup and its backward call, and between two steps. So a buffer twice
 each call, outside the measured intervals.
 
 On a CPU the clock is the calling thread's processor time: what other processes take of the core does not count, only
-how they disturb its caches does. The thread must be pinned and alone, or work of other threads would be missed.
+how they disturb its caches does. The thread must be pinned and alone, or work of other threads would be missed. Calls
+during which the core was slowed (devices.core_gauge) are repeated.
 
 On a GPU the clock is the device's. Calling a kernel from Python takes longer than many kernels run, so the timer first
 queues a kernel that spins: while the device spins, the host queues both calls, and the device then runs them without a
@@ -29,6 +30,7 @@ _MS_PER_SECOND = 1000.0
 _FIRST_SPIN_CYCLES = 2**21
 """1.1 ms at 1.9 GHz: forward and backward of one fused call take the host some 0.8 ms."""
 _MAX_SPIN_CYCLES = 2**26
+_SLOWED_PER_LEAST = 3
 
 Pooled = TypeVar("Pooled")
 
@@ -104,13 +106,19 @@ class CudaTimer:
 
 
 def median_times(
-    call: Callable[[int], tuple[float, float]], repeats: Repeats, *, clock: Callable[[], float] = time.perf_counter
+    call: Callable[[int], tuple[float, float]],
+    repeats: Repeats,
+    *,
+    is_undisturbed: Callable[[], bool] = lambda: True,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Times:
     """Return the medians of repeated calls.
 
     Args:
         call: makes the call of this number and returns its forward and backward milliseconds.
         repeats: how often; those of the warm-up do not count.
+        is_undisturbed: whether the device runs at full speed now. Calls that begin or end where it does not are left
+            out and repeated, at most 3 * ``repeats.least`` of them; they count where all calls are such.
         clock: seconds, for the length of the warm-up.
     """
     number = 0
@@ -118,11 +126,22 @@ def median_times(
     while number < repeats.warm_up or clock() < until:
         call(number)
         number += 1
-    timed: list[tuple[float, float]] = []
+    undisturbed: list[tuple[float, float]] = []
+    slowed: list[tuple[float, float]] = []
     total_ms = 0.0
-    while len(timed) < repeats.least or (len(timed) < repeats.most and total_ms < repeats.enough_ms):
-        timed.append(call(number + len(timed)))
-        total_ms += sum(timed[-1])
+    before = is_undisturbed()
+    while len(slowed) < _SLOWED_PER_LEAST * repeats.least and (
+        len(undisturbed) < repeats.least or (len(undisturbed) < repeats.most and total_ms < repeats.enough_ms)
+    ):
+        found = call(number + len(undisturbed) + len(slowed))
+        after = is_undisturbed()
+        if before and after:
+            undisturbed.append(found)
+            total_ms += sum(found)
+        else:
+            slowed.append(found)
+        before = after
+    timed = undisturbed or slowed
     times = np.array(timed)
     forward_ms, backward_ms = np.median(times, axis=0)
     return Times(
@@ -130,6 +149,7 @@ def median_times(
         backward_ms=float(backward_ms),
         spread=relative_spread(times.sum(axis=1)),
         num_repeats=len(times),
+        conditions={"slowed_calls": f"{len(slowed)} of {len(undisturbed) + len(slowed)}"} if slowed else {},
     )
 
 
@@ -140,12 +160,11 @@ def relative_spread(times: np.ndarray) -> float:
 
 
 @contextmanager
-def pinned_core(core: int | None = None) -> Iterator[int]:
-    """Bind this process to one core while the context lasts. ``core`` None: the last one it may use."""
+def pinned_core(core: int) -> Iterator[None]:
+    """Bind this process to one core while the context lasts."""
     allowed = os.sched_getaffinity(0)
-    chosen = max(allowed) if core is None else core
-    os.sched_setaffinity(0, {chosen})
+    os.sched_setaffinity(0, {core})
     try:
-        yield chosen
+        yield
     finally:
         os.sched_setaffinity(0, allowed)

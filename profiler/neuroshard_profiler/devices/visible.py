@@ -60,7 +60,7 @@ def device_of(kind: DeviceKind | None, *, index: int = 0, gpus: Gpus | None = No
 
     Args:
         kind: None takes a GPU if there is one.
-        index: of the GPU.
+        index: of the GPU, or of the core.
         gpus: what torch sees.
 
     Raises:
@@ -71,7 +71,7 @@ def device_of(kind: DeviceKind | None, *, index: int = 0, gpus: Gpus | None = No
 
     seen = gpus or TorchGpus()
     if kind == "cpu" or (kind is None and not seen.names and seen.driver is None):
-        return CpuDevice.of_this_machine()
+        return CpuDevice.of_this_machine(index)
     names = usable_gpus(seen)
     if index >= len(names):
         raise SettingsError(
