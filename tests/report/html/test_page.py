@@ -6,6 +6,7 @@ from builders import device_type, table
 from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm
 from neuroshard_report.html.page import render_html
+from neuroshard_report.summary import COST_TERMS, MEMORY_TERMS
 from plan_builders import plan_of, random_tables
 
 HOSTILE = '<script>alert("x")</script>'
@@ -137,3 +138,22 @@ def test_large_plans_stay_small_files(num_tables: int, num_devices: int, megabyt
     assert len(page.encode()) < megabytes * 1e6
     assert page.count('<tr><th scope="row">table_') <= 5500
     assert f"device {num_devices - 1}" in page
+
+
+def test_every_term_of_a_legend_has_a_color_of_its_own(plan: Plan) -> None:
+    """In the light and in the dark palette; a class without one would be an invisible bar, and black in a strip."""
+    page = render_html(plan)
+    classes = set(re.findall(r'class="swatch ([cm]\d)"', page))
+    palettes = [
+        colors
+        for rules in re.findall(r":root \{(.*?)\}", page, flags=re.DOTALL)
+        if (colors := dict(re.findall(r"--([cm]\d): (#\w+)", rules)))
+    ]
+
+    assert len(classes) == len(COST_TERMS) + len(MEMORY_TERMS)
+    for each in classes:
+        assert f".{each} {{ background: var(--{each}); fill: var(--{each}); }}" in page
+    assert len(palettes) == 2
+    for colors in palettes:
+        assert set(colors) == classes
+        assert len({color for each, color in colors.items() if each.startswith("m")}) == len(MEMORY_TERMS)
