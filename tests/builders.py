@@ -16,12 +16,12 @@ from neuroshard_api.plan import (
     PlanCost,
     SearchStatistics,
     Shard,
-    ShardingType,
     TablePlacement,
 )
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.records import ComputeSample, ProfileRecord
 from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.step_report import RankTimes, StepReport
 from neuroshard_api.tables import Optimizer, Table, TableSet
 from neuroshard_api.topology import DeviceType, Link, Topology

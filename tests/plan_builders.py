@@ -13,10 +13,10 @@ from neuroshard_api.plan import (
     PlanCost,
     SearchStatistics,
     Shard,
-    ShardingType,
     TablePlacement,
 )
 from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Table, TableSet
 
 SOURCE = "simulated:Test Device 80GB"

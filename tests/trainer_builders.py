@@ -9,7 +9,8 @@ from typing import Any
 import builders
 import numpy as np
 import yaml
-from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
+from neuroshard_api.plan import Plan, Shard, TablePlacement
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Table
 from neuroshard_trainer.data.samples import Jagged, Samples
 

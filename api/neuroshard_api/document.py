@@ -67,6 +67,8 @@ class Document(Value):
 
     schema_name: ClassVar[str]
     """The document's kind and version, such as ``table-set/v1``; also the only value of ``schema_version``."""
+    earlier_versions: ClassVar[tuple[str, ...]] = ()
+    """Versions of the kind whose documents are read as the present one: it only has more fields."""
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "document") -> Self:
@@ -81,6 +83,8 @@ class Document(Value):
             found = "nothing" if raw is None else f"a {type(raw).__name__}"
             raise DocumentError(where, [f"must hold a mapping with schema_version {cls.schema_name!r}, found {found}"])
         version = raw.get("schema_version")
+        if version in cls.earlier_versions:
+            raw, version = {**raw, "schema_version": cls.schema_name}, cls.schema_name
         if version != cls.schema_name:
             raise DocumentError(where, [_version_problem(version, cls.schema_name)])
         return validated(cls, raw, where=where)

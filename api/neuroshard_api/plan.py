@@ -1,24 +1,16 @@
 """A sharding plan: where every shard of every table lives, what it should cost, and how that was found."""
 
-from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
 from neuroshard_api.counts import Count, PositiveCount
-from neuroshard_api.document import Document, Value
+from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
-
-
-class ShardingType(StrEnum):
-    """How a table is cut; names as in TorchRec."""
-
-    TABLE_WISE = "table_wise"
-    COLUMN_WISE = "column_wise"
-    ROW_WISE = "row_wise"
-    TABLE_ROW_WISE = "table_row_wise"
-    DATA_PARALLEL = "data_parallel"
+from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.tables import DataType
 
 
 class Shard(Value):
@@ -36,7 +28,22 @@ class TablePlacement(Value):
 
     name: str
     sharding_type: ShardingType
+    kernel: ComputeKernel | None = None
+    """If unset: the one that runs the sharding type, dense for data_parallel and fused for all others."""
+    data_type: DataType | None = None
+    """Type of the stored weights. If unset: the table's; another one than the table's is refused."""
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
+    """By rows, only those that have any: the last devices of a table with few rows hold none."""
+
+    @property
+    def compute_kernel(self) -> ComputeKernel:
+        """The kernel that looks the table up."""
+        return self.kernel or ComputeKernel.of(self.sharding_type)
+
+    @property
+    def num_column_blocks(self) -> int:
+        """Pieces of the table by columns."""
+        return len({shard.column_offset for shard in self.shards})
 
 
 class DeviceCost(Value):
@@ -154,30 +161,84 @@ class SearchStatistics(Value):
     """Whether the work budget ended the search."""
 
 
-class Plan(Document):
-    """A complete, self-contained plan: it carries the request it answers."""
+PRICE_FIELDS = ("bundle", "predicted", "lower_bound_ms", "gap", "memory", "search")
+"""What a plan gives as a whole or not at all."""
 
-    schema_name: ClassVar[str] = "plan/v1"
 
-    schema_version: Literal["plan/v1"] = "plan/v1"
+def unpriced(tables: Sequence[TablePlacement]) -> str | None:
+    """Return, as the end of a sentence, which placement the cost models do not price. None: they price all."""
+    found = next((table for table in tables if not table.sharding_type.is_by_columns), None)
+    if found is None:
+        return None
+    known = " and ".join(each.value for each in ShardingType if each.is_by_columns)
+    return f": the cost models price {known} tables, and {found.name!r} is {found.sharding_type.value}"
+
+
+class GivenPlan(Document):
+    """A plan, with or without a price: it carries the request it answers, and the shards that answer it.
+
+    Without a price, which is ``bundle``, ``predicted``, ``lower_bound_ms``, ``gap``, ``memory``, and ``search``
+    together, a plan can be checked, exported, and trained. `Plan` is one with a price.
+    """
+
+    schema_name: ClassVar[str] = "plan/v2"
+    earlier_versions: ClassVar[tuple[str, ...]] = ("plan/v1",)
+
+    schema_version: Literal["plan/v2"] = "plan/v2"
     algorithm: Algorithm
-    bundle: BundleReference
-    predicted: PlanCost
-    lower_bound_ms: Annotated[float, Field(ge=0)]
+    bundle: BundleReference | None = None
+    predicted: PlanCost | None = None
+    lower_bound_ms: Annotated[float, Field(ge=0)] | None = None
     """No plan of the same options costs less under the same cost model."""
-    gap: Annotated[float, Field(ge=0)]
+    gap: Annotated[float, Field(ge=0)] | None = None
     """predicted.total_ms / lower_bound_ms - 1."""
     warnings: tuple[str, ...] = ()
     baselines: tuple[BaselineCost, ...] = ()
     tables: Annotated[tuple[TablePlacement, ...], Field(min_length=1)]
     """In the order of the request's tables."""
-    memory: tuple[DeviceMemory, ...]
+    memory: tuple[DeviceMemory, ...] | None = None
     """One entry per device."""
-    search: SearchStatistics
+    search: SearchStatistics | None = None
     request: PlanRequest
+
+    @model_validator(mode="after")
+    def _priced_as_a_whole(self) -> Self:
+        missing = [field for field in PRICE_FIELDS if getattr(self, field) is None]
+        if missing and len(missing) < len(PRICE_FIELDS):
+            raise ValueError(f"{missing[0]}: is missing; give all of {', '.join(PRICE_FIELDS)}, or none of them")
+        return self
+
+    @property
+    def no_price(self) -> str:
+        """Why there is no price, in a sentence that begins with the field."""
+        return f"predicted: is missing, the plan has no price{unpriced(self.tables) or ''}; give a plan that has one"
+
+
+class Plan(GivenPlan):
+    """A plan with its price."""
+
+    bundle: BundleReference
+    predicted: PlanCost
+    lower_bound_ms: Annotated[float, Field(ge=0)]
+    gap: Annotated[float, Field(ge=0)]
+    memory: tuple[DeviceMemory, ...]
+    search: SearchStatistics
+
+    @classmethod
+    def from_data(cls, raw: object, *, where: str = "document") -> Self:
+        """Read plain data as JSON or YAML parsers give it. Raises DocumentError, also for a plan without a price."""
+        if isinstance(raw, dict) and raw and not any(field in raw for field in PRICE_FIELDS):
+            raise DocumentError(where, [GivenPlan.from_data(raw, where=where).no_price])
+        return super().from_data(raw, where=where)
 
     @property
     def slowest_device(self) -> int:
         """The device that decides the step, the first of equals."""
         times = [cost.decisive_ms(self.request.compute_peak) for cost in self.predicted.devices]
         return times.index(max(times))
+
+
+def any_plan(raw: object, *, where: str = "document") -> GivenPlan:
+    """Read plain data as a plan: a `Plan` where it has a price. Raises DocumentError."""
+    is_priced = isinstance(raw, dict) and any(field in raw for field in PRICE_FIELDS)
+    return Plan.from_data(raw, where=where) if is_priced else GivenPlan.from_data(raw, where=where)

@@ -9,6 +9,7 @@ from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
 from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.kernels import trained_output
+from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, TableSet
 from neuroshard_api.topology import Topology
 
@@ -47,13 +48,21 @@ class ComputePeak(StrEnum):
     """The slowest sum of both: the last all-reduce of the dense part is launched before the tables' backward ends."""
 
 
+ShardingTypes = Annotated[tuple[ShardingType, ...], Field(min_length=1)]
+ComputeKernels = Annotated[tuple[ComputeKernel, ...], Field(min_length=1)]
+
+
 class TableConstraints(Value):
     """What holds for one table."""
 
     devices: Annotated[tuple[DeviceIndex, ...], Field(min_length=1)] | None = None
     """The only devices that may hold shards of the table (one device pins it). None: all that are allowed."""
+    sharding_types: ShardingTypes | None = None
+    """The only ways to cut the table. None: the constraint of all tables."""
+    compute_kernels: ComputeKernels | None = None
+    """The only kernels of the table. None: the constraint of all tables."""
     max_shards: PositiveCount | None = None
-    """Most shards of the table, also where all tables may have fewer. None: the constraint of all tables."""
+    """Most pieces of the table by columns, also where all tables may have fewer. None: the constraint of all tables."""
     min_shard_width: EmbeddingDim | None = None
     """Fewest columns of a shard of the table, also where those of all tables have more. None: the constraint of all
     tables."""
@@ -68,15 +77,30 @@ class Constraints(Document):
     max_memory_bytes_per_device: Annotated[int, Field(ge=1, le=MAX_MEMORY_BYTES)] | None = None
     """Most memory that the ledger of a device may reach. None: the device's memory."""
     forbidden_devices: tuple[DeviceIndex, ...] = ()
-    """Devices that hold no shard."""
+    """Devices that hold no shard. Any excludes row_wise and data_parallel tables, which are on all devices."""
+    sharding_types: ShardingTypes | None = None
+    """The only ways to cut a table without types of its own, as TorchRec's ParameterConstraints. None: all that suit
+    its pooling and optimizer."""
+    compute_kernels: ComputeKernels | None = None
+    """The only kernels of a table without kernels of its own. None: the one that runs its sharding type."""
     max_shards_per_table: PositiveCount | None = None
-    """Most shards of a table that says nothing of its own. None: bound by min_shard_width alone."""
+    """Most pieces by columns of a table that says nothing of its own. None: bound by min_shard_width alone."""
     min_shard_width: EmbeddingDim = 4
     """Fewest columns of a shard of a table that says nothing of its own."""
     colocate: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
     """Groups of table names; each group is placed whole on one device, beside the groups that tables name."""
     tables: dict[str, TableConstraints] = Field(default_factory=dict)
     """Constraints of single tables, by name."""
+
+    def sharding_types_of(self, name: str) -> ShardingTypes | None:
+        """Return the only ways to cut a table. None: all."""
+        own = self.tables.get(name)
+        return self.sharding_types if own is None or own.sharding_types is None else own.sharding_types
+
+    def compute_kernels_of(self, name: str) -> ComputeKernels | None:
+        """Return the only kernels of a table. None: all."""
+        own = self.tables.get(name)
+        return self.compute_kernels if own is None or own.compute_kernels is None else own.compute_kernels
 
 
 class MemorySettings(Value):

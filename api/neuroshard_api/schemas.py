@@ -8,7 +8,7 @@ from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document
 from neuroshard_api.hardware import Hardware
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import GivenPlan
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.request import Constraints, PlanRequest
@@ -24,7 +24,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     PlanRequest,
     DenseProfile,
     BundleManifest,
-    Plan,
+    GivenPlan,
     ProfileRecord,
     StepReport,
     TorchRecPlan,

@@ -1,7 +1,7 @@
 """The cost of a step in the words of a job's status: what a plan predicts, and what its workers measured."""
 
 from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost, StepCost
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import GivenPlan, Plan
 from neuroshard_api.step_report import RankTimes, StepReport
 
 MIB = 2**20
@@ -22,7 +22,7 @@ def predicted_cost(plan: Plan) -> PredictedCost:
     )
 
 
-def baseline_cost(plan: Plan) -> BaselineCost | None:
+def baseline_cost(plan: GivenPlan) -> BaselineCost | None:
     """Return the cheapest baseline under the same cost models. None: no baseline found a plan."""
     found = [(each.total_ms, each.algorithm) for each in plan.baselines if each.total_ms is not None]
     if not found:

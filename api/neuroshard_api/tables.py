@@ -1,6 +1,7 @@
 """Embedding tables as a model declares them, in the words of TorchRec's EmbeddingBagConfig."""
 
 from collections import Counter
+from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -14,6 +15,7 @@ __all__ = [
     "DataType",
     "EmbeddingDim",
     "Optimizer",
+    "Pooling",
     "ReuseHistogram",
     "Table",
     "TableName",
@@ -70,6 +72,13 @@ def _countable_features(names: tuple[str, ...]) -> tuple[str, ...]:
 TableName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$")]
 
 
+class Pooling(StrEnum):
+    """How the looked-up rows of a bag become one vector; names as in TorchRec."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+
+
 class Table(Value):
     """One embedding table."""
 
@@ -83,6 +92,8 @@ class Table(Value):
     """Mean lookups per sample over all features of the table; may be fractional."""
     data_type: Annotated[DataType, AfterValidator(trained_weights)] = DataType.FP32
     """Type of the stored weights."""
+    pooling: Pooling | None = None
+    """How the rows of a bag become one vector. If unset: sum."""
     feature_names: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], AfterValidator(_countable_features)
     ] = ()
@@ -95,6 +106,11 @@ class Table(Value):
     None: the set's zipf_exponent."""
     colocation_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Tables of one group are placed whole on one device. None: free."""
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether bags are averaged."""
+        return self.pooling is Pooling.MEAN
 
     @property
     def num_features(self) -> int:

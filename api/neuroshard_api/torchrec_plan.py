@@ -1,14 +1,19 @@
 """A TorchRec sharding plan as a JSON document that needs no torchrec to write or to read."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
-from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
+from neuroshard_api.placement_rules import Devices, Problem, placement_problems, shard_problem
+from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
+from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
 from neuroshard_api.tables import DataType
+from neuroshard_api.topology import Topology
 
 DEFAULT_MODULE_PATH = "model.sparse_arch.embedding_bag_collection"
 """Where TorchRec's DLRMTrain, the usual argument of DistributedModelParallel, keeps its tables."""
@@ -21,8 +26,8 @@ class TorchRecShard(Value):
 
     shard_offsets: tuple[Count, Count]
     """First row and first column."""
-    shard_sizes: tuple[PositiveCount, PositiveCount]
-    """Rows and columns."""
+    shard_sizes: tuple[Count, PositiveCount]
+    """Rows and columns; the last blocks of rows of a small table may have no row."""
     placement: Annotated[str, Field(pattern=r"^rank:\d+/(cpu|cuda:\d+)$")]
     """Global rank, then the device as the process of that rank sees it: ``rank:9/cuda:1`` on nodes of 8."""
 
@@ -31,102 +36,195 @@ class TorchRecParameter(Value):
     """The fields of TorchRec's ParameterSharding for one table."""
 
     sharding_type: ShardingType
-    compute_kernel: Literal["fused"] = "fused"
-    """Lookup, gradient and optimizer in one kernel, weights in device memory; the costs are predicted for it."""
+    compute_kernel: ComputeKernel = ComputeKernel.FUSED
+    """TorchRec's own default is dense."""
     ranks: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Global rank of each shard, in the order of ``shards``; a rank may stand more than once."""
+    """Global rank of each shard, in the order of ``shards``; a rank may stand more than once. All ranks where the
+    table is data_parallel."""
     output_dtype: DataType | None = None
     """Type of the pooled embeddings. None: the module's, FP32."""
-    shards: Annotated[tuple[TorchRecShard, ...], Field(min_length=1)]
-    """By ascending column; becomes an EnumerableShardingSpec."""
+    shards: tuple[TorchRecShard, ...] = ()
+    """By ascending column, then row; becomes an EnumerableShardingSpec. Empty where the table is data_parallel, which
+    has no sharding_spec."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        is_replicated = self.sharding_type is ShardingType.DATA_PARALLEL
+        if self.compute_kernel is not ComputeKernel.of(self.sharding_type):
+            raise ValueError(
+                f"compute_kernel: is {self.compute_kernel}, a {self.sharding_type} table runs with "
+                f"{ComputeKernel.of(self.sharding_type)}"
+            )
+        if is_replicated == bool(self.shards):
+            found = "must be left out of" if is_replicated else "are missing in"
+            raise ValueError(f"shards: {found} a {self.sharding_type} table")
+        return self
 
 
 class TorchRecPlan(Document):
     """All tables of one module, by the module's path and the tables' names."""
 
-    schema_name: ClassVar[str] = "torchrec-sharding-plan/v1"
+    schema_name: ClassVar[str] = "torchrec-sharding-plan/v2"
+    earlier_versions: ClassVar[tuple[str, ...]] = ("torchrec-sharding-plan/v1",)
 
-    schema_version: Literal["torchrec-sharding-plan/v1"] = "torchrec-sharding-plan/v1"
-    source: Source
-    """Where the costs that the plan was chosen by come from."""
-    predicted_ms: Annotated[float, Field(ge=0)]
+    schema_version: Literal["torchrec-sharding-plan/v2"] = "torchrec-sharding-plan/v2"
+    source: Source | None = None
+    """Where the costs that the plan was chosen by come from. If unset: the plan has no price."""
+    predicted_ms: Annotated[float, Field(ge=0)] | None = None
     """Embedding part of one step under those costs."""
     world_size: PositiveCount
     """Processes to start, one per device."""
     local_world_size: PositiveCount
-    """Processes per node."""
+    """Processes per node, as LOCAL_WORLD_SIZE must say."""
     modules: Annotated[dict[str, dict[str, TorchRecParameter]], Field(min_length=1)]
 
+    @model_validator(mode="after")
+    def _runnable(self) -> Self:
+        if self.world_size % self.local_world_size:
+            raise ValueError(f"local_world_size: {self.local_world_size} does not divide {self.world_size} processes")
+        for path, tables in self.modules.items():
+            kinds = {parameter.sharding_type for parameter in tables.values()}
+            if {ShardingType.TABLE_ROW_WISE, ShardingType.GRID} <= kinds:
+                raise ValueError(f"modules.{path}: has table_row_wise and grid_shard tables; write all as grid_shard")
+            for name, parameter in tables.items():
+                problem = _problem(name, parameter, self.world_size, self.local_world_size)
+                if problem is not None:
+                    raise ValueError(f"modules.{path}.{name}{problem[0]}: {problem[1]}")
+        return self
+
     @classmethod
-    def of(cls, plan: Plan, *, module_path: str = DEFAULT_MODULE_PATH, compute_device: ComputeDevice = "cuda") -> Self:
+    def of(
+        cls, plan: GivenPlan, *, module_path: str = DEFAULT_MODULE_PATH, compute_device: ComputeDevice = "cuda"
+    ) -> Self:
         """Return a plan in TorchRec's words; device ``d`` becomes rank ``d``.
 
-        TorchRec makes one lookup kernel and one all-to-all for each sharding type, and the costs are predicted for one
-        of each. So where any table is cut, the whole ones are called column-wise too, with one shard.
+        TorchRec makes one lookup kernel and one pair of collectives for each sharding type. So where any table is cut
+        by columns, the whole ones are called column_wise too, with one shard; and where any is grid_shard, the
+        table_row_wise ones too, with one block.
 
         Args:
-            plan: a plan that matches its request; nothing of that is checked here.
+            plan: a plan that matches its request.
             module_path: of the EmbeddingBagCollection within the module given to DistributedModelParallel; an empty
                 string if the collection itself is given.
             compute_device: ``cpu`` for processes that run gloo on the host.
 
         Raises:
-            DocumentError: a table is sharded in another way than by columns.
+            DocumentError: TorchRec cannot run the plan, or would compute wrong values.
         """
         topology = plan.request.topology
+        problems = list(placement_problems(plan.tables, plan.request))
+        if problems:
+            raise DocumentError("plan", problems)
         output = plan.request.memory.output_data_type
-        for index, table in enumerate(plan.tables):
-            if table.sharding_type not in _BY_COLUMNS:
-                found = f"is {table.sharding_type.value}, only {' and '.join(_BY_COLUMNS)} can be run"
-                raise DocumentError("plan", [f"tables[{index}].sharding_type: {found} ({table.name!r}); plan it again"])
-        any_cut = any(len(table.shards) > 1 for table in plan.tables)
+        joined = _joined_types(plan.tables)
         return cls(
-            source=plan.bundle.source,
-            predicted_ms=plan.predicted.total_ms,
+            source=None if plan.predicted is None else plan.predicted.source,
+            predicted_ms=None if plan.predicted is None else plan.predicted.total_ms,
             world_size=topology.num_devices,
             local_world_size=topology.devices_per_node,
             modules={
                 module_path: {
                     table.name: _parameter(
                         table,
-                        sharding_type=ShardingType.COLUMN_WISE if any_cut else ShardingType.TABLE_WISE,
-                        local_world_size=topology.devices_per_node,
+                        sharding_type=joined.get(table.sharding_type, table.sharding_type),
+                        num_rows=definition.num_embeddings,
+                        topology=topology,
                         compute_device=compute_device,
                         output_dtype=None if output is DataType.FP32 else output,
                     )
-                    for table in plan.tables
+                    for table, definition in zip(plan.tables, plan.request.tables.tables, strict=True)
                 }
             },
         )
 
 
-_BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+def _joined_types(tables: Sequence[TablePlacement]) -> Mapping[ShardingType, ShardingType]:
+    """Return the types that are written as another one, which the same kernels and collectives serve."""
+    found = {table.sharding_type for table in tables}
+    pairs = ((ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE), (ShardingType.TABLE_ROW_WISE, ShardingType.GRID))
+    return {one: other for one, other in pairs if other in found}
 
 
 def _parameter(
     table: TablePlacement,
     *,
     sharding_type: ShardingType,
-    local_world_size: int,
+    num_rows: int,
+    topology: Topology,
     compute_device: ComputeDevice,
     output_dtype: DataType | None,
 ) -> TorchRecParameter:
-    shards = sorted(table.shards, key=lambda shard: shard.column_offset)
+    shards = _torchrec_shards(table, num_rows, topology)
 
-    def placement(shard: Shard) -> str:
-        device = f"cuda:{shard.device % local_world_size}" if compute_device == "cuda" else "cpu"
-        return f"rank:{shard.device}/{device}"
+    def placement(device: int) -> str:
+        own = f"cuda:{device % topology.devices_per_node}" if compute_device == "cuda" else "cpu"
+        return f"rank:{device}/{own}"
 
     return TorchRecParameter(
         sharding_type=sharding_type,
-        ranks=tuple(shard.device for shard in shards),
+        compute_kernel=ComputeKernel.of(sharding_type),
+        ranks=tuple(device for device, _, _ in shards),
         output_dtype=output_dtype,
         shards=tuple(
-            TorchRecShard(
-                shard_offsets=(shard.row_offset, shard.column_offset),
-                shard_sizes=(shard.num_rows, shard.num_columns),
-                placement=placement(shard),
-            )
-            for shard in shards
+            TorchRecShard(shard_offsets=offsets, shard_sizes=sizes, placement=placement(device))
+            for device, offsets, sizes in shards
+            if sharding_type is not ShardingType.DATA_PARALLEL
         ),
     )
+
+
+def _torchrec_shards(
+    table: TablePlacement, num_rows: int, devices: Devices
+) -> list[tuple[int, tuple[int, int], tuple[int, int]]]:
+    """Return device, offsets, and sizes of the shards as TorchRec wants them: also blocks that have no row."""
+    kind = table.sharding_type
+    if kind.is_by_columns or kind is ShardingType.DATA_PARALLEL:
+        return [
+            (shard.device, (shard.row_offset, shard.column_offset), (shard.num_rows, shard.num_columns))
+            for shard in sorted(table.shards, key=lambda shard: (shard.column_offset, shard.device))
+        ]
+    size = devices.devices_per_node if kind.is_by_node else devices.num_devices
+    firsts = {shard.column_offset: shard for shard in table.shards}
+    return [
+        (firsts[column].device // size * size + part, (row, column), (rows, firsts[column].num_columns))
+        for column in sorted(firsts)
+        for part, (row, rows) in enumerate(row_blocks(num_rows, size))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    num_devices: int
+    devices_per_node: int
+
+
+def _problem(name: str, parameter: TorchRecParameter, world_size: int, local_world_size: int) -> Problem | None:
+    """Return why TorchRec cannot run one table, or would compute wrong values."""
+    kind = parameter.sharding_type
+    if kind is ShardingType.DATA_PARALLEL:
+        everyone = sorted(parameter.ranks) == list(range(world_size))
+        return None if everyone else (".ranks", "data_parallel means all ranks, each once")
+    if len(parameter.ranks) != len(parameter.shards):
+        return ".ranks", f"has {len(parameter.ranks)} entries, there are {len(parameter.shards)} shards"
+    found = [
+        (rank, each.shard_offsets, each.shard_sizes)
+        for rank, each in zip(parameter.ranks, parameter.shards, strict=True)
+    ]
+    rows, columns = (max(offsets[axis] + sizes[axis] for _, offsets, sizes in found) for axis in (0, 1))
+    shards = tuple(
+        Shard(device=rank, row_offset=row, num_rows=height, column_offset=column, num_columns=width)
+        for rank, (row, column), (height, width) in found
+        if height
+    )
+    if not shards:
+        return ".shards", "have no row; give the blocks that have any"
+    whole = len(shards) == 1 and kind is ShardingType.COLUMN_WISE
+    placement = TablePlacement(name=name, sharding_type=ShardingType.TABLE_WISE if whole else kind, shards=shards)
+    devices = _World(world_size, local_world_size)
+    problem = shard_problem(placement, rows=rows, columns=columns, devices=devices)
+    if problem is not None:
+        return problem
+    placed = [each.placement.partition("/")[0] for each in parameter.shards]
+    if found != _torchrec_shards(placement, rows, devices) or placed != [f"rank:{rank}" for rank in parameter.ranks]:
+        return ".shards", "must be placed on ranks, in the order of columns, then ranks, blocks without rows included"
+    return None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from neuroshard_cli.output import print_document, say, write_file
-from neuroshard_cli.plan_file import read_plan
+from neuroshard_cli.plan_file import read_given_plan
 
 
 def export(
@@ -28,7 +28,7 @@ def export(
     from neuroshard_api.torchrec_plan import DEFAULT_MODULE_PATH, TorchRecPlan
 
     path = DEFAULT_MODULE_PATH if module_path is None else module_path
-    text = TorchRecPlan.of(read_plan(plan), module_path=path, compute_device=compute_device).to_json()
+    text = TorchRecPlan.of(read_given_plan(plan), module_path=path, compute_device=compute_device).to_json()
     if out is None:
         print_document(text)
     else:

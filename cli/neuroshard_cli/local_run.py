@@ -18,7 +18,7 @@ from neuroshard_cli.stage_runner import StageFailedError, StageRunner
 
 if TYPE_CHECKING:
     from neuroshard_api.hardware import Hardware
-    from neuroshard_api.plan import Plan
+    from neuroshard_api.plan import GivenPlan, Plan
     from neuroshard_api.request import Algorithm, PlanRequest
     from neuroshard_api.tables import TableSet
     from neuroshard_api.topology import Topology
@@ -114,7 +114,7 @@ class LocalRun:
         self._view.end("plan", "done", _summary(plan))
         return plan
 
-    def given_plan(self, path: Path | None) -> "Plan":
+    def given_plan(self, path: Path | None) -> "GivenPlan":
         """Return a plan that was made before, once it is known to be for this model and this world size.
 
         Args:
@@ -123,23 +123,31 @@ class LocalRun:
         Raises:
             DocumentError: it is damaged, or for something else.
         """
-        from neuroshard_api.document import DocumentError
-        from neuroshard_api.plan import Plan
+        from neuroshard_api.document import DocumentError, decoded, parse_data, read_data
+        from neuroshard_api.plan import Plan, any_plan
 
         if path is None:
             reference = self.spec.plan_ref
             assert reference is not None, "the caller looked"
             where = f"{self._file.path}: ConfigMap {reference.name}, {reference.key}"
-            plan = Plan.from_json(
-                self._file.content(reference.name, reference.key, field_path="spec.planRef"), where=where
-            )
+            text = self._file.content(reference.name, reference.key, field_path="spec.planRef")
+            raw = parse_data(decoded(text, where=where), where=where, is_json=True)
         else:
-            where, plan = str(path), Plan.read(path)
-        problems = misfits(plan, self._tables, world_size=self.spec.trainer.world_size)
+            where, raw = str(path), read_data(path)
+        plan = any_plan(raw, where=where)
+        problems = misfits(
+            plan,
+            self._tables,
+            world_size=self.spec.trainer.world_size,
+            devices_per_node=self.spec.trainer.devices_per_node,
+        )
         if problems:
             raise DocumentError(where, problems)
         write_file(self._directory.plan_file, plan.to_json())
-        self._report(plan, None)
+        if isinstance(plan, Plan):
+            self._report(plan, None)
+        else:
+            self._directory.plan_report.unlink(missing_ok=True)
         self._view.end("profile", "reused", "the plan is given")
         self._view.end("plan", "reused", f"{where}: {_summary(plan)}")
         return plan
@@ -313,6 +321,6 @@ def _bound_port(port: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _summary(plan: "Plan") -> str:
-    what = f"{len(plan.tables)} tables on {plan.request.topology.num_devices} devices by {plan.algorithm}"
-    return f"{what}, predicted {plan.predicted.total_ms:.3f} ms"
+def _summary(plan: "GivenPlan") -> str:
+    price = "without a price" if plan.predicted is None else f"predicted {plan.predicted.total_ms:.3f} ms"
+    return f"{len(plan.tables)} tables on {plan.request.topology.num_devices} devices by {plan.algorithm}, {price}"

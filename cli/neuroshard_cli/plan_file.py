@@ -4,25 +4,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from neuroshard_api.plan import Plan
+    from neuroshard_api.plan import GivenPlan, Plan
     from neuroshard_api.tables import TableSet
 
 
 def read_plan(path: Path) -> "Plan":
-    """Read a plan that matches its own tables, devices and limits. Raises DocumentError with every problem."""
+    """Read a plan with a price that matches its own tables, devices and limits. Raises DocumentError."""
     from neuroshard_api.document import DocumentError
     from neuroshard_api.plan import Plan
+
+    plan = read_given_plan(path)
+    if not isinstance(plan, Plan):
+        raise DocumentError(str(path), [plan.no_price])
+    return plan
+
+
+def read_given_plan(path: Path) -> "GivenPlan":
+    """Read a plan, with or without a price, that matches its own tables, devices, and limits. Raises DocumentError."""
+    from neuroshard_api.document import DocumentError, read_data
+    from neuroshard_api.plan import any_plan
     from neuroshard_planner.plans.checks import plan_problems
 
-    plan = Plan.read(path)
+    plan = any_plan(read_data(path), where=str(path))
     problems = plan_problems(plan)
     if problems:
         raise DocumentError(str(path), problems)
     return plan
 
 
-def misfits(plan: "Plan", tables: "TableSet", *, world_size: int) -> list[str]:
-    """Return why a plan cannot be used for these tables on so many devices. An empty list: it can."""
+def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_per_node: int) -> list[str]:
+    """Return why a plan cannot be used for these tables on nodes of so many devices. An empty list: it can."""
+    from neuroshard_api.placement_rules import local_size_problem
     from neuroshard_planner.plans.checks import plan_problems
 
     planned = plan.request.topology.num_devices
@@ -32,7 +44,8 @@ def misfits(plan: "Plan", tables: "TableSet", *, world_size: int) -> list[str]:
     if differing:
         shown = ", ".join(repr(name) for name in sorted(differing)[:5])
         return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; plan anew"]
-    return plan_problems(plan)
+    other_nodes = local_size_problem(plan.tables, plan.request.topology, devices_per_node)
+    return plan_problems(plan) or ([] if other_nodes is None else [other_nodes])
 
 
 def _shapes(tables: "TableSet") -> set[tuple[str, int, int, str]]:

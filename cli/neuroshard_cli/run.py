@@ -9,7 +9,7 @@ from neuroshard_cli.failures import CommandError
 from neuroshard_cli.output import print_document, print_text, progress_console, say, write_file
 
 if TYPE_CHECKING:
-    from neuroshard_api.plan import Plan
+    from neuroshard_api.plan import GivenPlan
     from neuroshard_api.training_job import DLRMTrainingJob
 
     from neuroshard_cli.local_run import LocalRun
@@ -77,12 +77,13 @@ def run(  # noqa: PLR0917 - typer passes by name
         print_document(result_json(result))
         return
     print_text(result_table(result))
-    say(f"the plan as a report: {directory.plan_report}")
+    if directory.plan_report.exists():
+        say(f"the plan as a report: {directory.plan_report}")
     if waits:
         say(waits)
 
 
-def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None) -> "Plan":
+def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None) -> "GivenPlan":
     """Return the plan that was given, or the one of the first two stages."""
     local.write_inputs()
     if plan is not None or local.spec.plan_ref is not None:

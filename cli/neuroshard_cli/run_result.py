@@ -7,7 +7,7 @@ from neuroshard_cli.run_directory import RunDirectory, file_digest
 
 if TYPE_CHECKING:
     from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
-    from neuroshard_api.plan import Plan
+    from neuroshard_api.plan import GivenPlan
     from neuroshard_api.progress import TrainingProgress
     from rich.console import RenderableType
 
@@ -18,7 +18,8 @@ class RunResult:
 
     job: str
     num_devices: int
-    predicted: "StepCost"
+    predicted: "StepCost | None"
+    """None: the plan was given without a price."""
     baseline: "BaselineCost | None"
     measured: "MeasuredCost | None"
     error_percent: int | None
@@ -26,8 +27,9 @@ class RunResult:
     progress: "TrainingProgress | None"
 
 
-def result_of(name: str, directory: RunDirectory, plan: "Plan") -> RunResult:
+def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResult:
     """Return the result of a plan, and of its training if there was one."""
+    from neuroshard_api.plan import Plan
     from neuroshard_api.progress import TrainingProgress
     from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
     from neuroshard_api.step_cost import baseline_cost, error_percent, measured_cost, predicted_cost
@@ -37,7 +39,7 @@ def result_of(name: str, directory: RunDirectory, plan: "Plan") -> RunResult:
     report = StepReport.read(report_file) if report_file.exists() else None
     if report is not None and report.plan_sha256 != file_digest(directory.plan_file):
         report = None  # of an earlier plan
-    predicted = predicted_cost(plan)
+    predicted = predicted_cost(plan) if isinstance(plan, Plan) else None
     measured = None if report is None else measured_cost(report)
     return RunResult(
         job=name,
@@ -45,7 +47,7 @@ def result_of(name: str, directory: RunDirectory, plan: "Plan") -> RunResult:
         predicted=predicted,
         baseline=baseline_cost(plan),
         measured=measured,
-        error_percent=error_percent(predicted, measured) if measured is not None else None,
+        error_percent=error_percent(predicted, measured) if predicted is not None and measured is not None else None,
         progress=TrainingProgress.read(progress_file) if progress_file.exists() else None,
     )
 
@@ -78,12 +80,13 @@ def result_table(result: RunResult) -> "RenderableType":
     table = Table(title=f"{result.job}: embedding part of a step, slowest of {result.num_devices} devices, in ms")
     for column in ("", "compute", "forward all-to-all", "backward all-to-all", "total", "source"):
         table.add_column(column, justify="left" if column in {"", "source"} else "right")
-    table.add_row("predicted", *_times(result.predicted), result.predicted.source or "")
+    if result.predicted is not None:
+        table.add_row("predicted", *_times(result.predicted), result.predicted.source or "")
     if result.measured is not None:
         table.add_row("measured", *_times(result.measured), result.measured.source or "")
-    if result.measured is not None and result.error_percent is not None:
+    if result.predicted is not None and result.measured is not None and result.error_percent is not None:
         table.add_row("error", *_errors(result.predicted, result.measured), "")
-    if result.baseline is not None:
+    if result.predicted is not None and result.baseline is not None:
         total = _ms(result.baseline.total_microseconds)
         table.add_row(f"best baseline, {result.baseline.algorithm}", "", "", "", total, result.predicted.source or "")
     return Group(table, *_notes(result))
@@ -93,7 +96,7 @@ def _notes(result: RunResult) -> list[str]:
     from neuroshard_api.step_cost import simulation_note
 
     notes = []
-    if result.measured is not None:
+    if result.predicted is not None and result.measured is not None:
         simulated = simulation_note(result.predicted, result.measured)
         if simulated is not None:
             notes.append(simulated)

@@ -109,7 +109,7 @@ def _record_problems(path: Path) -> list[str]:
 
 def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
     from neuroshard_api.document import DocumentError, read_data
-    from neuroshard_api.plan import Plan
+    from neuroshard_api.plan import GivenPlan, any_plan
     from neuroshard_planner.plans.checks import plan_problems
 
     raw = read_data(path)
@@ -122,22 +122,24 @@ def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
         found = "is missing" if version is None else f"is {version!r}, which is not known"
         return None, [f"schema_version: {found}; give one of {', '.join(kind.schema_name for kind in kinds)}"]
     try:
-        document = kind.from_data(raw, where=str(path))
+        if kind is GivenPlan:
+            return kind.schema_name, plan_problems(any_plan(raw, where=str(path)))
+        kind.from_data(raw, where=str(path))
     except DocumentError as error:
         return kind.schema_name, error.problems
-    return kind.schema_name, plan_problems(document) if isinstance(document, Plan) else []
+    return kind.schema_name, []
 
 
 def _document_kinds() -> "tuple[type[Document], ...]":
     from neuroshard_api.bundle import BundleManifest
-    from neuroshard_api.plan import Plan
+    from neuroshard_api.plan import GivenPlan
     from neuroshard_api.records import ProfileRecord
     from neuroshard_api.request import Constraints, PlanRequest
     from neuroshard_api.step_report import StepReport
     from neuroshard_api.tables import TableSet
     from neuroshard_api.topology import Topology
 
-    return TableSet, Topology, Constraints, PlanRequest, Plan, BundleManifest, ProfileRecord, StepReport
+    return TableSet, Topology, Constraints, PlanRequest, GivenPlan, BundleManifest, ProfileRecord, StepReport
 
 
 def _family(version: object) -> str:

@@ -13,6 +13,7 @@ from neuroshard_planner.errors import InfeasibleError, MissingPackageError, Plan
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import CostModel, Placement, Problem
+from neuroshard_planner.problem.units import require_searchable
 from neuroshard_planner.search.infeasible import infeasible
 from neuroshard_planner.search.iterated import Found, iterated
 from neuroshard_planner.search.local_search import merged
@@ -50,6 +51,7 @@ def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
+    require_searchable(request)
     problem = Problem(request, bundle)
     if problem.memory.shard_capacity_bytes <= 0:
         raise infeasible(request, _packing(problem))

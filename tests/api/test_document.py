@@ -56,7 +56,7 @@ def problems_of(cls: type[Document], data: object) -> str:
 
 def test_every_kind_of_document_is_covered_here() -> None:
     """A new document joins these tests."""
-    assert {type(example) for example in EXAMPLES} == set(DOCUMENTS)
+    assert {example.schema_name for example in EXAMPLES} == {document.schema_name for document in DOCUMENTS}
 
 
 @each_document
@@ -101,7 +101,7 @@ def test_a_missing_version_says_what_to_add(example: Document) -> None:
 @each_document
 def test_another_version_names_both(example: Document) -> None:
     """A file of a later release is refused, not half understood."""
-    later = example.schema_name.replace("/v1", "/v9")
+    later = f"{example.schema_name.partition('/')[0]}/v9"
     message = problems_of(type(example), data_of(example) | {"schema_version": later})
 
     assert f"is {later!r}, this release reads {example.schema_name!r}" in message

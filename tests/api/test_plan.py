@@ -4,8 +4,9 @@ import pytest
 from builders import data_with, device_cost, plan, request
 from hypothesis import given, settings
 from neuroshard_api.document import DocumentError
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import PRICE_FIELDS, GivenPlan, Plan, any_plan
 from neuroshard_api.request import ComputePeak, PlanRequest
+from placements import by_rows, given_plan
 from strategies import requests
 
 
@@ -55,3 +56,37 @@ def test_the_slowest_device_of_joint_passes_has_the_longest_sum_of_both() -> Non
         answer = plan(request(num_devices=2, compute_peak=compute_peak))
         predicted = answer.predicted.model_copy(update={"devices": costs})
         assert answer.model_copy(update={"predicted": predicted}).slowest_device == slowest
+
+
+def test_a_plan_of_the_version_before_is_read() -> None:
+    """Version 2 has more fields and values; what version 1 wrote is written the same but for the version."""
+    answer = plan()
+    earlier = answer.to_json().replace('"plan/v2"', '"plan/v1"')
+
+    assert Plan.from_json(earlier) == answer
+    assert any_plan(data_with(answer, "schema_version", "plan/v1")) == answer
+
+
+def test_a_plan_may_lack_its_price_as_a_whole() -> None:
+    """Without it a plan reads as one that was given; with a part of it nothing reads it."""
+    data = {field: value for field, value in data_with(plan(), "gap", 0.25).items() if field not in PRICE_FIELDS}
+
+    given_one = any_plan(data)
+
+    assert type(given_one) is GivenPlan
+    assert GivenPlan.from_json(given_one.to_json()) == given_one
+    with pytest.raises(DocumentError, match=r"plan.json: predicted: is missing, the plan has no price; give a plan"):
+        Plan.from_data(data, where="plan.json")
+    with pytest.raises(DocumentError, match=r"bundle: is missing"):
+        any_plan({**data, "gap": 0.25})
+    with pytest.raises(DocumentError, match=r"bundle: is missing; give all of bundle, predicted, .*, or none of them"):
+        GivenPlan.from_data({**data, "gap": 0.25})
+
+
+def test_the_reason_for_a_missing_price_names_the_table() -> None:
+    """The cost models price whole tables and tables cut by columns."""
+    asked = request()
+    by_row = given_plan(asked, *(by_rows(table, asked.topology) for table in asked.tables.tables))
+
+    with pytest.raises(DocumentError, match="price table_wise and column_wise tables, and 't0' is row_wise"):
+        Plan.from_json(by_row.to_json())

@@ -6,12 +6,14 @@ import builders
 import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.document import DocumentError
-from neuroshard_api.plan import Plan, Shard, ShardingType
-from neuroshard_api.request import MemorySettings
+from neuroshard_api.plan import Plan, Shard, TablePlacement
+from neuroshard_api.request import MemorySettings, PlanRequest
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import DataType
-from neuroshard_api.torchrec_plan import TorchRecPlan
+from neuroshard_api.torchrec_plan import TorchRecParameter, TorchRecPlan
 from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.planning import plan as search
+from placements import by_rows, everywhere, given_plan, grid, on_node
 
 
 def plan_of(**fields: Any) -> Plan:
@@ -110,10 +112,93 @@ def test_whole_tables_alone_are_table_wise() -> None:
     assert {parameter.sharding_type for parameter in tables.values()} == {ShardingType.TABLE_WISE}
 
 
-def test_a_table_cut_by_rows_is_refused() -> None:
-    """Row shards give sums of parts, which the costs do not know."""
-    plan = builders.plan()
-    by_rows = plan.tables[1].model_copy(update={"sharding_type": ShardingType.ROW_WISE})
+TOPOLOGY = builders.topology(4, num_nodes=2)
+TABLES = (
+    builders.table("few", num_embeddings=5, embedding_dim=16),
+    builders.table("many", num_embeddings=10, embedding_dim=32),
+)
 
-    with pytest.raises(DocumentError, match=r"tables\[1\].sharding_type: is row_wise, only .*'t1'"):
-        TorchRecPlan.of(plan.model_copy(update={"tables": (plan.tables[0], by_rows, *plan.tables[2:])}))
+
+def exported(*tables: TablePlacement) -> dict[str, TorchRecParameter]:
+    """Return TorchRec's form of two tables on two nodes of two devices."""
+    request = PlanRequest(tables=builders.table_set(*TABLES), topology=TOPOLOGY)
+    return TorchRecPlan.of(given_plan(request, *tables), module_path="").modules[""]
+
+
+def test_blocks_without_rows_are_written_too() -> None:
+    """TorchRec wants a shard for every rank, in the order of the ranks: 5 rows on 4 ranks are 2, 2, 1, and 0."""
+    few = exported(by_rows(TABLES[0], TOPOLOGY), everywhere(TABLES[1], TOPOLOGY))["few"]
+
+    assert (few.sharding_type, few.compute_kernel, few.ranks) == ("row_wise", "fused", (0, 1, 2, 3))
+    assert [shard.shard_sizes for shard in few.shards] == [(2, 16), (2, 16), (1, 16), (0, 16)]
+    assert [shard.shard_offsets for shard in few.shards] == [(0, 0), (2, 0), (4, 0), (5, 0)]
+
+
+def test_replicated_tables_have_a_dense_kernel_and_no_shards() -> None:
+    """TorchRec finds their ranks alone; a fused kernel would raise an empty AssertionError."""
+    many = exported(by_rows(TABLES[0], TOPOLOGY), everywhere(TABLES[1], TOPOLOGY))["many"]
+
+    assert (many.sharding_type, many.compute_kernel, many.ranks) == ("data_parallel", "dense", (0, 1, 2, 3))
+    assert many.shards == ()
+
+
+def test_tables_on_a_node_join_the_kernel_of_the_grid() -> None:
+    """A table by rows on one node is a grid of one block; alone it keeps its own name."""
+    joined = exported(on_node(TABLES[0], 1, TOPOLOGY), grid(TABLES[1], TOPOLOGY, (0, 20), (0, 12)))
+    alone = exported(on_node(TABLES[0], 1, TOPOLOGY), by_rows(TABLES[1], TOPOLOGY))
+
+    assert [(each.sharding_type, each.ranks) for each in joined.values()] == [
+        ("grid_shard", (2, 3)),
+        ("grid_shard", (0, 1, 0, 1)),
+    ]
+    assert alone["few"].sharding_type is ShardingType.TABLE_ROW_WISE
+
+
+def test_the_version_before_is_read() -> None:
+    """It named types, kernels, and shards as this one does."""
+    text = TorchRecPlan.of(plan_of()).to_json()
+
+    assert TorchRecPlan.from_json(text.replace("plan/v2", "plan/v1")) == TorchRecPlan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("few.shards.0.shard_sizes", [3, 16], ".few.shards: row_wise on 4 devices means blocks of 2 rows"),
+        ("few.ranks", [1, 0, 2, 3], ".few.shards: row_wise on 4 devices means blocks of 2 rows"),
+        ("few.shards.1.placement", "rank:0/cuda:0", ".few.shards: must be placed on ranks"),
+        ("few.shards", [], "few: shards: are missing in a row_wise table"),
+        ("few.compute_kernel", "dense", "few: compute_kernel: is dense, a row_wise table runs with fused"),
+        ("many.ranks", [0, 1], ".many.ranks: data_parallel means all ranks"),
+        ("many.compute_kernel", "fused", "many: compute_kernel: is fused, a data_parallel table runs with dense"),
+        ("few.sharding_type", "grid_shard", ".few.sharding_type: grid_shard means every block"),
+    ],
+)
+def test_what_torchrec_would_train_wrongly_is_refused(path: str, value: object, problem: str) -> None:
+    """An export that was edited is checked when it is read."""
+    request = PlanRequest(tables=builders.table_set(*TABLES), topology=TOPOLOGY)
+    plan = given_plan(request, by_rows(TABLES[0], TOPOLOGY), everywhere(TABLES[1], TOPOLOGY))
+    written = TorchRecPlan.of(plan, module_path="tables")
+
+    with pytest.raises(DocumentError) as caught:
+        TorchRecPlan.from_data(builders.data_with(written, f"modules.tables.{path}", value))
+    assert problem in str(caught.value)
+
+
+def test_both_names_of_tables_on_nodes_are_refused_in_one_module() -> None:
+    """They would be two lookups and two pairs of collectives."""
+    request = PlanRequest(tables=builders.table_set(*TABLES), topology=TOPOLOGY)
+    plan = given_plan(request, on_node(TABLES[0], 1, TOPOLOGY), grid(TABLES[1], TOPOLOGY, (0, 20), (0, 12)))
+    written = TorchRecPlan.of(plan, module_path="tables")
+
+    with pytest.raises(DocumentError, match=r"modules.tables: has table_row_wise and grid_shard tables; write all as"):
+        TorchRecPlan.from_data(builders.data_with(written, "modules.tables.few.sharding_type", "table_row_wise"))
+
+
+def test_a_plan_that_cannot_be_run_is_not_exported() -> None:
+    """The sentence names field, table, and remedy."""
+    plan = builders.plan()
+    by_row = plan.tables[1].model_copy(update={"sharding_type": ShardingType.ROW_WISE})
+
+    with pytest.raises(DocumentError, match=r"tables\[1\].shards: row_wise on 4 devices means .*'t1'"):
+        TorchRecPlan.of(plan.model_copy(update={"tables": (plan.tables[0], by_row, *plan.tables[2:])}))

@@ -13,8 +13,8 @@ from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from neuroshard_api.bundle import BundleManifest
-from neuroshard_api.plan import ShardingType
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError

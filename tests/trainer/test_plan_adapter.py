@@ -6,7 +6,8 @@ from typing import Any
 import builders
 import pytest
 from neuroshard_api.kernels import DataType
-from neuroshard_api.plan import Plan, ShardingType
+from neuroshard_api.plan import Plan
+from neuroshard_api.sharding import ShardingType
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
 from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding
@@ -87,12 +88,12 @@ def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
         read_plan(file, world_size=2)
 
 
-def test_row_wise_tables_cannot_be_run() -> None:
-    """The costs do not know them."""
+def test_what_torchrec_would_train_wrongly_is_refused() -> None:
+    """A whole table that is called row_wise would be looked up on ranks that hold nothing of it."""
     by_rows = CUT.tables[1].model_copy(update={"sharding_type": ShardingType.ROW_WISE})
     plan = CUT.model_copy(update={"tables": (CUT.tables[0], by_rows, CUT.tables[2])})
 
-    with pytest.raises(InputError, match="is row_wise"):
+    with pytest.raises(InputError, match="row_wise on 2 devices means blocks of"):
         sharding_plan(plan, module_path="tables")
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from neuroshard_api.document import DocumentError
 from neuroshard_api.kernels import kernel_problem
-from neuroshard_api.plan import Plan, TablePlacement
+from neuroshard_api.plan import GivenPlan, Plan, TablePlacement
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import DIM_MULTIPLE, Table
 from neuroshard_api.tables import DataType as Element
 from neuroshard_api.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
@@ -81,7 +82,7 @@ def require_lasting_gradients(plan: Plan) -> None:
         )
 
 
-def sharding_plan(plan: Plan, *, module_path: str, compute_device: ComputeDevice = "cuda") -> ShardingPlan:
+def sharding_plan(plan: GivenPlan, *, module_path: str, compute_device: ComputeDevice = "cuda") -> ShardingPlan:
     """Return the plan as DistributedModelParallel takes it.
 
     Args:
@@ -91,7 +92,7 @@ def sharding_plan(plan: Plan, *, module_path: str, compute_device: ComputeDevice
         compute_device: ``cpu`` for processes that run gloo on the host.
 
     Raises:
-        InputError: a table is sharded in another way than by columns, or FBGEMM has no kernel for its type.
+        InputError: TorchRec cannot run the plan, or would compute wrong values, or FBGEMM has no kernel for a type.
     """
     request = plan.request
     weight_types = {table.name: table.data_type for table in request.tables.tables}
@@ -117,9 +118,11 @@ def load_sharding_plan(exported: TorchRecPlan) -> ShardingPlan:
 def _sharding(parameter: TorchRecParameter) -> ParameterSharding:
     return ParameterSharding(
         sharding_type=parameter.sharding_type.value,
-        compute_kernel=parameter.compute_kernel,
+        compute_kernel=parameter.compute_kernel.value,
         ranks=list(parameter.ranks),
-        sharding_spec=EnumerableShardingSpec(
+        sharding_spec=None
+        if parameter.sharding_type is ShardingType.DATA_PARALLEL
+        else EnumerableShardingSpec(
             [
                 ShardMetadata(
                     shard_offsets=list(shard.shard_offsets),

@@ -7,10 +7,10 @@ from typing import Any
 
 from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.config_map import contents_of
-from neuroshard_api.document import DocumentError
+from neuroshard_api.document import DocumentError, decoded, parse_data
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import Plan, any_plan
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.stage_commands import HARDWARE_FILE, PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_api.step_cost import baseline_cost, measured_cost, predicted_cost
@@ -40,7 +40,8 @@ class PlanSummary:
     num_tables: int
     key: str
     """Key of the plan's file in its ConfigMap: large plans are compressed."""
-    predicted: PredictedCost
+    predicted: PredictedCost | None
+    """None: the plan was given without a price."""
     baseline: BaselineCost | None
     """The cheapest baseline that found a plan."""
 
@@ -104,7 +105,8 @@ def content_hash(body: Mapping[str, Any]) -> str:
 
 def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
     """Return what matters of a plan. Raises DocumentError."""
-    plan = Plan.from_json(text, where=where)
+    plan = any_plan(parse_data(decoded(text, where=where), where=where, is_json=True), where=where)
+    price = plan if isinstance(plan, Plan) else None
     return PlanSummary(
         hash=hashlib.sha256(text).hexdigest(),
         algorithm=plan.algorithm.value,
@@ -113,14 +115,16 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
         tables_hash=tables_hash(plan.request.tables),
         num_tables=len(plan.tables),
         key=key,
-        predicted=predicted_cost(plan),
+        predicted=None if price is None else predicted_cost(price),
         baseline=baseline_cost(plan),
     )
 
 
 def tables_hash(tables: TableSet) -> str:
     """Return a hash of all that a table set says of its tables."""
-    return hashlib.sha256("\n".join(each.model_dump_json() for each in tables.tables).encode()).hexdigest()
+    # Jobs keep this hash over upgrades: a field that came later counts only where it is set.
+    each = (table.model_dump_json(exclude=None if table.pooling else {"pooling"}) for table in tables.tables)
+    return hashlib.sha256("\n".join(each).encode()).hexdigest()
 
 
 def model_hash(tables: Any) -> str:  # noqa: ANN401 - a sequence of Table, of one set or of a plan's request

@@ -34,14 +34,14 @@ def reported(context: Context, *, last: bool) -> dict[str, object]:
 
 def _cost(context: Context, report: ReportSummary) -> dict[str, object]:
     cost, plan = context.status.cost, context.status.plan
-    if report.measured is None or cost is None or cost.predicted is None or plan is None:
+    if report.measured is None or cost is None or plan is None:
         return {}
     if plan.hash != f"sha256:{report.plan_hash}":
         return {}  # of workers that ran under an earlier plan
     before = cost.measured
     if before is not None and before.model_copy(update={"last_updated_time": None}) == report.measured:
         return {}
-    error = error_percent(cost.predicted, report.measured)
+    error = None if cost.predicted is None else error_percent(cost.predicted, report.measured)
     said = report.measured.model_copy(update={"last_updated_time": context.now})
     return {"cost": cost.model_copy(update={"measured": said, "error_percent": error})}
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from neuroshard_api.plan import ShardingType
 from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import DIM_MULTIPLE, Table
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError

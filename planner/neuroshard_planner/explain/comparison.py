@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import PlanCost, ShardingType
+from neuroshard_api.plan import PlanCost
 from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.sharding import ShardingType
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.explain.robustness import robustness

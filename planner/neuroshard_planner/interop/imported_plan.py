@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from neuroshard_api.plan import Plan, TablePlacement
+from neuroshard_api.plan import GivenPlan, Plan, TablePlacement
 from neuroshard_api.request import PlanRequest
 
 from neuroshard_planner.planning import Bundle, attempts, document
-from neuroshard_planner.plans.checks import require_none, require_sound, table_problems
+from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import Found
@@ -34,4 +34,16 @@ def imported_plan(tables: Sequence[TablePlacement], request: PlanRequest, *, bun
         tables=tuple(tables),
     )
     require_sound(plan)
+    return plan
+
+
+def plan_without_price(tables: Sequence[TablePlacement], request: PlanRequest) -> GivenPlan:
+    """Return the plan of these shards without costs and ledger, as it can be exported and trained.
+
+    Raises:
+        PlanError: tables, shards, or devices do not match the request, or TorchRec cannot run them.
+        RequestError: the request contradicts itself.
+    """
+    plan = GivenPlan(algorithm=request.algorithm, tables=tuple(tables), request=request)
+    require_none(plan_problems(plan))
     return plan

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
+from neuroshard_api.plan import Plan, Shard, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_api.tables import Table
 
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.planning import Bundle
-from neuroshard_planner.plans.tables import SCORED_TYPES
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ParameterSharding, ShardingPlan
@@ -32,26 +32,38 @@ def from_sharding_plan(
 
     Raises:
         PlanError: tables, shards, devices, constraints or memory do not match the request, or a table is sharded
-            or computed in a way that cannot be scored.
+            or computed in a way that cannot be scored; `placements` and `plan_without_price` take such a plan.
     """
     request = request.model_copy(update={"algorithm": algorithm})
+    return imported_plan(placements(sharding_plan, request), request, bundle=bundle)
+
+
+def placements(sharding_plan: "ShardingPlan", request: PlanRequest) -> tuple[TablePlacement, ...]:
+    """Return the shards of a TorchRec plan in the request's order, blocks without rows left out.
+
+    Tables that are not in the request come last, for the checks to name.
+
+    Raises:
+        PlanError: a table is sharded or computed in a way that has no name here, or places its shards nowhere.
+    """
     wanted = {table.name: table for table in request.tables.tables}
     given = {name: sharding for module in sharding_plan.plan.values() for name, sharding in module.items()}
-    # The request's tables in its order, then whatever else there is: the checks name both what lacks and what is over.
     order = [name for name in wanted if name in given] + [name for name in given if name not in wanted]
-    tables = tuple(_table(name, wanted.get(name), given[name]) for name in order)
-    return imported_plan(tables, request, bundle=bundle)
+    return tuple(_table(name, wanted.get(name), given[name], request.topology.num_devices) for name in order)
 
 
-def _table(name: str, table: Table | None, sharding: "ParameterSharding") -> TablePlacement:
-    """Return the shards of one table, by ascending column; ``table`` None: not in the request."""
-    known = [kind.value for kind in SCORED_TYPES]
-    if sharding.sharding_type not in known:
-        raise PlanError(
-            f"{name}.sharding_type: is {sharding.sharding_type!r}, the cost models score {' and '.join(known)} only"
-        )
-    if sharding.compute_kernel != "fused":
-        raise PlanError(f"{name}.compute_kernel: is {sharding.compute_kernel!r}, the cost models are for 'fused' only")
+def _table(name: str, table: Table | None, sharding: "ParameterSharding", num_devices: int) -> TablePlacement:
+    """Return the shards of one table, by ascending column and row; ``table`` None: not in the request."""
+    if sharding.sharding_type not in list(ShardingType):
+        raise PlanError(f"{name}.sharding_type: is {sharding.sharding_type!r}, give one of {', '.join(ShardingType)}")
+    kind = ShardingType(sharding.sharding_type)
+    kernel = ComputeKernel.of(kind)
+    if sharding.compute_kernel != kernel:
+        raise PlanError(f"{name}.compute_kernel: is {sharding.compute_kernel!r}, a {kind} table runs with {kernel}")
+    if kind is ShardingType.DATA_PARALLEL:
+        rows, columns = (1, 4) if table is None else (table.num_embeddings, table.embedding_dim)
+        copies = [Shard(device=rank, num_rows=rows, num_columns=columns) for rank in range(num_devices)]
+        return TablePlacement(name=name, sharding_type=kind, shards=tuple(copies))
     if sharding.sharding_spec is None:
         raise PlanError(f"{name}.sharding_spec: is missing; give an EnumerableShardingSpec with every shard's place")
     shards = sorted(
@@ -64,9 +76,11 @@ def _table(name: str, table: Table | None, sharding: "ParameterSharding") -> Tab
                 num_columns=metadata.shard_sizes[1],
             )
             for metadata in sharding.sharding_spec.shards
+            if metadata.shard_sizes[0]
         ),
-        key=lambda shard: shard.column_offset,
+        key=lambda shard: (shard.column_offset, shard.row_offset),
     )
     whole = table is not None and len(shards) == 1 and shards[0].num_columns == table.embedding_dim
-    kind = ShardingType.TABLE_WISE if whole else ShardingType(sharding.sharding_type)
+    if whole and kind is ShardingType.COLUMN_WISE:
+        kind = ShardingType.TABLE_WISE
     return TablePlacement(name=name, sharding_type=kind, shards=tuple(shards))

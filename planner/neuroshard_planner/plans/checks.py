@@ -5,15 +5,16 @@ from collections.abc import Iterator, Sequence
 from math import isclose
 
 import numpy as np
-from neuroshard_api.plan import DeviceMemory, Plan, ShardingType, TablePlacement
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import DIM_MULTIPLE, Table
-from neuroshard_costs.shards import IndexArray
+from neuroshard_api.placement_rules import placement_problems
+from neuroshard_api.plan import PRICE_FIELDS, DeviceMemory, GivenPlan, Plan, TablePlacement, unpriced
+from neuroshard_api.request import Constraints, PlanRequest
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.topology import Topology
 
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, most_shards, resolve_units
+from neuroshard_planner.problem.units import Unit, allowed_devices, most_shards, resolve_units
 
 TOLERANCE = 1e-6  # relative, between costs that are written in the plan twice
 
@@ -30,13 +31,20 @@ def require_none(problems: Sequence[str]) -> None:
         raise PlanError(f"the plan does not match its request: {'; '.join(problems[:3])}{rest}; make it again")
 
 
-def plan_problems(plan: Plan) -> list[str]:
+def plan_problems(plan: GivenPlan) -> list[str]:
     """Return what is wrong with a plan; each sentence begins with the field's path. An empty list: nothing is.
 
     Faults that would make later checks meaningless are reported alone: first the list of tables, then the shards of
-    each table, then constraints, memory, costs and labels together.
+    each table, then constraints, memory, costs and labels together. A plan without a price has no memory and costs:
+    nothing tells whether it fits.
     """
-    return table_problems(plan.tables, plan.request) or [
+    problems = table_problems(plan.tables, plan.request)
+    if problems or not isinstance(plan, Plan):
+        return problems or list(_constraint_problems(plan))
+    no_price = unpriced(plan.tables)
+    if no_price is not None:
+        return [f"predicted: is not known{no_price}; leave out {', '.join(PRICE_FIELDS)}"]
+    return [
         *_constraint_problems(plan),
         *_memory_problems(plan),
         *_device_cost_problems(plan),
@@ -46,7 +54,7 @@ def plan_problems(plan: Plan) -> list[str]:
 
 def table_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> list[str]:
     """Return what is wrong with the tables alone: which there are, in which order, and how their shards lie."""
-    return list(_list_problems(tables, request)) or list(_shard_problems(tables, request))
+    return list(_list_problems(tables, request)) or list(placement_problems(tables, request))
 
 
 def _list_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
@@ -73,90 +81,7 @@ def _list_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> It
         )
 
 
-def _shard_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
-    """Yield at most one problem per table."""
-    for index, (placement, table) in enumerate(zip(tables, request.tables.tables, strict=True)):
-        checks = (
-            _device_problem(placement, request.topology.num_devices),
-            _cover_problem(placement, table),
-            _type_problem(placement, table, request),
-        )
-        problem = next((each for each in checks if each is not None), None)
-        if problem is not None:
-            path, sentence = problem
-            yield f"tables[{index}]{path}: {sentence} (table {table.name!r})"
-
-
-def _device_problem(placement: TablePlacement, num_devices: int) -> tuple[str, str] | None:
-    for index, shard in enumerate(placement.shards):
-        if shard.device >= num_devices:
-            return (
-                f".shards[{index}].device",
-                f"device {shard.device} does not exist; the topology has devices 0 to {num_devices - 1}",
-            )
-    return None
-
-
-def _cover_problem(placement: TablePlacement, table: Table) -> tuple[str, str] | None:
-    """Return how the shards fail to cover the table exactly once; data-parallel shards each cover it."""
-    rows, columns = table.num_embeddings, table.embedding_dim
-    shards = placement.shards
-    for index, shard in enumerate(shards):
-        row_end, column_end = shard.row_offset + shard.num_rows, shard.column_offset + shard.num_columns
-        if row_end > rows or column_end > columns:
-            return (
-                f".shards[{index}]",
-                f"reaches row {row_end} and column {column_end}, the table has {rows} x {columns}; keep within it",
-            )
-    if placement.sharding_type is ShardingType.DATA_PARALLEL:
-        return None
-    pair = _overlap(placement)
-    if pair is not None:
-        return ".shards", f"shards {pair[0]} and {pair[1]} overlap; each cell belongs to one shard"
-    covered = sum(shard.num_rows * shard.num_columns for shard in shards)
-    if covered != rows * columns:
-        return ".shards", f"cover {covered} of {rows * columns} cells; close the gap"
-    return None
-
-
-def _overlap(placement: TablePlacement) -> tuple[int, int] | None:
-    """Return the positions of the first two shards that share a cell."""
-    top, left, height, width = np.array(
-        [(shard.row_offset, shard.column_offset, shard.num_rows, shard.num_columns) for shard in placement.shards]
-    ).T
-
-    def crossing(start: IndexArray, length: IndexArray) -> BoolArray:
-        before: BoolArray = start[:, None] < (start + length)[None, :]
-        return before & before.T
-
-    pairs = np.argwhere(np.triu(crossing(top, height) & crossing(left, width), k=1))
-    return (int(pairs[0, 0]), int(pairs[0, 1])) if len(pairs) else None
-
-
-def _type_problem(placement: TablePlacement, table: Table, request: PlanRequest) -> tuple[str, str] | None:
-    kind, shards = placement.sharding_type, placement.shards
-    devices = [shard.device for shard in shards]
-    all_rows = all(shard.num_rows == table.num_embeddings for shard in shards)
-    all_columns = all(shard.num_columns == table.embedding_dim for shard in shards)
-    nodes = {device // request.topology.devices_per_node for device in devices}
-    everywhere = sorted(devices) == list(range(request.topology.num_devices))
-    fits = {
-        ShardingType.TABLE_WISE: (len(shards) == 1, "one shard"),
-        ShardingType.COLUMN_WISE: (all_rows and len(shards) > 1, "two or more shards, each with all rows"),
-        ShardingType.ROW_WISE: (all_columns, "shards with all columns"),
-        ShardingType.TABLE_ROW_WISE: (all_columns and len(nodes) == 1, "shards with all columns on one node"),
-        ShardingType.DATA_PARALLEL: (all_rows and all_columns and everywhere, "the whole table on every device"),
-    }
-    fitting, expected = fits[kind]
-    if not fitting:
-        return ".sharding_type", f"{kind.value} means {expected}; the shards are cut otherwise, mend one of the two"
-    for index, shard in enumerate(shards):
-        if shard.num_columns % DIM_MULTIPLE:
-            return f".shards[{index}].num_columns", f"must be a multiple of {DIM_MULTIPLE}, found {shard.num_columns}"
-    return None
-
-
-def _constraint_problems(plan: Plan) -> Iterator[str]:
+def _constraint_problems(plan: GivenPlan) -> Iterator[str]:
     request = plan.request
     try:
         units = resolve_units(request)
@@ -168,21 +93,23 @@ def _constraint_problems(plan: Plan) -> Iterator[str]:
         yield from _unit_problems(plan, unit, None if allowed is None else np.flatnonzero(allowed[row]).tolist())
 
 
-def _unit_problems(plan: Plan, unit: Unit, allowed: Sequence[int] | None) -> Iterator[str]:
+def _unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) -> Iterator[str]:
     """Yield the broken constraints of a table or a co-located group; ``allowed`` None: any device will do."""
+    constraints = plan.request.constraints
     for index in unit.tables:
         placement = plan.tables[index]
         path = f"tables[{index}].shards"
-        devices = sorted({shard.device for shard in placement.shards})
+        yield from _kind_problems(index, placement, constraints)
+        devices = sorted(_devices(placement, plan.request.topology))
         if allowed is not None and not set(devices) <= set(allowed):
             yield (
                 f"{path}: {placement.name!r} is on devices {_listed(devices)}, the constraints allow {_listed(allowed)}"
             )
         if len(unit.tables) > 1:
             continue
-        most = most_shards(plan.request.constraints, placement.name)
-        if most is not None and len(placement.shards) > most:
-            yield f"{path}: {placement.name!r} has {len(placement.shards)} shards, the constraints allow {most}"
+        most = most_shards(constraints, placement.name)
+        if most is not None and placement.num_column_blocks > most:
+            yield f"{path}: {placement.name!r} has {placement.num_column_blocks} shards, the constraints allow {most}"
         narrowest = min(shard.num_columns for shard in placement.shards)
         if narrowest < unit.min_shard_width:
             yield (
@@ -194,6 +121,27 @@ def _unit_problems(plan: Plan, unit: Unit, allowed: Sequence[int] | None) -> Ite
     if len(members) > 1 and (len(places) > 1 or any(len(member.shards) > 1 for member in members)):
         names = ", ".join(repr(member.name) for member in members[:5])
         yield f"tables[{unit.tables[0]}].shards: {names} must be whole on one device, found {_listed(sorted(places))}"
+
+
+def _kind_problems(index: int, placement: TablePlacement, constraints: Constraints) -> Iterator[str]:
+    """Yield the constraints that a table's sharding type or kernel breaks."""
+    name, kind, kernel = placement.name, placement.sharding_type, placement.compute_kernel
+    types, kernels = constraints.sharding_types_of(name), constraints.compute_kernels_of(name)
+    if types is not None and kind not in types:
+        yield f"tables[{index}].sharding_type: {name!r} is {kind}, the constraints allow {', '.join(types)}"
+    if kernels is not None and kernel not in kernels:
+        yield f"tables[{index}].kernel: {name!r} runs with {kernel}, the constraints allow {', '.join(kernels)}"
+
+
+def _devices(placement: TablePlacement, topology: Topology) -> set[int]:
+    """Return the devices that take part in a table, those of empty blocks of rows too."""
+    if placement.sharding_type is ShardingType.ROW_WISE:
+        return set(range(topology.num_devices))
+    devices = {shard.device for shard in placement.shards}
+    if not placement.sharding_type.is_by_node:
+        return devices
+    size = topology.devices_per_node
+    return {device // size * size + local for device in devices for local in range(size)}
 
 
 def _memory_problems(plan: Plan) -> Iterator[str]:

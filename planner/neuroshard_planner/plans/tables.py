@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.plan import DeviceMemory, Shard, ShardingType, TablePlacement
+from neuroshard_api.plan import DeviceMemory, Shard, TablePlacement, unpriced
+from neuroshard_api.sharding import ShardingType
 
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
-
-SCORED_TYPES = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
-"""What the cost models can score."""
 
 
 def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlacement, ...]:
@@ -63,15 +61,12 @@ def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placemen
     Raises:
         PlanError: a table is sharded in a way that the cost models cannot score.
     """
+    no_price = unpriced(tables)
+    if no_price is not None:
+        raise PlanError(f"the plan has no price{no_price}; shard these tables otherwise, or take it without a price")
     shards: list[tuple[int, ShardSize, int]] = []
     for index, unit in enumerate(problem.units):
         table = tables[unit.tables[0]]
-        if table.sharding_type not in SCORED_TYPES:
-            known = " and ".join(each.value for each in SCORED_TYPES)
-            raise PlanError(
-                f"tables[{unit.tables[0]}].sharding_type: {table.name!r} is {table.sharding_type.value}, the cost "
-                f"models score {known} only; shard it in one of these ways"
-            )
         if len(unit.tables) > 1:
             shards.append((index, ShardSize(unit.num_rows, unit.num_columns), table.shards[0].device))
         else:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding import ComputeKernel, ShardingType
 from numpy.typing import NDArray
 
 from neuroshard_planner.errors import RequestError
@@ -56,16 +57,39 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
         width = own.min_shard_width or constraints.min_shard_width
         most = most_shards(constraints, table.name)
         by_width = table.embedding_dim // width
+        types = constraints.sharding_types_of(table.name)
+        may_be_cut = types is None or ShardingType.COLUMN_WISE in types
         units.append(
             Unit(
                 tables=(index,),
                 num_rows=table.num_embeddings,
                 num_columns=table.embedding_dim,
                 min_shard_width=min(width, table.embedding_dim),
-                max_shards=max(1, by_width if most is None else min(most, by_width)),
+                max_shards=max(1, by_width if most is None else min(most, by_width)) if may_be_cut else 1,
             )
         )
     return tuple(units)
+
+
+def require_searchable(request: PlanRequest) -> None:
+    """Do nothing if the constraints allow what the search places: whole tables in fused kernels, cut if need be.
+
+    Raises:
+        RequestError: they do not.
+    """
+    for table in request.tables.tables:
+        name, constraints = table.name, request.constraints
+        types, kernels = constraints.sharding_types_of(name), constraints.compute_kernels_of(name)
+        if types is not None and ShardingType.TABLE_WISE not in types:
+            raise RequestError(
+                f"constraints: sharding_types of {name!r} are {', '.join(types)}, the search places table_wise and "
+                "column_wise only; add table_wise, or give a plan with these placements"
+            )
+        if kernels is not None and ComputeKernel.FUSED not in kernels:
+            raise RequestError(
+                f"constraints: compute_kernels of {name!r} are {', '.join(kernels)}, the search places tables in fused "
+                "kernels only; add fused, or give a plan with this placement"
+            )
 
 
 def most_shards(constraints: Constraints, name: str) -> int | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.plan import ShardingType
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
 

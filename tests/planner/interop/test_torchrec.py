@@ -8,12 +8,14 @@ from typing import Any
 import builders
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.plan import Plan, Shard, ShardingType, TablePlacement
+from neuroshard_api.plan import GivenPlan, Plan, Shard, TablePlacement
 from neuroshard_api.request import Algorithm, Constraints, PlanRequest
+from neuroshard_api.sharding import ShardingType
 from neuroshard_planner.errors import PlanError
-from neuroshard_planner.interop.imported_plan import imported_plan
-from neuroshard_planner.interop.torchrec import from_sharding_plan
+from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
+from neuroshard_planner.interop.torchrec import from_sharding_plan, placements
 from neuroshard_planner.planning import plan as search
+from placements import by_rows, everywhere, grid, on_node
 
 pytestmark = [
     pytest.mark.torchrec,
@@ -59,7 +61,7 @@ def searched(request: PlanRequest) -> Plan:
     return search(request, bundle=ExactCosts(request.topology.device))
 
 
-def torchrec_form(plan: Plan) -> Any:
+def torchrec_form(plan: GivenPlan) -> Any:
     """Return a plan in TorchRec's types."""
     from neuroshard_trainer.plan_adapter import sharding_plan
 
@@ -94,6 +96,27 @@ def test_a_searched_plan_comes_back_with_its_costs() -> None:
     assert back.model_copy(update={"search": plan.search}) == plan
 
 
+def test_every_family_comes_back_without_a_price() -> None:
+    """Blocks without rows, copies, and the joined names of a node's tables survive the way and back."""
+    request = request_of(topology=builders.topology(4, num_nodes=2))
+    request = request.model_copy(update={"algorithm": Algorithm.TORCHREC})
+    user, item, country = request.tables.tables
+    nodes = request.topology
+    for tables in (
+        (by_rows(user, nodes), everywhere(item, nodes), cut("country", (3, 8))),
+        (grid(user, nodes, (1, 40), (0, 24)), cut("item", (0, 12), (2, 20)), by_rows(country, nodes)),
+        (on_node(user, 1, nodes), on_node(item, 0, nodes), cut("country", (2, 8))),
+    ):
+        plan = plan_without_price(tables, request)
+
+        back = placements(torchrec_form(plan), request)
+
+        assert back == plan.tables
+        if any(table.sharding_type is ShardingType.ROW_WISE for table in tables):
+            with pytest.raises(PlanError, match=r"the plan has no price: the cost models price .* is (row_wise|grid)"):
+                from_sharding_plan(torchrec_form(plan), request, bundle=ExactCosts(request.topology.device))
+
+
 def broken(**fields: Any) -> Any:
     """Return TorchRec's form of a plan with some fields of the first table replaced."""
     from dataclasses import replace
@@ -107,11 +130,11 @@ def broken(**fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"sharding_type": "row_wise"}, "user.sharding_type: is 'row_wise'"),
+        ({"sharding_type": "row_columns"}, "user.sharding_type: is 'row_columns'"),
         ({"compute_kernel": "fused_uvm"}, "user.compute_kernel: is 'fused_uvm'"),
         ({"sharding_spec": None}, "user.sharding_spec: is missing"),
     ],
-    ids=["row-wise", "host memory", "no spec"],
+    ids=["unknown", "host memory", "no spec"],
 )
 def test_what_cannot_be_scored_is_refused(fields: dict[str, Any], expected: str) -> None:
     """An import never guesses a cost."""

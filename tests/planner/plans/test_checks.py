@@ -8,13 +8,15 @@ import pytest
 from exact_costs import ExactCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.plan import BaselineCost, Plan, Shard, ShardingType, TablePlacement
+from neuroshard_api.plan import BaselineCost, GivenPlan, Plan, Shard, TablePlacement
 from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_planner.errors import InfeasibleError, PlanError
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.checks import plan_problems, require_sound
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from placements import by_rows, everywhere, given_plan, grid, on_node
 
 NUM_DEVICES = 4
 TABLES = tuple(
@@ -274,23 +276,73 @@ def test_every_plan_of_the_search_has_no_problems(
     assert plan_problems(plan) == []
 
 
-def test_other_ways_of_sharding_are_checked_too() -> None:
-    """Row shards of one node, row shards of all, and copies everywhere pass where they are what they say."""
+def without_price(first: TablePlacement, constraints: Constraints | None = None) -> GivenPlan:
+    """Return the sound plan without its price, table a placed so, under these constraints."""
+    plan = sound_plan()
+    request = plan.request.model_copy(update={"constraints": constraints or Constraints()})
+    return given_plan(request, first, *plan.tables[1:])
 
-    def rows(kind: ShardingType, devices: Sequence[int]) -> TablePlacement:
-        each = 1000 // len(devices)
-        return TablePlacement(
-            name="a",
-            sharding_type=kind,
-            shards=tuple(
-                Shard(device=device, row_offset=position * each, num_rows=each, num_columns=64)
-                for position, device in enumerate(devices)
-            ),
-        )
 
-    copies = placed("a", *((device, 0, 64) for device in range(4)), kind=ShardingType.DATA_PARALLEL)
-    for table in (rows(ShardingType.ROW_WISE, range(4)), rows(ShardingType.TABLE_ROW_WISE, (0, 1)), copies):
-        assert plan_problems(with_tables(sound_plan(), (table, *sound_plan().tables[1:]))) == []
+A, DEVICES = TABLES[0], builders.topology(NUM_DEVICES)
+FAMILIES = {
+    "row_wise": by_rows(A, DEVICES),
+    "table_row_wise": on_node(A, 0, DEVICES),
+    "grid_shard": grid(A, DEVICES, (0, 32), (0, 32)),
+    "data_parallel": everywhere(A, DEVICES),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_placements_that_have_no_price_are_checked_without_one(family: str) -> None:
+    """The plan matches its request, and a price beside it would be a wrong one."""
+    assert plan_problems(without_price(FAMILIES[family])) == []
+    (problem,) = plan_problems(with_first(FAMILIES[family]))
+    assert problem == (
+        "predicted: is not known: the cost models price table_wise and column_wise tables, and 'a' is "
+        f"{family}; leave out bundle, predicted, lower_bound_ms, gap, memory, search"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "constraints", "expected"),
+    [
+        (
+            "row_wise",
+            Constraints(sharding_types=(ShardingType.TABLE_WISE,), tables={"b": TableConstraints()}),
+            "tables[0].sharding_type: 'a' is row_wise, the constraints allow table_wise",
+        ),
+        (
+            "data_parallel",
+            Constraints(tables={"a": TableConstraints(compute_kernels=(ComputeKernel.FUSED,))}),
+            "tables[0].kernel: 'a' runs with dense, the constraints allow fused",
+        ),
+        ("data_parallel", Constraints(forbidden_devices=(3,)), "tables[0].shards: 'a' is on devices 0, 1, 2, 3"),
+        (
+            "row_wise",
+            Constraints(tables={"a": TableConstraints(devices=(0, 1, 2))}),
+            "tables[0].shards: 'a' is on devices 0, 1, 2, 3, the constraints allow 0, 1, 2",
+        ),
+        ("grid_shard", Constraints(max_shards_per_table=1), "tables[0].shards: 'a' has 2 shards"),
+        ("grid_shard", Constraints(min_shard_width=64), "tables[0].shards: 'a' has a shard of 32 columns"),
+        ("table_row_wise", Constraints(colocate=(("a", "b"),)), "tables[0].shards: 'a', 'b' must be whole"),
+    ],
+    ids=["type", "kernel", "forbidden device", "devices", "blocks", "width", "group"],
+)
+def test_constraints_hold_for_every_family(first: str, constraints: Constraints, expected: str) -> None:
+    """As TorchRec's ParameterConstraints; the sentence names the table and what is allowed."""
+    problems = plan_problems(without_price(FAMILIES[first], constraints))
+
+    assert any(problem.startswith(expected) for problem in problems), problems
+
+
+def test_a_row_cut_counts_every_device_also_those_without_a_row() -> None:
+    """Every rank pools for all of a table cut by rows, so that a forbidden device excludes it."""
+    table = builders.table("few", num_embeddings=2)
+    request = builders.request(table, num_devices=NUM_DEVICES, constraints=Constraints(forbidden_devices=(3,)))
+
+    (problem,) = plan_problems(given_plan(request, by_rows(table, DEVICES)))
+
+    assert problem.startswith("tables[0].shards: 'few' is on devices 0, 1, 2, 3")
 
 
 def test_a_damaged_plan_is_refused_with_its_first_problems() -> None:

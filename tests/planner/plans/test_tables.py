@@ -3,8 +3,9 @@
 import pytest
 from builders import request, table, tables
 from exact_costs import ExactCosts
-from neuroshard_api.plan import Shard, ShardingType
+from neuroshard_api.plan import Shard
 from neuroshard_api.request import Constraints
+from neuroshard_api.sharding import ShardingType
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
@@ -101,5 +102,5 @@ def test_what_cannot_be_scored_is_named() -> None:
     rows = plan.tables[1].model_copy(update={"sharding_type": ShardingType.ROW_WISE})
     tables = (plan.tables[0], rows, *plan.tables[2:])
 
-    with pytest.raises(PlanError, match=r"tables\[1\]\.sharding_type: 't1' is row_wise"):
+    with pytest.raises(PlanError, match=r"price table_wise and column_wise tables, and 't1' is row_wise"):
         placement_of(tables, Problem(asked, ExactCosts(asked.topology.device)))

@@ -1,0 +1,272 @@
+"""What TorchRec runs of the placements that can be written down: one sentence for every rule that a plan breaks.
+
+TorchRec trains most of the others without an error, and wrongly: rows that are cut elsewhere than it buckets lookups,
+means under grid_shard, data_parallel tables whose optimizer lacks. So planner, adapter, and trainer all ask here.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+from neuroshard_api.plan import Shard, TablePlacement
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
+from neuroshard_api.tables import DIM_MULTIPLE, DataType, Optimizer, Table
+from neuroshard_api.topology import Topology
+
+REPLICATED_OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
+"""Optimizers whose dense form updates as the fused one: rows without a gradient stay as they are."""
+_BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
+
+Problem = tuple[str, str]
+"""Path below the table's placement, and the sentence."""
+
+
+class Devices(Protocol):
+    """How many devices there are, numbered node by node."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all nodes."""
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of each node."""
+
+
+def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
+    """Yield what of these placements cannot be run as written; each sentence begins with the field's path.
+
+    At most one problem per table; only where no table has one, those of the tables together.
+
+    Args:
+        tables: in the order of the request's tables, one for each.
+        request: what they answer.
+    """
+    found = False
+    for index, (placement, table) in enumerate(zip(tables, request.tables.tables, strict=True)):
+        problem = (
+            shard_problem(placement, rows=table.num_embeddings, columns=table.embedding_dim, devices=request.topology)
+            or _kernel_problem(placement, table)
+            or _replicated_problem(placement, table, request.optimizer)
+        )
+        if problem is not None:
+            found = True
+            yield f"tables[{index}]{problem[0]}: {problem[1]} (table {table.name!r})"
+    if not found:
+        yield from _pooling_problems(tables, request.tables.tables)
+
+
+def shard_problem(placement: TablePlacement, *, rows: int, columns: int, devices: Devices) -> Problem | None:
+    """Return the first fault of a table's shards: where they are, what they cover, and how they are cut."""
+    return (
+        _device_problem(placement, devices.num_devices)
+        or _range_problem(placement, rows, columns)
+        or _cut_problem(placement, rows, columns, devices)
+        or _width_problem(placement)
+    )
+
+
+def local_size_problem(tables: Sequence[TablePlacement], topology: Topology, local_world_size: int) -> str | None:
+    """Return why processes of nodes of another size than the plan's cannot run it. None: they can.
+
+    TorchRec finds the node of a rank by dividing it by the processes per node, so that another number moves the shards
+    of every table that is cut by node.
+    """
+    table = next((table for table in tables if table.sharding_type.is_by_node), None)
+    if table is None or local_world_size == topology.devices_per_node:
+        return None
+    return (
+        f"table {table.name!r} is {table.sharding_type.value} on nodes of {topology.devices_per_node} devices, "
+        f"LOCAL_WORLD_SIZE is {local_world_size}; start {topology.devices_per_node} processes on each node, "
+        f"or plan again for nodes of {local_world_size}"
+    )
+
+
+def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
+    """Return why a data_parallel table cannot be trained by an optimizer. None: it can."""
+    if optimizer in REPLICATED_OPTIMIZERS:
+        return None
+    return (
+        f"table {name!r} is data_parallel, which {optimizer.value} does not train as the fused kernels do: moments of "
+        f"rows without a gradient would decay; use one of {', '.join(REPLICATED_OPTIMIZERS)}, or shard it table_wise"
+    )
+
+
+def _device_problem(placement: TablePlacement, num_devices: int) -> Problem | None:
+    for index, shard in enumerate(placement.shards):
+        if shard.device >= num_devices:
+            return (
+                f".shards[{index}].device",
+                f"device {shard.device} does not exist; the topology has devices 0 to {num_devices - 1}",
+            )
+    return None
+
+
+def _range_problem(placement: TablePlacement, rows: int, columns: int) -> Problem | None:
+    for index, shard in enumerate(placement.shards):
+        row_end, column_end = shard.row_offset + shard.num_rows, shard.column_offset + shard.num_columns
+        if row_end > rows or column_end > columns:
+            return (
+                f".shards[{index}]",
+                f"reaches row {row_end} and column {column_end}, the table has {rows} x {columns}; keep within it",
+            )
+    return None
+
+
+def _cut_problem(placement: TablePlacement, rows: int, columns: int, devices: Devices) -> Problem | None:
+    kind, shards = placement.sharding_type, placement.shards
+    match kind:
+        case ShardingType.TABLE_WISE | ShardingType.COLUMN_WISE:
+            return _cover_problem(shards, rows, columns) or _columns_problem(kind, shards, rows)
+        case ShardingType.DATA_PARALLEL:
+            everywhere = sorted(shard.device for shard in shards) == list(range(devices.num_devices))
+            whole = all((shard.num_rows, shard.num_columns) == (rows, columns) for shard in shards)
+            return None if everywhere and whole else _misnamed(kind, "the whole table on every device")
+        case ShardingType.ROW_WISE | ShardingType.TABLE_ROW_WISE:
+            return _full_rows_problem(kind, shards, rows, columns, devices)
+        case ShardingType.GRID:
+            return _grid_problem(shards, rows, columns, devices)
+
+
+def _columns_problem(kind: ShardingType, shards: Sequence[Shard], rows: int) -> Problem | None:
+    if kind is ShardingType.TABLE_WISE:
+        return None if len(shards) == 1 else _misnamed(kind, "one shard")
+    fits = len(shards) > 1 and all(shard.num_rows == rows for shard in shards)
+    return None if fits else _misnamed(kind, "two or more shards, each with all rows")
+
+
+def _full_rows_problem(
+    kind: ShardingType, shards: Sequence[Shard], rows: int, columns: int, devices: Devices
+) -> Problem | None:
+    is_full = all(shard.num_columns == columns for shard in shards)
+    if kind is ShardingType.ROW_WISE:
+        if not is_full:
+            return _misnamed(kind, "shards with all columns")
+        return _rows_problem(kind, shards, rows, first_device=0, num_devices=devices.num_devices)
+    if not is_full or len(_nodes(shards, devices)) > 1:
+        return _misnamed(kind, "shards with all columns on one node")
+    return _node_problem(kind, shards, rows, devices)
+
+
+def _cover_problem(shards: Sequence[Shard], rows: int, columns: int) -> Problem | None:
+    """Return how shards by columns fail to cover each cell exactly once."""
+    order = sorted(range(len(shards)), key=lambda index: shards[index].column_offset)
+    for left, right in pairwise(order):
+        if shards[left].column_offset + shards[left].num_columns > shards[right].column_offset:
+            first, second = sorted((left, right))
+            return ".shards", f"shards {first} and {second} overlap; each cell belongs to one shard"
+    covered = sum(shard.num_rows * shard.num_columns for shard in shards)
+    return (
+        None if covered == rows * columns else (".shards", f"cover {covered} of {rows * columns} cells; close the gap")
+    )
+
+
+def _grid_problem(shards: Sequence[Shard], rows: int, columns: int, devices: Devices) -> Problem | None:
+    blocks: dict[tuple[int, int], list[Shard]] = {}
+    for shard in shards:
+        blocks.setdefault((shard.column_offset, shard.num_columns), []).append(shard)
+    end = 0
+    for offset, width in sorted(blocks):
+        if offset != end:
+            found = f"columns {offset} to {offset + width} follow column {end}"
+            return ".shards", f"grid_shard means blocks of columns that cover the table once; {found}, cut them again"
+        block = blocks[offset, width]
+        if len(_nodes(block, devices)) > 1:
+            return _misnamed(
+                ShardingType.GRID, f"every block of columns on one node (columns {offset} to {end + width})"
+            )
+        problem = _node_problem(ShardingType.GRID, block, rows, devices)
+        if problem is not None:
+            return problem
+        end += width
+    if end != columns:
+        return ".shards", f"the blocks have {end} of {columns} columns; close the gap"
+    return None
+
+
+def _node_problem(kind: ShardingType, shards: Sequence[Shard], rows: int, devices: Devices) -> Problem | None:
+    first = min(_nodes(shards, devices)) * devices.devices_per_node
+    return _rows_problem(kind, shards, rows, first_device=first, num_devices=devices.devices_per_node)
+
+
+def _rows_problem(
+    kind: ShardingType, shards: Sequence[Shard], rows: int, *, first_device: int, num_devices: int
+) -> Problem | None:
+    """Return how shards differ from the blocks of rows to which TorchRec sends lookups."""
+    found = {shard.device: (shard.row_offset, shard.num_rows) for shard in shards}
+    blocks = enumerate(row_blocks(rows, num_devices), start=first_device)
+    wanted = {device: block for device, block in blocks if block[1]}
+    if len(shards) == len(found) and found == wanted:
+        return None
+    device = next(each for each in (*wanted, *found) if found.get(each) != wanted.get(each) or len(shards) > len(found))
+    return ".shards", (
+        f"{kind.value} on {num_devices} devices means blocks of {-(-rows // num_devices)} rows in the order of the "
+        f"devices, since TorchRec sends lookups there whatever the shards are: device {device} holds "
+        f"{_rows(wanted.get(device))}, found {_rows(found.get(device))}; cut the table so, or by columns"
+    )
+
+
+def _width_problem(placement: TablePlacement) -> Problem | None:
+    for index, shard in enumerate(placement.shards):
+        if shard.num_columns % DIM_MULTIPLE:
+            return f".shards[{index}].num_columns", f"must be a multiple of {DIM_MULTIPLE}, found {shard.num_columns}"
+    return None
+
+
+def _kernel_problem(placement: TablePlacement, table: Table) -> Problem | None:
+    kind, kernel = placement.sharding_type, ComputeKernel.of(placement.sharding_type)
+    if placement.compute_kernel is not kernel:
+        return ".kernel", f"is {placement.kernel}, a {kind.value} table runs with {kernel}; leave it out"
+    if placement.data_type not in {None, table.data_type}:
+        return ".data_type", f"is {placement.data_type}, the table's is {table.data_type}; leave it out"
+    return None
+
+
+def _replicated_problem(placement: TablePlacement, table: Table, optimizer: Optimizer) -> Problem | None:
+    if placement.sharding_type is not ShardingType.DATA_PARALLEL:
+        return None
+    if table.data_type is not DataType.FP32:
+        return ".sharding_type", (
+            f"data_parallel weights of type {table.data_type} round otherwise than the fused kernels; "
+            "store the table as FP32, or shard it table_wise"
+        )
+    problem = replicated_optimizer_problem(table.name, optimizer)
+    return None if problem is None else (".sharding_type", problem)
+
+
+def _pooling_problems(tables: Sequence[TablePlacement], definitions: Sequence[Table]) -> Iterator[str]:
+    """Yield the first table whose bags TorchRec would average wrongly, or divide though they are sums.
+
+    TorchRec divides the joined output of all tables by bag lengths as soon as one table of means is cut by rows.
+    """
+    pairs = list(enumerate(zip(tables, definitions, strict=True)))
+    mean = next((table for table in definitions if table.is_mean), None)
+    if mean is None or all(placement.sharding_type.is_by_columns for placement in tables):
+        return
+    if all(table.is_mean for table in definitions) and all(each.sharding_type in _BY_ROWS for each in tables):
+        return
+    index, (placement, _) = next(pair for pair in pairs if not pair[1][0].sharding_type.is_by_columns)
+    yield (
+        f"tables[{index}].sharding_type: {placement.name!r} is {placement.sharding_type.value} and {mean.name!r} has "
+        "mean pooling, for which TorchRec computes wrong values without an error; shard all tables table_wise or "
+        f"column_wise{_all_by_rows(definitions)}"
+    )
+
+
+def _all_by_rows(definitions: Sequence[Table]) -> str:
+    if all(table.is_mean for table in definitions):
+        return ", or all of them row_wise or table_row_wise"
+    return ""
+
+
+def _nodes(shards: Sequence[Shard], devices: Devices) -> set[int]:
+    return {shard.device // devices.devices_per_node for shard in shards}
+
+
+def _rows(block: tuple[int, int] | None) -> str:
+    return "no row" if block is None else f"rows {block[0]} to {block[0] + block[1]}"
+
+
+def _misnamed(kind: ShardingType, expected: str) -> Problem:
+    return ".sharding_type", f"{kind.value} means {expected}; the shards are cut otherwise, correct one of the two"

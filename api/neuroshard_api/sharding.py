@@ -1,0 +1,55 @@
+"""How a table is cut, and by which kernel its shards are looked up, in TorchRec's words.
+
+table_wise       one shard                            column_wise     blocks of columns, each with all rows
+row_wise         blocks of rows on all devices        table_row_wise  blocks of rows on the devices of one node
+grid_shard       blocks of columns, each cut by rows on the devices of one node
+data_parallel    the whole table on every device
+"""
+
+from enum import StrEnum
+
+
+class ShardingType(StrEnum):
+    """How a table is cut; names as in TorchRec."""
+
+    TABLE_WISE = "table_wise"
+    COLUMN_WISE = "column_wise"
+    ROW_WISE = "row_wise"
+    TABLE_ROW_WISE = "table_row_wise"
+    GRID = "grid_shard"
+    DATA_PARALLEL = "data_parallel"
+
+    @property
+    def is_by_columns(self) -> bool:
+        """Whether every shard has all rows of its columns, on one device: what the cost models price."""
+        return self in {ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE}
+
+    @property
+    def is_by_node(self) -> bool:
+        """Whether the rows of a block of columns are dealt out to the devices of one node."""
+        return self in {ShardingType.TABLE_ROW_WISE, ShardingType.GRID}
+
+
+class ComputeKernel(StrEnum):
+    """How shards are looked up and updated; names as in TorchRec."""
+
+    FUSED = "fused"
+    """Lookup, gradient, and optimizer in one kernel, weights in device memory."""
+    DENSE = "dense"
+    """Lookup and a gradient of all rows; the optimizer is the trainer's own. For data_parallel tables alone."""
+
+    @classmethod
+    def of(cls, sharding_type: ShardingType) -> "ComputeKernel":
+        """Return the kernel that runs a sharding type."""
+        return cls.DENSE if sharding_type is ShardingType.DATA_PARALLEL else cls.FUSED
+
+
+def row_blocks(num_rows: int, num_parts: int) -> tuple[tuple[int, int], ...]:
+    """Return first row and rows of each block, as TorchRec buckets lookups: equal blocks, the last ones may be empty.
+
+    The cut cannot be chosen: a lookup of row r goes to block r // ceil(rows / parts), whatever the shards are.
+    """
+    height = -(-num_rows // num_parts)
+    return tuple(
+        (min(part * height, num_rows), max(0, min(height, num_rows - part * height))) for part in range(num_parts)
+    )

@@ -1,0 +1,189 @@
+"""Which placements can be run: nothing to report of every family's own, one sentence for each rule that is broken."""
+
+import random
+from collections.abc import Callable
+
+import builders
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.placement_rules import local_size_problem, placement_problems
+from neuroshard_api.plan import TablePlacement
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
+from neuroshard_api.tables import DataType, Optimizer, Pooling, Table
+from placements import by_columns, by_rows, everywhere, grid, on_node, random_placement
+
+TOPOLOGY = builders.topology(4, num_nodes=2)
+A = builders.table("a", num_embeddings=10, embedding_dim=32)
+B = builders.table("b", num_embeddings=3, embedding_dim=16)
+MEAN_A, MEAN_B = (each.model_copy(update={"pooling": Pooling.MEAN}) for each in (A, B))
+
+
+def problems(*tables: TablePlacement, of: tuple[Table, ...] = (A,), optimizer: Optimizer = Optimizer.SGD) -> list[str]:
+    """Return what is wrong with placements of these tables on two nodes of two devices."""
+    request = PlanRequest(tables=builders.table_set(*of), topology=TOPOLOGY, optimizer=optimizer)
+    return list(placement_problems(tables, request))
+
+
+@given(rows=st.integers(1, 50), parts=st.integers(1, 12))
+def test_blocks_of_rows_are_those_of_torchrecs_buckets(rows: int, parts: int) -> None:
+    """A row belongs to block row // ceil(rows / parts), and every block is where the one before it ends."""
+    height = -(-rows // parts)
+    owner = {
+        row: part for part, (first, count) in enumerate(row_blocks(rows, parts)) for row in range(first, first + count)
+    }
+
+    assert owner == {row: row // height for row in range(rows)}
+
+
+@given(seed=st.integers(0, 10_000), rows=st.integers(1, 30))
+@settings(max_examples=60)
+def test_every_family_passes_where_it_is_what_it_is_called(seed: int, rows: int) -> None:
+    """Also tables with fewer rows than devices, whose last blocks are empty."""
+    rng = random.Random(seed)  # noqa: S311 - draws test data
+    table = A.model_copy(update={"num_embeddings": rows})
+
+    assert problems(random_placement(rng, table, TOPOLOGY), of=(table,)) == []
+
+
+def changed(placement: TablePlacement, shard: int = 0, **fields: int) -> TablePlacement:
+    """Return a placement with fields of one shard replaced."""
+    shards = list(placement.shards)
+    shards[shard] = shards[shard].model_copy(update=fields)
+    return placement.model_copy(update={"shards": tuple(shards)})
+
+
+def moved(placement: TablePlacement) -> TablePlacement:
+    """Return a placement whose first two shards have changed devices."""
+    first, second, *rest = placement.shards
+    swapped = (first.model_copy(update={"device": second.device}), second.model_copy(update={"device": first.device}))
+    return placement.model_copy(update={"shards": (*swapped, *rest)})
+
+
+def called(placement: TablePlacement, kind: ShardingType) -> TablePlacement:
+    """Return a placement under another name."""
+    return placement.model_copy(update={"sharding_type": kind})
+
+
+UNEVEN = (
+    "tables[0].shards: row_wise on 4 devices means blocks of 3 rows in the order of the devices, since TorchRec sends "
+    "lookups there whatever the shards are: device 0 holds rows 0 to 3, found rows 0 to 4; cut the table so, or by "
+    "columns (table 'a')"
+)
+WRONG_MEANS = ", for which TorchRec computes wrong values without an error; shard all tables table_wise or column_wise"
+ALL_BY_ROWS = ", or all of them row_wise or table_row_wise"
+
+BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
+    "uneven rows": (
+        lambda: problems(changed(changed(by_rows(A, TOPOLOGY), 0, num_rows=4), 1, row_offset=4, num_rows=2)),
+        UNEVEN,
+    ),
+    "rows in another order": (
+        lambda: problems(moved(by_rows(A, TOPOLOGY))),
+        "tables[0].shards: row_wise on 4 devices means blocks of 3 rows",
+    ),
+    "rows on one node only": (
+        lambda: problems(called(on_node(A, 0, TOPOLOGY), ShardingType.ROW_WISE)),
+        "tables[0].shards: row_wise on 4 devices",
+    ),
+    "a block of rows twice": (
+        lambda: problems(by_rows(A, TOPOLOGY).model_copy(update={"shards": by_rows(A, TOPOLOGY).shards * 2})),
+        "tables[0].shards: row_wise on 4 devices",
+    ),
+    "rows of part of the columns": (
+        lambda: problems(changed(by_rows(A, TOPOLOGY), 0, num_columns=16)),
+        "tables[0].sharding_type: row_wise means shards with all columns",
+    ),
+    "part of a node": (
+        lambda: problems(called(by_columns(A, (1, 32)), ShardingType.TABLE_ROW_WISE)),
+        "tables[0].shards: table_row_wise on 2 devices means blocks of 5 rows",
+    ),
+    "two nodes": (
+        lambda: problems(called(by_rows(A, TOPOLOGY), ShardingType.TABLE_ROW_WISE)),
+        "tables[0].sharding_type: table_row_wise means shards with all columns on one node",
+    ),
+    "grid with a gap": (
+        lambda: problems(grid(A, TOPOLOGY, (0, 16), (1, 12))),
+        "tables[0].shards: the blocks have 28 of 32 columns; close the gap",
+    ),
+    "grid with a block in two": (
+        lambda: problems(changed(grid(A, TOPOLOGY, (0, 16), (1, 16)), 0, device=2)),
+        "tables[0].sharding_type: grid_shard means every block of columns on one node (columns 0 to 16)",
+    ),
+    "grid with uneven rows": (
+        lambda: problems(changed(grid(A, TOPOLOGY, (0, 16), (1, 16)), 0, num_rows=4)),
+        "tables[0].shards: grid_shard on 2 devices means blocks of 5 rows",
+    ),
+    "grid with columns twice": (
+        lambda: problems(changed(grid(A, TOPOLOGY, (0, 16), (1, 16)), 2, column_offset=12)),
+        "tables[0].shards: grid_shard means blocks of columns that cover the table once",
+    ),
+    "a copy is missing": (
+        lambda: problems(everywhere(A, TOPOLOGY).model_copy(update={"shards": everywhere(A, TOPOLOGY).shards[1:]})),
+        "tables[0].sharding_type: data_parallel means the whole table on every device",
+    ),
+    "copies under Adam": (
+        lambda: problems(everywhere(A, TOPOLOGY), optimizer=Optimizer.ADAM),
+        "tables[0].sharding_type: table 'a' is data_parallel, which adam does not train as the fused kernels do",
+    ),
+    "copies in FP16": (
+        lambda: problems(everywhere(A, TOPOLOGY), of=(A.model_copy(update={"data_type": DataType.FP16}),)),
+        "tables[0].sharding_type: data_parallel weights of type FP16 round otherwise",
+    ),
+    "fused copies": (
+        lambda: problems(everywhere(A, TOPOLOGY).model_copy(update={"kernel": ComputeKernel.FUSED})),
+        "tables[0].kernel: is fused, a data_parallel table runs with dense",
+    ),
+    "dense rows": (
+        lambda: problems(by_rows(A, TOPOLOGY).model_copy(update={"kernel": ComputeKernel.DENSE})),
+        "tables[0].kernel: is dense, a row_wise table runs with fused",
+    ),
+    "another type": (
+        lambda: problems(by_rows(A, TOPOLOGY).model_copy(update={"data_type": DataType.FP16})),
+        "tables[0].data_type: is FP16, the table's is FP32",
+    ),
+    "means under grid": (
+        lambda: problems(grid(A, TOPOLOGY, (0, 32)), of=(MEAN_A,)),
+        "tables[0].sharding_type: 'a' is grid_shard and 'a' has mean pooling" + WRONG_MEANS + ALL_BY_ROWS,
+    ),
+    "copied means": (
+        lambda: problems(everywhere(A, TOPOLOGY), of=(MEAN_A,)),
+        "tables[0].sharding_type: 'a' is data_parallel and 'a' has mean pooling",
+    ),
+    "means by rows and by columns": (
+        lambda: problems(by_columns(A, (0, 32)), by_rows(B, TOPOLOGY), of=(MEAN_A, MEAN_B)),
+        "tables[1].sharding_type: 'b' is row_wise and 'a' has mean pooling",
+    ),
+    "means and sums by rows": (
+        lambda: problems(by_rows(A, TOPOLOGY), by_rows(B, TOPOLOGY), of=(A, MEAN_B)),
+        "tables[0].sharding_type: 'a' is row_wise and 'b' has mean pooling" + WRONG_MEANS,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_each_broken_rule_is_one_sentence(case: str) -> None:
+    """The sentence begins with the field's path, names the table, and says what to do."""
+    found, expected = BROKEN[case]
+
+    (problem,) = found()
+    assert problem.startswith(expected)
+    assert "'a'" in problem or "'b'" in problem
+
+
+def test_means_run_by_columns_and_all_by_rows() -> None:
+    """These are the placements of means that TorchRec computes rightly; sums may be beside them by columns."""
+    assert problems(by_columns(A, (0, 16), (1, 16)), by_columns(B, (3, 16)), of=(A, MEAN_B)) == []
+    assert problems(by_rows(A, TOPOLOGY), on_node(B, 1, TOPOLOGY), of=(MEAN_A, MEAN_B)) == []
+
+
+def test_nodes_of_another_size_are_refused_where_tables_are_cut_by_node() -> None:
+    """TorchRec divides ranks by LOCAL_WORLD_SIZE to find their node."""
+    tables = (by_rows(A, TOPOLOGY), on_node(B, 1, TOPOLOGY))
+
+    assert local_size_problem(tables, TOPOLOGY, 2) is None
+    assert local_size_problem(tables[:1], TOPOLOGY, 4) is None
+    problem = local_size_problem(tables, TOPOLOGY, 4)
+    assert problem is not None
+    assert "table 'b' is table_row_wise on nodes of 2 devices, LOCAL_WORLD_SIZE is 4; start 2 processes" in problem

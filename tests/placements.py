@@ -1,0 +1,96 @@
+"""Builders of placements of every family, for tables and devices of any number."""
+
+import random
+from collections.abc import Iterable, Sequence
+
+from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
+from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.sharding import ShardingType, row_blocks
+from neuroshard_api.tables import Table
+from neuroshard_api.topology import Topology
+
+
+def given_plan(request: PlanRequest, *tables: TablePlacement) -> GivenPlan:
+    """Return a plan without a price."""
+    return GivenPlan(algorithm=Algorithm.TORCHREC, tables=tables, request=request)
+
+
+def by_columns(table: Table, *pieces: tuple[int, int]) -> TablePlacement:
+    """Return a table in pieces (device, columns), one behind the other."""
+    offsets = [sum(width for _, width in pieces[:position]) for position in range(len(pieces))]
+    return TablePlacement(
+        name=table.name,
+        sharding_type=ShardingType.COLUMN_WISE if len(pieces) > 1 else ShardingType.TABLE_WISE,
+        shards=tuple(
+            Shard(device=device, num_rows=table.num_embeddings, column_offset=offset, num_columns=width)
+            for (device, width), offset in zip(pieces, offsets, strict=True)
+        ),
+    )
+
+
+def by_rows(table: Table, topology: Topology) -> TablePlacement:
+    """Return a table by rows on all devices."""
+    shards = _rows(table, 0, topology.num_devices, 0, table.embedding_dim)
+    return TablePlacement(name=table.name, sharding_type=ShardingType.ROW_WISE, shards=tuple(shards))
+
+
+def on_node(table: Table, node: int, topology: Topology) -> TablePlacement:
+    """Return a table by rows on a node's devices."""
+    size = topology.devices_per_node
+    shards = _rows(table, node * size, size, 0, table.embedding_dim)
+    return TablePlacement(name=table.name, sharding_type=ShardingType.TABLE_ROW_WISE, shards=tuple(shards))
+
+
+def grid(table: Table, topology: Topology, *blocks: tuple[int, int]) -> TablePlacement:
+    """Return a table in blocks of columns (node, columns), each by rows on the node's devices."""
+    size, offset = topology.devices_per_node, 0
+    shards: list[Shard] = []
+    for node, width in blocks:
+        shards += _rows(table, node * size, size, offset, width)
+        offset += width
+    return TablePlacement(name=table.name, sharding_type=ShardingType.GRID, shards=tuple(shards))
+
+
+def everywhere(table: Table, topology: Topology) -> TablePlacement:
+    """Return a table whole on every device."""
+    shards = [
+        Shard(device=device, num_rows=table.num_embeddings, num_columns=table.embedding_dim)
+        for device in range(topology.num_devices)
+    ]
+    return TablePlacement(name=table.name, sharding_type=ShardingType.DATA_PARALLEL, shards=tuple(shards))
+
+
+def random_placement(
+    rng: random.Random, table: Table, topology: Topology, families: Sequence[ShardingType] = tuple(ShardingType)
+) -> TablePlacement:
+    """Return a placement of a random family, with random devices, nodes, and widths."""
+    devices, nodes = range(topology.num_devices), range(topology.num_nodes)
+    match rng.choice(families):
+        case ShardingType.TABLE_WISE:
+            return by_columns(table, (rng.choice(devices), table.embedding_dim))
+        case ShardingType.COLUMN_WISE:
+            return by_columns(table, *((rng.choice(devices), width) for width in _widths(rng, table, least=2)))
+        case ShardingType.ROW_WISE:
+            return by_rows(table, topology)
+        case ShardingType.TABLE_ROW_WISE:
+            return on_node(table, rng.choice(nodes), topology)
+        case ShardingType.GRID:
+            return grid(table, topology, *((rng.choice(nodes), width) for width in _widths(rng, table, least=1)))
+        case ShardingType.DATA_PARALLEL:
+            return everywhere(table, topology)
+
+
+def _rows(table: Table, first_device: int, num_devices: int, column: int, width: int) -> Iterable[Shard]:
+    return [
+        Shard(device=first_device + part, row_offset=row, num_rows=rows, column_offset=column, num_columns=width)
+        for part, (row, rows) in enumerate(row_blocks(table.num_embeddings, num_devices))
+        if rows
+    ]
+
+
+def _widths(rng: random.Random, table: Table, *, least: int) -> list[int]:
+    """Return random widths, multiples of 4, of at most four pieces."""
+    quads = table.embedding_dim // 4
+    count = rng.randint(min(least, quads), min(4, quads))
+    cuts = sorted(rng.sample(range(1, quads), count - 1))
+    return [4 * (end - begin) for begin, end in zip([0, *cuts], [*cuts, quads], strict=True)]
