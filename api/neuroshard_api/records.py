@@ -69,6 +69,20 @@ class CommunicationSample(Value):
         return intra, inter
 
 
+Pair = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+
+
+class LaunchTimes(Value):
+    """Forward and backward milliseconds of one table set, called in three ways."""
+
+    one_call_ms: Pair
+    """One call, of a device that the host keeps busy."""
+    two_calls_ms: Pair
+    """Two calls back to back, of half the tables each, of a device that the host keeps busy."""
+    alone_ms: Pair | None = None
+    """One call of an idle device, which waits for the host to launch it. None: the device is the host."""
+
+
 class ProfileRecord(Document):
     """One line of a records file."""
 
@@ -78,11 +92,14 @@ class ProfileRecord(Document):
     source: Source
     compute: ComputeSample | None = None
     communication: CommunicationSample | None = None
-    """Exactly one of compute and communication is given."""
+    launch: ComputeSample | None = None
+    """Tables whose call was timed in several ways. Exactly one of compute, communication, and launch is given."""
     forward_ms: Annotated[float, Field(gt=0)] | None = None
     """Compute: median forward time."""
     backward_ms: Annotated[float, Field(gt=0)] | None = None
     """Compute: median backward time with the fused optimizer."""
+    launch_times: LaunchTimes | None = None
+    """Launch: medians of each way of calling."""
     device_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
     """Communication: median time of each device from its own start to its end."""
     spread: Annotated[float, Field(ge=0)] = 0.0
@@ -99,9 +116,11 @@ class ProfileRecord(Document):
 
     @model_validator(mode="after")
     def _one_sample(self) -> Self:
-        if (self.compute is None) == (self.communication is None):
-            found = "neither" if self.compute is None else "both"
-            raise ValueError(f"must hold exactly one of compute and communication, found {found}")
+        samples = {"compute": self.compute, "communication": self.communication, "launch": self.launch}
+        given = [name for name, sample in samples.items() if sample is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(f"must hold exactly one of {', '.join(samples)}, found {found}")
         return self
 
     @property

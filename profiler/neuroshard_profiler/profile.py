@@ -26,6 +26,7 @@ from neuroshard_profiler.devices.visible import Gpus, TorchGpus, usable_gpus
 from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.files import write_file
 from neuroshard_profiler.hardware import fingerprint
+from neuroshard_profiler.launch_bench import collect_launches
 from neuroshard_profiler.processes import Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE
@@ -33,6 +34,7 @@ from neuroshard_profiler.settings import Part, ProfileSettings
 
 COMPUTE_FILE = "compute.jsonl"
 COMMUNICATION_FILE = "communication.jsonl"
+LAUNCH_FILE = "launch.jsonl"
 TOPOLOGY_FILE = "topology.json"
 COMMUNICATION_LOG = "communication.log"
 
@@ -144,6 +146,12 @@ def measure_compute(
         )
         bar = BudgetBar(progress, "compute", budget)
         collect_compute(backend, space, file, budget=budget, part=part, seed=settings.seed, on_record=bar.update)
+    if part.index == 0 and backend.kind != "simulated":
+        from neuroshard_profiler.backends.torch_backend import TorchBackend  # noqa: PLC0415 - torch
+
+        assert isinstance(backend, TorchBackend), "all but the simulator are"
+        with RecordsFile(path.with_name(LAUNCH_FILE), source=backend.source) as file:
+            collect_launches(backend, space.optimizers[0], file, seed=settings.seed)
 
 
 def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simulated"], gpus: Gpus) -> int:

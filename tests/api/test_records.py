@@ -33,12 +33,12 @@ def test_a_communication_record_survives_json() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "found"),
-    [({"compute": None}, "neither"), ({"communication": communication()}, "both")],
-    ids=["neither", "both"],
+    [({"compute": None}, "none"), ({"communication": communication()}, "compute and communication")],
+    ids=["none", "two"],
 )
 def test_a_record_holds_one_sample(fields: dict[str, Any], found: str) -> None:
-    """A record is of a kernel or of a collective."""
-    with pytest.raises(ValueError, match=f"exactly one of compute and communication, found {found}"):
+    """A record is of a kernel, of a collective, or of the ways of calling a kernel."""
+    with pytest.raises(ValueError, match=f"exactly one of compute, communication, launch, found {found}"):
         profile_record(**fields)
 
 

@@ -23,6 +23,7 @@ from neuroshard_costs.fitting.fit import MIN_RECORDS
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_planner.planning import plan
 from neuroshard_profiler.__main__ import main
+from neuroshard_profiler.launch_bench import BATCH_SIZES, NUM_TABLES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIMULATED = ("--backend", "simulated", "--device-type", "h100-80gb")
@@ -147,6 +148,9 @@ def test_this_cpu_is_profiled_and_planned_for(tmp_path: Path) -> None:
     assert hardware.inter_node is None
     transfers = read_records(out / "records" / "communication.jsonl")
     assert {len(record.device_ms) for record in transfers} == {2}
+    assert len(read_records(out / "records" / "launch.jsonl")) == len(NUM_TABLES) * len(BATCH_SIZES)
+    assert bundle.manifest.training["launch"] == "measured"
+    assert bundle.manifest.launch.host_ms == (0.0, 0.0)
     parts = sorted((out / "records").glob("compute*.jsonl"))
     assert len(parts) == min(2, len(os.sched_getaffinity(0)))
     assert {record.compute.optimizer for path in parts for record in read_records(path) if record.compute} == {

@@ -19,6 +19,7 @@ from neuroshard_api.topology import Topology
 from neuroshard_costs.bundle import NETWORK_FEATURES, CostBundle, load_bundle, read_weights, save_bundle
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import FloatArray
@@ -40,7 +41,7 @@ def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManif
 
     At least 8 compute records are needed; a communication network with fewer than 8 records of its direction keeps
     its times. An earlier calibration of the bundle is replaced, not built upon. The bundle's own source stays: only
-    the scale is measured.
+    the scale is measured, and the host's launches where there are records of calls.
 
     Raises:
         RecordsError: the records cannot be read, are too few or of several machines.
@@ -61,10 +62,11 @@ def calibrate_to(
             f"{where}: holds {num_compute} compute records, at least {MIN_RECORDS} are needed to tell a "
             f"different machine from noise; measure {MIN_RECORDS - num_compute} more"
         )
-    calibration = _calibration(_fits(bundle, records), source)
-    return save_bundle(
-        output, bundle.manifest.model_copy(update={"calibration": calibration}), read_weights(bundle_dir)
-    )
+    update: dict[str, object] = {"calibration": _calibration(_fits(bundle, records), source)}
+    launch = fitted_launch(records)
+    if launch is not None:  # the device's part is rescaled with the networks that it was made with
+        update["launch"] = bundle.manifest.launch.model_copy(update={"host_ms": launch.host_ms})
+    return save_bundle(output, bundle.manifest.model_copy(update=update), read_weights(bundle_dir))
 
 
 def compute_error(records: Sequence[ProfileRecord], bundle_dir: Path) -> float:

@@ -15,8 +15,8 @@ All-to-alls are fitted by regression. Where a bundle of the same device is at ha
 nodes, the bundle's networks are calibrated instead, since they know that level. Where none were measured, the networks
 of a bundle of another device stand in. In both cases the bundle is labelled simulated as they are.
 
-No record holds the time in which a GPU's host launches a call: it is that of the bundle of the same device, or of the
-one that stands in.
+What a call costs beyond its tables is fitted to the records of calls (fitting.launches). Where there are none, a GPU's
+host takes as long to launch a call as that of the bundle of the same device, or of the one that stands in.
 """
 
 from collections.abc import Sequence
@@ -41,6 +41,7 @@ from neuroshard_costs.bundle import (
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.calibration import calibrate_to, compute_error, one_source, transfer_calibration
 from neuroshard_costs.fitting.fitted import FittedNetwork, save_fitted
+from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_costs.fitting.record_samples import compute_samples, compute_validity, transfer_validity, transfers
 from neuroshard_costs.fitting.versions import library_versions
 
@@ -116,7 +117,7 @@ def fit_bundle(
     else:
         calibration = None
         networks, stand_in = _transfer_networks(records, nearest, seed=seed)
-    launch, launch_notes = _launch(device, nearest)
+    launch, launch_notes = _launch(records, device, nearest)
     manifest = save_fitted(
         output,
         {"compute": compute, **networks},
@@ -130,11 +131,11 @@ def fit_bundle(
     return FitReport(manifest=manifest, method=method, reason=reason)
 
 
-def _launch(device: DeviceType, nearest: Path) -> tuple[Launch, dict[str, str]]:
-    """Return the launch of a kernel call and a note of where it comes from.
-
-    A GPU's records hold device time alone: the host's launches are those of the nearest bundle. A CPU launches nothing.
-    """
+def _launch(records: Sequence[ProfileRecord], device: DeviceType, nearest: Path) -> tuple[Launch, dict[str, str]]:
+    """Return the launch of a kernel call and a note of where it comes from."""
+    measured = fitted_launch(records)
+    if measured is not None:
+        return measured, {"launch": "measured"}
     if device.is_cpu:
         return Launch(), {}
     manifest = load_bundle(nearest).manifest

@@ -68,6 +68,8 @@ def _record(line: bytes, *, where: str) -> ProfileRecord:
         return record
     if record.compute is not None and (record.forward_ms is None or record.backward_ms is None):
         raise RecordsError(f"{where}: forward_ms and backward_ms must be given with compute; {_MEASURE_AGAIN}")
+    if record.launch is not None and record.launch_times is None:
+        raise RecordsError(f"{where}: launch_times must be given with launch; {_MEASURE_AGAIN}")
     sample = record.communication
     if sample is not None and len(record.device_ms) != len(sample.embedding_dim_sums):
         raise RecordsError(

@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 
 from neuroshard_api.kernels import DataType, DeviceKind, Optimizer
-from neuroshard_api.records import ComputeSample
+from neuroshard_api.records import ComputeSample, LaunchTimes
 from neuroshard_api.topology import DeviceType
+from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedDevice
@@ -48,6 +49,45 @@ class TorchBackend(ABC):
         """Time the calls of a sample. Raises UnusableSampleError."""
         return self.device.measure(sample, lambda: self.calls(sample, seed=seed), repeats)
 
+    def measure_launch(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> LaunchTimes:
+        """Time one call of a sample, the same of an idle device, and two calls of half the tables each.
+
+        Raises UnusableSampleError.
+        """
+        halves = [sample.model_copy(update={"tables": sample.tables[first::2]}) for first in (0, 1)]
+        one = self.device.measure(sample, lambda: self.calls(sample, seed=seed), repeats)
+        two = self.device.measure(sample, lambda: TwoCalls(*(self.calls(half, seed=seed) for half in halves)), repeats)
+        alone = None
+        if self.kind == "cuda":
+            times = self.device.measure(sample, lambda: self.calls(sample, seed=seed), repeats, is_idle=True)
+            alone = (times.forward_ms, times.backward_ms)
+        return LaunchTimes(
+            one_call_ms=(one.forward_ms, one.backward_ms),
+            two_calls_ms=(two.forward_ms, two.backward_ms),
+            alone_ms=alone,
+        )
+
     @abstractmethod
     def calls(self, sample: ComputeSample, *, seed: int) -> EmbeddingCall:
         """Make the sample's tables, and the batches that are looked up in turn."""
+
+
+class TwoCalls:
+    """Two calls, one directly after the other."""
+
+    def __init__(self, first: EmbeddingCall, second: EmbeddingCall) -> None:
+        self._first = first
+        self._second = second
+        self._pooled: Tensor | None = None
+        """Of the first call, until its backward call."""
+
+    def forward(self, number: int) -> Tensor:
+        """Return the pooled embeddings of the second call."""
+        self._pooled = self._first.forward(number)
+        return self._second.forward(number)
+
+    def backward(self, pooled: Tensor, gradient: Tensor) -> None:
+        """Bring the gradient, which is as wide for both calls, back into the tables of both."""
+        assert self._pooled is not None, "forward comes first"
+        self._first.backward(self._pooled, gradient)
+        self._second.backward(pooled, gradient)

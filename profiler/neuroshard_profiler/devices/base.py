@@ -71,8 +71,17 @@ class TimedDevice(Protocol):
         """Return what times this device's part of collectives, how often, and how large they are."""
         ...
 
-    def measure(self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats) -> Times:
+    def measure(
+        self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats, *, is_idle: bool = False
+    ) -> Times:
         """Time the calls that ``build`` makes ready.
+
+        Args:
+            sample: what they look up.
+            build: makes tables and batches.
+            repeats: how often.
+            is_idle: whether a GPU is idle at the start of each call, so that the host's launches count. A CPU is its
+                own host, whose launches always count.
 
         Raises:
             OutOfDeviceMemoryError: the sample does not fit.

@@ -95,7 +95,14 @@ class CpuDevice:
         """Return the host's clock, and few exchanges of at most 32 MiB: gloo copies them through memory."""
         return HostExchangeTimer(), CPU_EXCHANGES
 
-    def measure(self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats) -> Times:
+    def measure(
+        self,
+        sample: ComputeSample,
+        build: Callable[[], EmbeddingCall],
+        repeats: Repeats,
+        *,
+        is_idle: bool = False,  # noqa: ARG002 - a core is its own host
+    ) -> Times:
         """Time the calls that ``build`` makes ready. Raises OutOfDeviceMemoryError or KernelError."""
         if needed_bytes(sample) > available_memory_bytes():
             # Linux grants memory that it does not have and kills later, so it is asked before.

@@ -14,7 +14,7 @@ from neuroshard_costs.fitting.versions import library_versions
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.base import EmbeddingCall, sample_errors
 from neuroshard_profiler.devices.cuda_runtime import CudaRuntime, TorchCuda
-from neuroshard_profiler.devices.timing import CudaTimer, median_times
+from neuroshard_profiler.devices.timing import CudaTimer, IdleCudaTimer, median_times
 from neuroshard_profiler.exchange_timers import CudaExchangeTimer, ExchangeRepeats, gpu_exchanges
 
 CUDA_REPEATS = Repeats(warm_up=3, warm_up_ms=100.0, least=5, most=101, enough_ms=100.0)
@@ -76,16 +76,23 @@ class CudaDevice:
         """Return events of the device, and exchanges of at most 2 GiB, as the free memory allows."""
         return CudaExchangeTimer(self.cuda), gpu_exchanges(self.cuda.free_bytes)
 
-    def measure(self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats) -> Times:  # noqa: ARG002 - the GPU itself refuses what it has no memory for
+    def measure(
+        self,
+        sample: ComputeSample,  # noqa: ARG002 - the GPU itself refuses what it has no memory for
+        build: Callable[[], EmbeddingCall],
+        repeats: Repeats,
+        *,
+        is_idle: bool = False,
+    ) -> Times:
         """Time the calls that ``build`` makes ready. Raises OutOfDeviceMemoryError, DeviceLostError, or KernelError."""
         with sample_errors():
             try:
-                return self._timed(build(), repeats)
+                return self._timed(build(), repeats, is_idle=is_idle)
             finally:
                 self.cuda.empty_cache()
 
-    def _timed(self, embedding: EmbeddingCall, repeats: Repeats) -> Times:
-        timer = CudaTimer(self.cuda)
+    def _timed(self, embedding: EmbeddingCall, repeats: Repeats, *, is_idle: bool) -> Times:
+        timer = IdleCudaTimer(self.cuda) if is_idle else CudaTimer(self.cuda)
         gradient = torch.full_like(embedding.forward(0), _GRADIENT)
 
         def call(number: int) -> tuple[float, float]:

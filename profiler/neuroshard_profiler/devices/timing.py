@@ -105,6 +105,31 @@ class CudaTimer:
         return event
 
 
+class IdleCudaTimer:
+    """Time of a device that is idle when the host begins to launch a call."""
+
+    is_host_bound = True
+
+    def __init__(self, cuda: "CudaRuntime") -> None:
+        self._cuda = cuda
+
+    def time_ms(self, forward: Callable[[], Pooled], backward: Callable[[Pooled], object]) -> tuple[float, float]:
+        """Return the milliseconds of both calls, the waiting for the host included."""
+        forward_ms, pooled = self._timed(forward)
+        backward_ms, _ = self._timed(lambda: backward(pooled))
+        return forward_ms, backward_ms
+
+    def _timed(self, call: Callable[[], Pooled]) -> tuple[float, Pooled]:
+        self._cuda.flush(2 * self._cuda.properties.L2_cache_size)
+        self._cuda.synchronize()
+        start, end = self._cuda.event(), self._cuda.event()
+        start.record()
+        result = call()
+        end.record()
+        self._cuda.synchronize()
+        return start.elapsed_time(end), result
+
+
 def median_times(
     call: Callable[[int], tuple[float, float]],
     repeats: Repeats,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from builders import table, table_set, topology
 from bundle_builders import saved_bundle
-from neuroshard_api.records import ProfileRecord
+from neuroshard_api.records import LaunchTimes, ProfileRecord
 from neuroshard_api.request import Pipeline
 from neuroshard_api.tables import Optimizer
 from neuroshard_costs.bundle import CostBundle, load_bundle
@@ -16,6 +16,7 @@ from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.features import NUM_CALL_COUNTS
 from neuroshard_costs.fitting.calibration import calibrate
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
+from profiler_builders import compute_sample
 from record_builders import communication_record, compute_record, written
 
 EXPONENT, FACTOR = 0.9, 1.7
@@ -80,6 +81,19 @@ def test_the_written_bundle_predicts_the_other_machine(tmp_path: Path, bundle: C
     np.testing.assert_allclose(after, FACTOR * before**EXPONENT, rtol=1e-3)
     assert rescaled.manifest.weights_sha256 == bundle.manifest.weights_sha256
     assert rescaled.manifest.source == bundle.manifest.source
+
+
+def test_the_hosts_launches_are_those_that_were_measured(tmp_path: Path, bundle: CostBundle) -> None:
+    """The device's part stays as its networks were trained with it, for it is rescaled with them."""
+    times = LaunchTimes(one_call_ms=(0.1, 0.2), two_calls_ms=(0.9, 0.9), alone_ms=(3.0, 4.0))
+    calls = [
+        ProfileRecord(source="measured:Other Device", launch=compute_sample(), launch_times=times) for _ in range(3)
+    ]
+    path = written(tmp_path, *planted(bundle, 8), *calls)
+    launch = calibrate(tmp_path / "bundle", path, tmp_path / "out").launch
+
+    assert launch.host_ms == pytest.approx((3.0, 4.0), rel=1e-3)
+    assert launch.device_ms == bundle.manifest.launch.device_ms
 
 
 def test_a_second_calibration_replaces_the_first(tmp_path: Path, bundle: CostBundle) -> None:

@@ -10,15 +10,17 @@ import pytest
 from builders import device_type, request, table
 from bundle_builders import saved_bundle
 from neuroshard_api.presets import preset
-from neuroshard_api.records import ProfileRecord
-from neuroshard_api.request import MemorySettings
+from neuroshard_api.records import LaunchTimes, ProfileRecord
+from neuroshard_api.request import MemorySettings, Pipeline
 from neuroshard_api.tables import DataType
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.features import NUM_CALL_COUNTS
 from neuroshard_costs.fitting import fit
 from neuroshard_costs.fitting.fit import STAND_IN, fit_bundle
+from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_profiler.backends.simulated import SimulatedBackend
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.comm_sampling import CommunicationSpace
@@ -26,7 +28,7 @@ from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE
-from profiler_builders import QUICK
+from profiler_builders import QUICK, compute_sample
 from record_builders import compute_record
 
 NAMED = preset("h100-80gb")
@@ -107,6 +109,35 @@ def test_a_profiled_gpu_keeps_the_launches_of_the_host(
     assert manifest.training["method"] == "regression"
     assert manifest.launch.host_ms == host_ms
     assert ("launch_host_ms" in manifest.training) is any(host_ms)
+
+
+def test_launches_that_were_measured_are_the_bundles(tmp_path: Path) -> None:
+    """A device with tables of two types pays for its second call, and an idle one for the host."""
+    times = LaunchTimes(one_call_ms=(0.1, 0.2), two_calls_ms=(0.15, 0.3), alone_ms=(3.0, 4.0))
+    calls = [
+        ProfileRecord(source=f"simulated:{UNKNOWN.product}", launch=compute_sample(), launch_times=times)
+        for _ in range(3)
+    ]
+    fit_bundle([*records(tmp_path, UNKNOWN), *calls], tmp_path / "bundle", device=UNKNOWN)
+    bundle = load_bundle(tmp_path / "bundle")
+    one_type, two_types = (
+        bundle.represent(sample_shards(compute_sample(table("a"), table("b", data_type=second)))).sum(axis=0)
+        for second in (DataType.FP32, DataType.FP16)
+    )
+    one_call, two_calls, idle = (
+        bundle.compute_ms(sums, pipeline=pipeline).astype(float)
+        for sums, pipeline in (
+            (one_type, Pipeline.SPARSE_DIST),
+            (two_types, Pipeline.SPARSE_DIST),
+            (one_type, Pipeline.NONE),
+        )
+    )
+
+    assert bundle.manifest.launch.device_ms == pytest.approx((0.05, 0.1))
+    assert bundle.manifest.training["launch"] == "measured"
+    network_alone = bundle.compute.times_ms(two_types[:-NUM_CALL_COUNTS], 1.0).astype(float)
+    assert (two_calls - network_alone) == pytest.approx([0.05, 0.1], rel=0.01)
+    assert (idle > one_call + 1).all()
 
 
 def test_all_to_alls_that_were_not_measured_make_the_bundle_simulated(tmp_path: Path) -> None:

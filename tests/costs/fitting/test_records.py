@@ -9,6 +9,8 @@ from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import ended_records, read_records
 from record_builders import communication_record, compute_record, written
 
+LAUNCH = json.loads(compute_record().to_json())["compute"]
+
 
 def test_records_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
     """Empty lines separate nothing; a sample without memory is no measurement."""
@@ -25,7 +27,8 @@ def test_records_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
         ({"schema_version": "profile-record/v9"}, "line 1: schema_version"),
         ({"forward_ms": None}, "line 1: forward_ms and backward_ms must be given"),
         ({"forward_ms": -1.0}, "line 1: forward_ms"),
-        ({"compute": None}, "line 1: must hold exactly one of compute and communication"),
+        ({"compute": None}, "line 1: must hold exactly one of compute, communication, launch"),
+        ({"compute": None, "launch": LAUNCH}, "line 1: launch_times must be given with launch"),
         ({"sauce": 1}, "line 1: sauce: is not a known key"),
         ({"source": "guessed"}, "line 1: source"),
     ],

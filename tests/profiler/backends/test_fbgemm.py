@@ -6,9 +6,11 @@ import torch
 from builders import table
 from neuroshard_api.kernels import DataType, Optimizer
 from neuroshard_profiler.backends.base import Backend
+from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.devices import cpu
 from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
+from neuroshard_profiler.launch_bench import launch_samples
 from neuroshard_profiler.lookups import draw_batches
 from profiler_builders import QUICK, compute_sample
 
@@ -20,7 +22,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def backend() -> Backend:
+def backend() -> TorchBackend:
     """The CPU's backend."""
     from neuroshard_profiler.backends.fbgemm import FbgemmBackend
 
@@ -35,6 +37,15 @@ def test_every_offered_optimizer_is_timed(backend: Backend, optimizer: Optimizer
     assert optimizer in backend.optimizers
     assert min(times.forward_ms, times.backward_ms) > 0
     assert backend.source.startswith("cpu:")
+
+
+def test_calls_of_a_core_are_timed_together_and_apart(backend: TorchBackend) -> None:
+    """A core is its own host, so there is no idle device to launch on."""
+    sample = next(launch_samples(Optimizer.SGD, DataType.FP32))
+    times = backend.measure_launch(sample, seed=0, repeats=QUICK)
+
+    assert times.alone_ms is None
+    assert sum(times.two_calls_ms) > 0.5 * sum(times.one_call_ms) > 0
 
 
 def test_what_has_no_kernel_on_a_cpu_is_not_offered(backend: Backend) -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 from fake_cuda import NOT_COMPLETE, FakeCuda
-from neuroshard_profiler.devices.timing import CudaTimer
+from neuroshard_profiler.devices.timing import CudaTimer, IdleCudaTimer
 
 
-def timed(cuda: FakeCuda, timer: CudaTimer, *, host_ms: float = 0.3) -> tuple[float, float]:
+def timed(cuda: FakeCuda, timer: CudaTimer | IdleCudaTimer, *, host_ms: float = 0.3) -> tuple[float, float]:
     """Time a lookup of 0.08 ms and an update of 0.12 ms, which the host needs longer to call than the device to run."""
     return timer.time_ms(
         lambda: cuda.kernel("rows", cold_ms=0.08, warm_ms=0.03, host_ms=host_ms),
@@ -32,6 +32,14 @@ def test_launch_time_of_the_host_is_not_counted() -> None:
     cuda = FakeCuda()
 
     assert timed(cuda, CudaTimer(cuda)) == pytest.approx((0.08, 0.12))
+
+
+def test_an_idle_device_waits_for_the_launch() -> None:
+    """Both calls take the host's 0.3 ms and then the device's own time, with cold caches."""
+    cuda = FakeCuda(record_ms=0.0)
+
+    assert timed(cuda, IdleCudaTimer(cuda)) == pytest.approx((0.38, 0.42))
+    assert cuda.log == ["flush", "rows", "flush", "rows"]
 
 
 def test_both_calls_find_cold_caches_in_every_repeat() -> None:

@@ -1,0 +1,77 @@
+"""Measures what a call costs beyond its tables: small table sets, each called in three ways. Draws none at random.
+
+The sets keep a device busy for far less than the host takes to launch a call, so that the launch shows.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from neuroshard_api.records import ComputeSample, LaunchTimes, ProfileRecord
+from neuroshard_api.tables import DataType, Optimizer, Table
+
+from neuroshard_profiler.backends.base import Repeats
+from neuroshard_profiler.errors import UnusableSampleError
+from neuroshard_profiler.records import RecordsFile
+
+NUM_TABLES = (2, 4, 8)
+BATCH_SIZES = (128, 512, 2048)
+_ROWS, _COLUMNS, _POOLING = 10_000, 32, 2.0
+
+
+class LaunchBackend(Protocol):
+    """Times calls in three ways on one device."""
+
+    @property
+    def source(self) -> str:
+        """The label of every record."""
+        ...
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Driver, library versions and clocks, for people."""
+        ...
+
+    @property
+    def repeats(self) -> Repeats:
+        """How often calls are timed."""
+        ...
+
+    @property
+    def data_types(self) -> tuple[DataType, ...]:
+        """Types of stored weights that can be timed, the usual one first."""
+        ...
+
+    def measure_launch(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> LaunchTimes:
+        """Time the sample's calls. Raises UnusableSampleError."""
+        ...
+
+
+def launch_samples(optimizer: Optimizer, data_type: DataType) -> Iterator[ComputeSample]:
+    """Yield the table sets."""
+    for num_tables in NUM_TABLES:
+        tables = tuple(
+            Table(
+                name=f"t{index}",
+                num_embeddings=_ROWS,
+                embedding_dim=_COLUMNS,
+                pooling_factor=_POOLING,
+                data_type=data_type,
+                zipf_exponent=0.0,
+            )
+            for index in range(num_tables)
+        )
+        for batch_size in BATCH_SIZES:
+            yield ComputeSample(tables=tables, batch_size=batch_size, optimizer=optimizer)
+
+
+def collect_launches(backend: LaunchBackend, optimizer: Optimizer, file: RecordsFile, *, seed: int = 0) -> None:
+    """Append a record of each table set that the file lacks; one that a kernel refuses gets its reason."""
+    samples = list(launch_samples(optimizer, backend.data_types[0]))
+    for number in range(len(file.records), len(samples)):
+        record = ProfileRecord(source=backend.source, launch=samples[number], environment=backend.environment)
+        try:
+            times = backend.measure_launch(samples[number], seed=seed + number, repeats=backend.repeats)
+        except UnusableSampleError as error:
+            file.append(record.model_copy(update={"failure": str(error) or type(error).__name__}))
+        else:
+            file.append(record.model_copy(update={"launch_times": times}))
