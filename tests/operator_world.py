@@ -309,11 +309,14 @@ class World:
         if not any(_lives(pod) for pod in self._pods_of(job)):
             self._end_job(job, "Failed", "PodFailurePolicy")
 
-    def expire(self, job: Json) -> None:
-        """Let a Job reach its activeDeadlineSeconds: its pods go, unless their nodes are lost, and it has failed."""
+    def expire(self, job: Json, *, confirms: bool = True) -> None:
+        """Let a Job reach its activeDeadlineSeconds: it has failed, and its pods are asked to end.
+
+        They have ended where a kubelet confirms it, unless their nodes are lost.
+        """
         for pod in self._pods_of(job):
             self.remove("Pod", pod["metadata"]["name"])
-            if not self._is_lost(pod):
+            if confirms and not self._is_lost(pod):
                 self.finish_deletion(pod)
         self._end_job(job, "Failed", "DeadlineExceeded")
 

@@ -23,7 +23,7 @@ from neuroshard_operator.stages.given_plan import adopt_plan
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
 from neuroshard_operator.stages.planning import Planned, has_other_tables, make_plan, planned_already, replan_for_tables
-from neuroshard_operator.stages.profiling import hardware_of, profile_hardware, profile_needed
+from neuroshard_operator.stages.profiling import finds_no_node, hardware_of, profile_hardware, profile_needed
 from neuroshard_operator.stages.result import StageResult, failed
 from neuroshard_operator.stages.running import run, succeeded
 from neuroshard_operator.stages.suspension import suspend
@@ -212,7 +212,9 @@ def _profiles(context: Context) -> bool:
 
 def _knows_hardware(context: Context) -> bool:
     recorded = context.status.hardware
-    return context.observed.nodes is not None or bool(recorded and recorded.fingerprint)
+    if context.observed.nodes is not None or recorded is None or not recorded.fingerprint:
+        return context.observed.nodes is not None
+    return not finds_no_node(context, recorded)
 
 
 def _inputs_hash(context: Context) -> str:

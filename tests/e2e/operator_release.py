@@ -1,5 +1,6 @@
 """The operator on a test cluster: installed from the chart with the images of this checkout."""
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,6 +84,10 @@ class Release:
         else:
             eventually("the operator is gone", lambda: not self.pods(), within_s=60)
 
+    def metrics(self, pod: str) -> str:
+        """Return the metrics of one of the operator's pods, in Prometheus' text format."""
+        return self.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics")
+
     def calls(self, *users: str) -> Iterator[Mapping[str, Any]]:
         """Yield what the audit log has of these users' calls."""
         with self.cluster.audit_log.open() as lines:
@@ -101,3 +106,15 @@ def installed(cluster: Cluster) -> Release:
     release = Release(cluster=cluster, kubectl=cluster.kubectl.in_namespace(NAMESPACE))
     release.install(podAnnotations={"neuroshard.dev/tested-at": str(int(time.time()))})
     return release
+
+
+def process_of(pod: Object) -> int:
+    """Return the host's pid of the operator in a pod."""
+    uid = pod["metadata"]["uid"]
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            in_pod = {uid, uid.replace("-", "_")}
+            words = (folder / "cmdline").read_bytes().split(b"\0") if folder.name.isdecimal() else []
+            if b"neuroshard_operator" in words and any(each in (folder / "cgroup").read_text() for each in in_pod):
+                return int(folder.name)
+    raise AssertionError(f"pod {pod['metadata']['name']} has no process of the operator on this machine")

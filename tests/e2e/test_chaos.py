@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 from e2e import jobs
-from e2e.operator_release import NAMESPACE, RELEASE, Release
+from e2e.operator_release import RELEASE, Release
 from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.kubectl import Object
@@ -262,7 +262,7 @@ def names_of(objects: Sequence[Object]) -> list[str]:
 def jobs_of_operator(release: Release) -> Counter[str]:
     """Return how many jobs the leading operator keeps in each stage, by its metrics."""
     holder = release.leader()["metadata"]["name"]
-    page = release.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{holder}:8080/proxy/metrics")
+    page = release.metrics(holder)
     return Counter({stage: int(count) for stage, count in GAUGE.findall(page) if int(count)})
 
 

@@ -23,8 +23,8 @@ from neuroshard_operator.observed.objects import Fetched, Node, Observed, Refusa
 from neuroshard_operator.process.logs import about
 from neuroshard_operator.settings import Settings
 
-NODES_KEPT_S = 60.0
-"""One list of nodes serves all passes of a minute: hardware does not come and go faster than that matters."""
+NODES_KEPT_S = 10.0
+"""One list of nodes serves all passes of this time: many jobs that begin together ask for it once."""
 SPECIFIED = {"spec", "rules", "subjects", "automountServiceAccountToken"}
 """Fields of children beside their metadata that can be changed."""
 REFUSED = (400, 403, 404, 413, 422)

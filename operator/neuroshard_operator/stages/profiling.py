@@ -27,7 +27,7 @@ from neuroshard_operator.stages.stage_job import JobStage, follow
 from neuroshard_operator.stages.tables import tables_of
 
 PATIENCE = timedelta(minutes=2)
-"""How long other jobs wait for a profiler whose pod does not run, before they profile as well."""
+"""How long a profiler's pod waits for a node before its kind of GPU is chosen again, and other jobs profile as well."""
 PROFILING = JobStage(
     stage=Stage.PROFILING,
     name=StageName.PROFILING,
@@ -45,17 +45,29 @@ PROFILING = JobStage(
 
 
 def hardware_of(context: Context) -> Hardware:
-    """Return the hardware that was recorded when profiling began, or what the nodes say now."""
+    """Return the hardware that was recorded when profiling began, or what the nodes say now.
+
+    They are asked again while the profiler's pod finds no node: its kind of GPU may have been cordoned or removed.
+    """
     recorded = context.status.hardware
-    if recorded is not None and recorded.fingerprint:
+    nodes = context.observed.nodes
+    if recorded is not None and recorded.fingerprint and (nodes is None or not finds_no_node(context, recorded)):
         return recorded
     settings = context.settings
     return hardware_for(
         context.spec,
-        context.observed.nodes or (),
+        nodes or (),
         profiler_image=settings.profiler_image,
         product_labels=settings.gpu_product_labels,
     )
+
+
+def finds_no_node(context: Context, hardware: Hardware) -> bool:
+    """Return whether this job's profiler of that hardware has waited for a node for as long as patience lasts."""
+    own = _own_profiler(context, _profile_key(context, hardware))
+    if own is None or own.outcome is not None or own.suspended or own.meta.created is None:
+        return False
+    return context.now >= own.meta.created + PATIENCE and not any(pod.node for pod in context.pods_of(own))
 
 
 def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
@@ -76,7 +88,9 @@ def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
             return step, profiled
         return replace(step, actions=(*step.actions, *_superfluous(own))), profiled
     step = _measured(context, key, own, result, shared=shared)
-    return replace(step, status_fields={"hardware": hardware}), None
+    others = [job for job in context.owned_jobs(names.PROFILER) if job is not own and job.outcome is None]
+    actions = (*step.actions, *(action for job in others for action in _superfluous(job)))
+    return replace(step, actions=actions, status_fields={"hardware": hardware}), None
 
 
 def _measured(
@@ -92,7 +106,7 @@ def _measured(
 
 
 def _superfluous(own: ChildJob) -> tuple[Action, ...]:
-    """Remove this job's profiler, which waits for a node or measures what another job has measured by now."""
+    """Remove a profiler of this job: another job has measured its hardware, or it waits for hardware that is gone."""
     if own.meta.deleted is not None:
         return ()
     return (Delete(kind="Job", name=own.meta.name, uid=own.meta.uid, wait_for_pods=True),)

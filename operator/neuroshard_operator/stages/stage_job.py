@@ -178,6 +178,10 @@ def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int)
     cause = cause_of(job, context.observed.pods)
     if job.outcome is not None and job.outcome.reason == DEADLINE_EXCEEDED:
         reason, message = stage.timed_out, f"{stage.time_limit} ({timeout_s} s)"
+        silent_s = context.loss_check_s(job)
+        if silent_s is not None:
+            message = f"{message}, and the {stage.role}'s pod has not ended: its node may be lost"
+            return stage.active(stage.running, message, job.meta.name, requeue_after_s=silent_s)
     else:
         reason, words = stage.failures.get(cause.exit_code or ExitCode.OK, (stage.failed, f"the {stage.role} failed"))
         message = f"{words}: {described(cause)}"

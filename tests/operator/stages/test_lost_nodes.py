@@ -89,6 +89,40 @@ def test_a_time_limit_that_passes_on_a_dead_node_is_no_verdict(role: str) -> Non
 
 
 @pytest.mark.parametrize("role", ROLES)
+def test_a_time_limit_that_passes_before_the_dead_node_is_known_is_no_verdict(role: str) -> None:
+    """Kubernetes ends the Job at once; whether its pod still ran or sat on a dead node shows a minute later."""
+    story = at_work(role)
+    lost = lose_node(story, role)
+    story.later(10)
+    story.world.expire(story.world.of_kind("Job", role)[0], confirms=False)
+    story.settle()
+    assert story.seen == RUNNING[role]
+    wait_s = story.operator.requeue_after_s
+    assert wait_s is not None
+    assert wait_s < 120
+    story.later(wait_s)
+
+    assert story.seen == RUNNING[role]
+    finish_on_another_node(story, role, lost)
+    assert story.status["stage"] != "Failed"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_time_limit_is_a_verdict_once_the_pod_that_is_asked_to_end_has_ended(role: str) -> None:
+    """Its kubelet confirms it within the grace period."""
+    story = at_work(role)
+    [pod], [job] = story.pods(role), story.world.of_kind("Job", role)
+    story.world.expire(job, confirms=False)
+    story.settle()
+    assert story.seen == RUNNING[role]
+    story.world.finish_deletion(pod)
+    story.settle()
+
+    assert story.status["stage"] == "Failed"
+    assert "timeoutSeconds" in story.status["message"]
+
+
+@pytest.mark.parametrize("role", ROLES)
 def test_a_time_limit_that_passes_on_a_live_node_still_ends_the_job(role: str) -> None:
     """The pod that is asked to end then is not lost."""
     story = at_work(role)

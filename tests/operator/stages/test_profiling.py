@@ -165,6 +165,54 @@ def test_the_time_limit_begins_when_a_node_has_taken_the_pod() -> None:
     assert job["spec"]["activeDeadlineSeconds"] == 7200 + 1800
 
 
+def gpu_node(name: str, product: str, **spec: object) -> dict[str, object]:
+    """Return a node of eight GPUs."""
+    labels = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "143771"}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def test_the_kind_of_gpu_is_chosen_again_while_the_profilers_pod_finds_no_node() -> None:
+    """Its nodes were cordoned after the choice: after two minutes another kind is measured, and the first Job goes."""
+    limits = {"limits": {"nvidia.com/gpu": 8}}
+    story = Story(suspend=True, trainer={"numNodes": 1, "resourcesPerNode": limits})
+    story.world.has_free_nodes = False
+    story.world.nodes = [gpu_node("a", "H200"), gpu_node("b", "H200"), gpu_node("c", "A100")]
+    story.world.change_spec(JOB, suspend=False)
+    story.settle()
+    [first] = story.jobs(names.PROFILER)
+    assert story.status["hardware"]["gpuProduct"] == "H200"
+    for node in story.world.nodes[:2]:
+        node["spec"] = {"unschedulable": True}
+    story.later(100)
+    assert story.jobs(names.PROFILER) == [first]
+    story.later(30)
+    for pod in story.world.of_kind("Pod", names.PROFILER):
+        if "deletionTimestamp" in pod["metadata"]:
+            story.world.finish_deletion(pod)
+    story.settle()
+
+    assert story.status["hardware"]["gpuProduct"] == "A100"
+    [second] = story.jobs(names.PROFILER)
+    assert second != first
+    selector = story.world.objects["Job", second]["spec"]["template"]["spec"]["nodeSelector"]
+    assert selector == {"nvidia.com/gpu.product": "A100"}
+
+
+def test_a_profiler_that_waits_for_its_nodes_keeps_its_kind_while_no_other_is_free() -> None:
+    """A full cluster is no reason to measure another kind of GPU."""
+    limits = {"limits": {"nvidia.com/gpu": 8}}
+    story = Story(suspend=True, trainer={"numNodes": 1, "resourcesPerNode": limits})
+    story.world.has_free_nodes = False
+    story.world.nodes = [gpu_node("a", "H200"), gpu_node("b", "H200"), gpu_node("c", "A100")]
+    story.world.change_spec(JOB, suspend=False)
+    story.settle()
+    jobs = story.jobs(names.PROFILER)
+    story.later(3600)
+
+    assert story.jobs(names.PROFILER) == jobs
+    assert story.status["hardware"]["gpuProduct"] == "H200"
+
+
 def test_a_profile_that_was_damaged_is_made_anew() -> None:
     """Weights that are not the manifest's are not used for a plan."""
     story = Story().do(names.PROFILER)

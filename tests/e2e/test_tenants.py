@@ -1,0 +1,137 @@
+"""What tenants of a cluster do to the operator: hostile objects in their namespaces, and namespaces that go away."""
+
+import base64
+import contextlib
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e import jobs
+from e2e.operator_release import Release, process_of
+from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.kubectl import Object
+from neuroshard_cluster.plugin import Namespace
+from neuroshard_cluster.waiting import eventually
+from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+
+MEMORY_LIMIT_KIB = 256 * 1024
+WAIT_LIMIT_S = 2.0
+BOMB = gzip.compress(b"[" + b"{}," * 4_000_000 + b"{}]")
+"""A JSON list of 12 MiB, decompressed."""
+NOISE = os.urandom(700 * 1024)
+"""Nearly what a ConfigMap may hold, in base64."""
+FILES = {"profiler": "hardware.json.gz", "planner": "plan.json.gz", "worker": "step-report.json.gz"}
+
+
+@contextlib.contextmanager
+def foreign(cluster: Cluster, name: str) -> Iterator[Namespace]:
+    """Make another namespace, where no job runs."""
+    labels = {"neuroshard.dev/test": "true"}
+    cluster.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    try:
+        yield Namespace(name=name, kubectl=cluster.kubectl.in_namespace(name), artifacts=Path())
+    finally:
+        cluster.kubectl.delete("namespace", name, "--wait=false")
+
+
+def result_like(name: str, job: str, role: str, content: bytes) -> Object:
+    """Return a ConfigMap with the labels and the file of a stage's result."""
+    labels = {"app.kubernetes.io/managed-by": "dlrm-operator", jobs.JOB_LABEL: job, jobs.ROLE_LABEL: role}
+    metadata = {"name": name, "labels": labels}
+    data = {FILES[role]: base64.b64encode(content).decode()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
+
+
+def restarts_of(release: Release) -> dict[str, int]:
+    """Return how often the operator's containers were started again, by pod."""
+    return {
+        pod["metadata"]["name"]: sum(each["restartCount"] for each in pod["status"]["containerStatuses"])
+        for pod in release.pods()
+    }
+
+
+def peak_kib_of(pod: Object) -> int:
+    """Return the most memory that the operator in a pod ever had resident."""
+    status = (Path("/proc") / str(process_of(pod)) / "status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+
+
+def passes_of(release: Release, pod: Object) -> tuple[float, float]:
+    """Return how many reconcile passes the operator in a pod began, and how many of them late."""
+    page = release.metrics(pod["metadata"]["name"])
+    [family] = [each for each in text_string_to_metric_families(page) if each.name == "neuroshard_queue_wait_seconds"]
+    counts = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
+    in_time = next(count for bound, count in counts.items() if float(bound) == WAIT_LIMIT_S)
+    return counts["+Inf"], counts["+Inf"] - in_time
+
+
+def test_no_tenant_stops_the_operator(release: Release, cluster: Cluster, namespace: Namespace) -> None:
+    """Results that are bombs or noise, in a job's namespace and another one, and tables that nest without end.
+
+    The operator keeps below 256 MiB and is not started again, and no reconcile pass begins more than 2 s late.
+    """
+    kubectl, before = namespace.kubectl, restarts_of(release)
+    [operator] = release.pods()
+    passes, late = passes_of(release, operator)
+    tables = {"tables.yaml": "tables: " + "[" * 500_000}
+    model = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.yaml"}}}
+    with foreign(cluster, f"{namespace.name}-other") as other:
+        kubectl.apply(jobs.script_job("first", "sleep 5"))
+        for number in range(4):
+            other.kubectl.create(
+                *(result_like(f"bomb-{number}-{role}", "first", role, BOMB) for role in FILES),
+                result_like(f"noise-{number}", "first", "worker", NOISE),
+            )
+        kubectl.create(
+            result_like("nested-report", "nested", "worker", BOMB),
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "tables"}, "data": tables},
+        )
+        kubectl.apply(
+            jobs.script_job("nested", "true", model={**model, "batchSizePerDevice": 256}),
+            jobs.script_job("second", "true"),
+        )
+        seen = jobs.wait_for_stage(kubectl, "nested", "Failed")
+        for name in ("first", "second"):
+            jobs.wait_for_stage(kubectl, name, "Succeeded")
+        passes_after, late_after = passes_of(release, operator)
+
+    assert seen["reason"] == "InvalidInput"
+    assert "more than 100 deep" in seen["message"]
+    assert restarts_of(release) == before
+    assert peak_kib_of(operator) < MEMORY_LIMIT_KIB
+    assert passes_after > passes
+    assert late_after == late
+
+
+def test_the_other_jobs_go_on_when_a_watched_namespace_is_deleted(
+    release: Release, cluster: Cluster, namespace: Namespace
+) -> None:
+    """The operator's rights in it go with it; jobs that run, and those that are applied later, come to their end."""
+    with foreign(cluster, f"{namespace.name}-other") as other:
+        release.install(watchNamespaces=[namespace.name, other.name])
+        try:
+            other.kubectl.apply(jobs.script_job("gone", "sleep 900"))
+            namespace.kubectl.apply(jobs.script_job("runs", "sleep 25"))
+            jobs.wait_for_stage(other.kubectl, "gone", "Running")
+            jobs.wait_for_stage(namespace.kubectl, "runs", "Running")
+            other.kubectl.delete("jobs", "--all", "--wait=false")
+            cluster.kubectl.delete("namespace", other.name)
+            first = jobs.wait_for_stage(namespace.kubectl, "runs", "Succeeded")
+            namespace.kubectl.apply(jobs.script_job("later", "true"))
+            jobs.wait_for_stage(namespace.kubectl, "later", "Succeeded")
+
+            def is_ready() -> bool:
+                [pod] = release.pods()
+                return all(each["ready"] for each in pod["status"]["containerStatuses"])
+
+            eventually("the operator is ready", is_ready, within_s=60)
+            restarts = restarts_of(release)
+        finally:
+            release.install()
+
+    assert first.get("restarts", 0) == 0
+    assert sum(restarts.values()) <= 1  # it starts again without the namespace, and not each time it lists
