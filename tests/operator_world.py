@@ -242,6 +242,12 @@ class World:
         found["metadata"]["generation"] += 1
         self.touch(found)
 
+    def label(self, name: str, labels: Mapping[str, str]) -> None:
+        """Give a job labels, as its user does."""
+        found = self.training_job(name)
+        found["metadata"]["labels"] = {**found["metadata"].get("labels", {}), **labels}
+        self.touch(found)
+
     def training_job(self, name: str) -> Json:
         """Return a training job."""
         return self.objects[KIND, name]

@@ -143,7 +143,7 @@ def _stages(context: Context) -> list[StageResult]:
     inputs is prepared beside them. Only `launch`, once that plan is there, replaces them.
     """
     first = succeeded(context)
-    if first is None and context.current_workers is None:  # beside workers, a write that is rejected is tried again
+    if first is None and not _had_workers(context):  # afterwards a write that is rejected is tried again
         first = _refused_for_good(context.observed.refusals)
     if first is not None:
         return [first]
@@ -158,6 +158,12 @@ def _stages(context: Context) -> list[StageResult]:
         return prepared if current is None else [*map(_beside_workers, prepared), run(context, current)]
     launched, job = launch(context, planned)
     return [*prepared, launched, *([] if job is None else [run(context, job)])]
+
+
+def _had_workers(context: Context) -> bool:
+    """Tell whether workers of the job run or ran: the API server accepted what they need, and may do so again."""
+    ran = context.stage_status(StageName.RUNNING).attempts
+    return context.current_workers is not None or bool(context.status.restarts or ran)
 
 
 def _prepare(context: Context) -> tuple[list[StageResult], Planned | None]:

@@ -92,6 +92,11 @@ chaos: $(DEV) ## Kill at random under 30 jobs at once for CHAOS_SECONDS=900, on 
 	$(BIN)/python -m pytest tests/e2e/test_chaos.py --cluster $(E2E_CLUSTER) --cluster-provider $(CLUSTER) \
 		--chaos-seconds $(CHAOS_SECONDS)
 
+.PHONY: e2e-long
+e2e-long: $(DEV) ## The end-to-end tests that wait for minutes: nodes that die under a real trainer, a late image, and more
+	$(MAKE) cluster-up CLUSTER_NAME=$(E2E_CLUSTER) IMAGES="$(ROOM_IMAGES)"
+	$(BIN)/python -m pytest tests/e2e -m long --cluster $(E2E_CLUSTER) --cluster-provider $(CLUSTER) --long --table
+
 .PHONY: demo-cluster
 demo-cluster: $(DEV) ## A job from kubectl apply to Succeeded on a cluster with mocked GPUs, which stays up
 	$(MAKE) cluster-up CLUSTER_NAME=demo IMAGES="$(ROOM_IMAGES)"

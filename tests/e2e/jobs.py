@@ -69,6 +69,19 @@ def spread(name: str) -> dict[str, Any]:
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
+def preferred(node: str, operator: str) -> dict[str, Any]:
+    """Return the affinity of pods that would rather be, or not be, on a node."""
+    terms = [{"key": "kubernetes.io/hostname", "operator": operator, "values": [node]}]
+    preference = {"weight": 50, "preference": {"matchExpressions": terms}}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
+
+
+def leaving_in(seconds: int) -> list[dict[str, Any]]:
+    """Return the tolerations of pods that leave a node that does not answer after this time; the default is 300 s."""
+    keys = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+    return [{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds} for key in keys]
+
+
 def status(kubectl: Kubectl, name: str) -> dict[str, Any]:
     """Return a job's status; empty before the operator looked at it."""
     found: dict[str, Any] = kubectl.get(KIND, name).get("status", {})

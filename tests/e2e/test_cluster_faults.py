@@ -25,22 +25,11 @@ LEAVES_IN_S = 5
 WITHOUT_GPU = {"limits": {"cpu": "100m", "memory": "64Mi"}}
 
 
-def preferred(node: str, operator: str) -> dict[str, Any]:
-    """Return the affinity of pods that would rather be, or not be, on a node."""
-    terms = [{"key": "kubernetes.io/hostname", "operator": operator, "values": [node]}]
-    preference = {"weight": 50, "preference": {"matchExpressions": terms}}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
-
-
 def mobile_job(name: str, affinity: Mapping[str, Any], nodes: int) -> Object:
     """Return a job whose pods leave a dead node soon."""
-    keys = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-    leaving = [
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LEAVES_IN_S} for key in keys
-    ]
     template = {
         "terminationGracePeriodSeconds": 5,
-        "tolerations": leaving,
+        "tolerations": jobs.leaving_in(LEAVES_IN_S),
         "affinity": {**jobs.spread(name)["affinity"], **affinity},
     }
     policy = {"maxRestarts": 0}
@@ -63,10 +52,10 @@ def test_jobs_whose_node_dies_run_elsewhere(release: Release, cluster: Cluster, 
         pytest.skip("a pair of workers on two nodes needs a third one to move to; make cluster-up NODES=3")
     kubectl = namespace.kubectl
     [operator] = release.pods()
-    kubectl.apply(mobile_job("pair", preferred(operator["spec"]["nodeName"], "NotIn"), nodes=2))
+    kubectl.apply(mobile_job("pair", jobs.preferred(operator["spec"]["nodeName"], "NotIn"), nodes=2))
     jobs.wait_for_stage(kubectl, "pair", "Running")
     dead = next(node for node in nodes_of(kubectl, "pair").values() if node != operator["spec"]["nodeName"])
-    kubectl.apply(mobile_job("alone", preferred(dead, "In"), nodes=1))
+    kubectl.apply(mobile_job("alone", jobs.preferred(dead, "In"), nodes=1))
     jobs.wait_for_stage(kubectl, "alone", "Running")
     assert nodes_of(kubectl, "alone") == {"0": dead}
     cluster.kill_node(dead)

@@ -1,6 +1,6 @@
 """Jobs that Kueue holds, admits and preempts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from neuroshard_cluster.plugin import Namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.usefixtures("operator")]
 VERSION = "kueue.x-k8s.io/v1beta1"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITIES = {"low": 1, "high": 1000}
 
 
@@ -23,8 +24,8 @@ def kueue_object(kind: str, name: str, spec: dict[str, Any], **fields: Any) -> O
 
 
 def queues(namespace: str) -> list[Object]:
-    """Return one queue with a quota of one GPU, in which the more important job wins."""
-    quotas = [{"name": name, "nominalQuota": room} for name, room in ((RESOURCE, 1), ("cpu", 64), ("memory", "64Gi"))]
+    """Return one queue with a quota of two GPUs, in which the more important job wins."""
+    quotas = [{"name": name, "nominalQuota": room} for name, room in ((RESOURCE, 2), ("cpu", 64), ("memory", "64Gi"))]
     covered = [each["name"] for each in quotas]
     groups = [{"coveredResources": covered, "flavors": [{"name": addons.FLAVOR, "resources": quotas}]}]
     wins = {"withinClusterQueue": "LowerPriority"}
@@ -44,42 +45,106 @@ def queues(namespace: str) -> list[Object]:
     ]
 
 
-@pytest.fixture
-def queue(cluster: Cluster, home: Home, namespace: Namespace) -> Iterator[str]:
-    """The name of a LocalQueue; Kueue is there for one test only, as its webhooks would see every Job of the others."""
+@pytest.fixture(scope="module")
+def kueue(cluster: Cluster, home: Home) -> Iterator[None]:
+    """Kueue for these tests only, as its webhooks would see every Job of the others."""
     try:
         addons.install_kueue(cluster, home, say=print)
-        cluster.kubectl.apply(*queues(namespace.name))
-        yield "queue"
-        # Jobs and queues first, while Kueue is still there to let go of them.
-        namespace.kubectl("delete", jobs.KIND, "--all", "--timeout=90s")
-        namespace.kubectl("wait", "--for=delete", "workloads", "--all", "--timeout=90s")
-        namespace.kubectl("delete", "localqueue", "--all")
-        cluster.kubectl("delete", "clusterqueue", namespace.name, "--timeout=90s")
+        yield
     finally:
         addons.remove_kueue(cluster)
 
 
-def queued(name: str, script: str, queue: str, priority: str) -> Object:
-    """Return a job that waits in a queue for its one GPU."""
-    job = jobs.script_job(name, script, runPolicy={"cleanPodPolicy": "None"})
-    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue, "kueue.x-k8s.io/priority-class": priority}
+@pytest.fixture
+def queue(request: pytest.FixtureRequest, cluster: Cluster, namespace: Namespace) -> Iterator[str]:
+    """The name of a LocalQueue."""
+    request.getfixturevalue("kueue")
+    cluster.kubectl.apply(*queues(namespace.name))
+    yield "queue"
+    # Jobs and queues first, while Kueue is still there to let go of them.
+    namespace.kubectl("delete", jobs.KIND, "--all", "--timeout=90s")
+    namespace.kubectl("wait", "--for=delete", "workloads", "--all", "--timeout=90s")
+    namespace.kubectl("delete", "localqueue", "--all")
+    cluster.kubectl("delete", "clusterqueue", namespace.name, "--timeout=90s")
+
+
+def queued(name: str, script: str, queue: str, priority: str, *, nodes: int = 1) -> Object:
+    """Return a job that waits in a queue for a GPU on each of its nodes."""
+    job = jobs.script_job(name, script, nodes=nodes, runPolicy={"cleanPodPolicy": "None"})
+    job["metadata"]["labels"] = {QUEUE_LABEL: queue, "kueue.x-k8s.io/priority-class": priority}
     return job
 
 
+def admits(cluster: Cluster, queue: str, *, admits: bool) -> None:
+    """Let a ClusterQueue admit workloads, or hold them; what runs goes on."""
+    cluster.kubectl.patch("clusterqueue", queue, {"spec": {"stopPolicy": "None" if admits else "Hold"}})
+
+
+def is_held(namespace: Namespace, job: str) -> Mapping[str, Any]:
+    """Wait until a job waits for admission, and return its status."""
+    waits = lambda seen: seen.get("reason") == "WaitingForAdmission"  # noqa: E731
+    return jobs.wait_for(namespace.kubectl, job, waits, "waits for admission")
+
+
+STOPS_IN_TURN = """
+stop() { sleep $((JOB_COMPLETION_INDEX * 5)); exit 143; }
+trap stop TERM
+sleep 600 & wait
+"""
+"""The second worker ends 5 s after the first one, as where one of them has more to write into the checkpoint."""
+
+
 def test_kueue_holds_admits_and_preempts_jobs(namespace: Namespace, queue: str) -> None:
-    """One GPU for three jobs: the second waits, the urgent one goes first, and all end well."""
+    """Two GPUs for three jobs: the second waits, the urgent one preempts two workers that end at different times."""
     low, high = (f"{namespace.name}-{name}" for name in PRIORITIES)
-    namespace.kubectl.apply(queued("first", "sleep 40", queue, low))
+    first = queued("first", STOPS_IN_TURN, queue, low, nodes=2)
+    first["spec"]["failurePolicy"] = {"maxRestarts": 0}
+    namespace.kubectl.apply(first)
     jobs.wait_for_stage(namespace.kubectl, "first", "Running")
     namespace.kubectl.apply(queued("second", "true", queue, low))
-    held = jobs.wait_for(
-        namespace.kubectl, "second", lambda seen: seen.get("reason") == "WaitingForAdmission", "waits for admission"
-    )
+    held = is_held(namespace, "second")
     namespace.kubectl.apply(queued("urgent", "sleep 10", queue, high))
     preempted = jobs.wait_for_stage(namespace.kubectl, "first", "Suspended")
-    ended = {name: jobs.wait_for_stage(namespace.kubectl, name, "Succeeded") for name in ("urgent", "second", "first")}
+    ended = {name: jobs.wait_for_stage(namespace.kubectl, name, "Succeeded") for name in ("urgent", "second")}
+    jobs.wait_for_stage(namespace.kubectl, "first", "Running", "Succeeded")
+    ended["first"] = jobs.status(namespace.kubectl, "first")
 
     assert held["stage"] == "Suspended"
     assert preempted["reason"] == "WaitingForAdmission"
     assert {name: seen.get("restartsCountTowardsMax", 0) for name, seen in ended.items()} == dict.fromkeys(ended, 0)
+
+
+@pytest.mark.usefixtures("queue")
+def test_jobs_of_a_namespace_with_a_default_queue_are_left_to_kueue(cluster: Cluster, namespace: Namespace) -> None:
+    """Kueue labels and suspends the Jobs of each stage; the operator resumes none and says which queue holds them."""
+    default = kueue_object("LocalQueue", "default", {"clusterQueue": namespace.name}, namespace=namespace.name)
+    cluster.kubectl.apply(default)
+    admits(cluster, namespace.name, admits=False)
+    namespace.kubectl.apply(jobs.script_job("shop", "true", profiler=jobs.SIMULATED))
+    held = is_held(namespace, "shop")
+    admits(cluster, namespace.name, admits=True)
+    seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Succeeded")
+
+    assert "in queue default" in held["message"]
+    children = jobs.children(namespace.kubectl, "shop", "jobs")
+    assert [each["metadata"]["labels"].get(QUEUE_LABEL) for each in children] == ["default"] * 3
+    assert "ChildRepaired" not in jobs.events(namespace.kubectl, "shop")
+    assert seen.get("restarts", 0) == 0
+
+
+def test_where_kueue_manages_jobs_without_a_queue_one_waits_until_its_user_names_one(
+    cluster: Cluster, home: Home, namespace: Namespace, queue: str
+) -> None:
+    """Kueue suspends the planner's Job and the workers'; both get the queue that the job is labeled with meanwhile."""
+    addons.install_kueue(cluster, home, say=print, manages_jobs_without_queue=True)
+    try:
+        namespace.kubectl.apply(jobs.script_job("shop", "true"))
+        held = is_held(namespace, "shop")
+        namespace.kubectl("label", jobs.KIND, "shop", f"{QUEUE_LABEL}={queue}")
+        jobs.wait_for_stage(namespace.kubectl, "shop", "Succeeded")
+    finally:
+        addons.install_kueue(cluster, home, say=print)
+
+    assert QUEUE_LABEL in held["message"]
+    children = jobs.children(namespace.kubectl, "shop", "jobs")
+    assert [each["metadata"]["labels"].get(QUEUE_LABEL) for each in children] == [queue] * 2

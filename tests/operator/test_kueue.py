@@ -50,6 +50,40 @@ def test_a_job_that_somebody_keeps_suspending_is_resumed_once() -> None:
     assert names.QUEUE_LABEL in story.status["message"]
 
 
+def test_a_planner_that_kueue_suspends_gets_the_jobs_queue() -> None:
+    """The planner needs no GPU and asks for no queue; with manageJobsWithoutQueueName it would wait for ever."""
+    story = Story()
+    story.world.suspends_jobs_without_queue = True
+    story.world.label(JOB, {names.QUEUE_LABEL: "queue"})
+    story.settle()
+    [profiler] = story.world.of_kind("Job", names.PROFILER)
+    assert profiler["metadata"]["labels"][names.QUEUE_LABEL] == "queue"
+    for role in (names.PROFILER, names.PLANNER):
+        assert story.seen == ("Suspended", "WaitingForAdmission")
+        assert "in queue queue" in story.status["message"]
+        story.world.admit()
+        story.settle()
+        story.do(role)
+
+    assert story.world.of_kind("Job", names.WORKER)[0]["metadata"]["labels"][names.QUEUE_LABEL] == "queue"
+
+
+def test_workers_that_somebody_keeps_suspending_get_the_queue_that_the_job_is_given_then() -> None:
+    """The message asked for the label."""
+    story = Story().planned()
+    story.world.suspends_jobs_without_queue = True
+    for _ in range(3):
+        story.world.run_job_controller()
+        story.settle()
+    story.world.label(JOB, {names.QUEUE_LABEL: "queue"})
+    story.settle()
+    story.world.admit()
+    story.settle()
+    story.start_workers()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
 def test_a_profiler_that_kueue_holds_keeps_no_other_job_from_profiling() -> None:
     """The other job may have quota in another queue."""
     story = Story()

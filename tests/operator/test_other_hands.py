@@ -118,6 +118,23 @@ def test_a_foreign_object_beside_running_workers_is_left_alone_and_reported() ->
     assert service["metadata"]["ownerReferences"]
 
 
+@pytest.mark.parametrize("code", [400, 413, 422])
+def test_a_restart_that_the_api_server_rejects_is_tried_again(code: int) -> None:
+    """An admission policy that came while the job trained may go: neither the checkpoint nor the job is given up."""
+    story = Story().running()
+    story.world.refuse["Job"] = ApiError(code, "Invalid", "ValidatingAdmissionPolicy 'x' denied request")
+    story.fail(names.WORKER, 137)
+    story.bury()
+    assert story.seen == ("Launching", "ChildRefused")
+    assert "denied request" in story.status["message"]
+    story.world.refuse.clear()
+    story.later(31)
+    story.start_workers()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.status["restarts"] == 1
+
+
 def test_only_a_rejected_job_points_at_the_pod_template() -> None:
     """A Service that the API server rejects before there are workers ends the job, and no field of it is blamed."""
     story = Story()

@@ -1,16 +1,13 @@
 """What a stage says after a pass: whether it is done, what it wants, what is known. Values only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from neuroshard_api.job_status import LastFailure, Stage, StageName, StageState
 
-from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Event
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
-from neuroshard_operator.context import Context
 from neuroshard_operator.failures import Cause
-from neuroshard_operator.observed.objects import ChildJob
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,25 +89,3 @@ def described(cause: Cause) -> str:
     """Return a failure in a sentence, with the last line of its log."""
     tail = log_tail(cause)
     return f"{cause}: {tail}" if tail else str(cause)
-
-
-def queued(step: StageResult, message: str) -> StageResult:
-    """Return the step of a stage whose Job Kueue holds back."""
-    held = condition(ConditionType.SUSPENDED, Reason.QUEUED, message, holds=True)
-    return replace(
-        step, display_stage=Stage.SUSPENDED, reason=Reason.QUEUED, message=message, conditions=(*step.conditions, held)
-    )
-
-
-def held_message(context: Context, job: ChildJob) -> str:
-    """Return why a suspended Job waits, for people."""
-    name = job.meta.name
-    queue = job.meta.labels.get(names.QUEUE_LABEL)
-    if queue is not None:
-        return f"Job {name} waits for Kueue to admit it in queue {queue}"
-    if context.is_queued:
-        return f"Job {name} waits for Kueue to admit it"
-    return (
-        f"Job {name} is suspended by something other than this operator, such as Kueue with "
-        f"manageJobsWithoutQueueName; set the label {names.QUEUE_LABEL} on the DLRMTrainingJob"
-    )

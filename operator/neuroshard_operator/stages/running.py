@@ -18,6 +18,7 @@ from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
 from neuroshard_operator.failures import Cause, Verdict, cause_of, cause_of_loss, verdict, was_stopped
 from neuroshard_operator.observed.objects import ChildJob
+from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
 from neuroshard_operator.stages.reports import device_as_planned, last_progress, next_report_s, reported
 from neuroshard_operator.stages.result import (
     Completion,
@@ -26,8 +27,6 @@ from neuroshard_operator.stages.result import (
     condition,
     described,
     failed,
-    held_message,
-    queued,
     worker_conditions,
 )
 
@@ -74,7 +73,8 @@ def run(context: Context, current: ChildJob) -> StageResult:
         return _failure(context, current)
     if context.is_held(current):
         message = held_message(context, current)
-        return queued(_launching(context, current, Reason.QUEUED, message), message)
+        step = queued(_launching(context, current, Reason.QUEUED, message), message)
+        return replace(step, actions=put_into_queue(context, current))
     silent = _lost_nodes(context, current) or _hang(context, current)
     if silent is not None:
         return silent

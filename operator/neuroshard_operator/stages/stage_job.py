@@ -21,14 +21,13 @@ from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until
 from neuroshard_operator.failures import cause_of
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
+from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
 from neuroshard_operator.stages.result import (
     StageResult,
     StageUpdate,
     condition,
     described,
     failed,
-    held_message,
-    queued,
 )
 
 RESULT_LATE = timedelta(seconds=30)
@@ -156,7 +155,8 @@ def _at_work(
     repairs, events = ensured(context, [*access(context, stage.role, names.result(name)), *inputs])
     if job.suspended:
         message = held_message(context, job)
-        return replace(queued(stage.active(Reason.QUEUED, message, name), message), actions=repairs, events=events)
+        actions = (*repairs, *put_into_queue(context, job))
+        return replace(queued(stage.active(Reason.QUEUED, message, name), message), actions=actions, events=events)
     stuck = context.trouble_of(job)
     reason = Reason.PODS_PENDING if stuck else stage.running
     message = f"the {stage.role}'s pod does not start: {stuck}" if stuck else doing

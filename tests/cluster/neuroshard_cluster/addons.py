@@ -1,5 +1,6 @@
 """What tests may put on top of a cluster: Kueue from its module's chart, and kwok with nodes that are only objects."""
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -7,6 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import yaml
 from neuroshard_cluster import gpus
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.commands import run, succeeds
@@ -37,15 +39,21 @@ def helm() -> str:
     return found
 
 
-def install_kueue(cluster: Cluster, home: Home, *, say: Callable[[str], None]) -> None:
-    """Install Kueue and wait until it admits workloads. Installing it twice changes nothing."""
+def install_kueue(
+    cluster: Cluster, home: Home, *, say: Callable[[str], None], manages_jobs_without_queue: bool = False
+) -> None:
+    """Install Kueue and wait until it admits workloads. Installing it again changes nothing but that setting."""
     chart = built(KUEUE, home, say=say) / "chart"
     cluster.load_images([program_image(KUEUE, home)])
     repository, tag = image_name(KUEUE).rsplit(":", 1)
     image = {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"}
     values = [f"--set=controllerManager.manager.image.{key}={value}" for key, value in image.items()]
     place = [f"--namespace={KUEUE_NAMESPACE}", "--create-namespace", "--wait", f"--timeout={READY_WITHIN_S}s"]
-    run([helm(), "upgrade", "--install", "kueue", chart, *place, *values], env=cluster.kubectl.environment)
+    settings = yaml.safe_load((chart / "values.yaml").read_text())["managerConfig"]["controllerManagerConfigYaml"]
+    settings += f"\nmanageJobsWithoutQueueName: {str(manages_jobs_without_queue).lower()}\n"
+    config = json.dumps({"managerConfig": {"controllerManagerConfigYaml": settings}})
+    argv: list[str | Path] = [helm(), "upgrade", "--install", "kueue", chart, *place, *values, "--values=-"]
+    run(argv, stdin=config, env=cluster.kubectl.environment)
     flavor = {
         "apiVersion": "kueue.x-k8s.io/v1beta1",
         "kind": "ResourceFlavor",

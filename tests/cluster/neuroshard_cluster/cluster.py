@@ -80,3 +80,6 @@ class Cluster(Protocol):
 
     def has_image(self, image: Image, node: str) -> bool:
         """Whether a node holds an image."""
+
+    def tag_image(self, image: Image, tag: str, node: str) -> None:
+        """Give an image that a node holds another name there."""

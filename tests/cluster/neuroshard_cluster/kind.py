@@ -354,6 +354,10 @@ class KindCluster:
         """Whether a node holds an image."""
         return image.tag in self._engine.run("exec", self._known(node), *CTR, "images", "ls", "--quiet").split()
 
+    def tag_image(self, image: Image, tag: str, node: str) -> None:
+        """Give an image that a node holds another name there."""
+        self._engine.run("exec", self._known(node), *CTR, "images", "tag", image.tag, tag)
+
     def _loaded(self, node: str, archive: Path) -> Path:
         """The file that says a node has this archive: its name says what is in the archive, and when it was made."""
         return self._folder / "loaded" / node / f"{archive.name}-{archive.stat().st_mtime_ns}"

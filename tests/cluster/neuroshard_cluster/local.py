@@ -304,6 +304,10 @@ class LocalCluster:
         """Whether a node holds an image."""
         return image.tag in run([*self.inside_node(node), *CTR, "images", "ls", "--quiet"]).split()
 
+    def tag_image(self, image: Image, tag: str, node: str) -> None:
+        """Give an image that a node holds another name there."""
+        run([*self.inside_node(node), *CTR, "images", "tag", image.tag, tag])
+
     # Looking in
 
     def memory_bytes(self) -> dict[str, int]:

@@ -27,6 +27,7 @@ MARKS = {
     "e2e": "needs a running test cluster",
     "scale": "needs a running test cluster, and minutes",
     "chaos": "needs a running test cluster, and breaks parts of it for a while: nothing else may run there",
+    "long": "needs a running test cluster, and minutes of waiting for clocks of others; runs with --long only",
 }
 NAMESPACE_CHARACTERS = 40
 CLUSTER = pytest.StashKey[Cluster]()
@@ -51,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--cluster-provider", default="auto", choices=PROVIDERS)
     group.addoption("--artifacts", type=Path, default=Path("build/artifacts"), help="where failed tests leave a folder")
     group.addoption("--chaos-seconds", type=float, default=120.0, help="how long processes are killed at random")
+    group.addoption("--long", action="store_true", help="run the tests with the mark `long` as well")
     group.addoption("--table", action="store_true", help="print what holds as a table, a line for each test")
     group.addoption("--table-file", type=Path, help="and write it into this file, with machine, versions, disk, memory")
 
@@ -78,10 +80,11 @@ def _running_cluster(name: str, provider: str, home: Home) -> Cluster:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the marked tests out when there is no cluster for them."""
-    if CLUSTER in config.stash:
+    """Leave the marked tests out when there is no cluster for them, and those that take minutes unless asked for."""
+    left_out = ["long"] if CLUSTER in config.stash else list(MARKS)
+    if CLUSTER in config.stash and config.getoption("--long"):
         return
-    unable = [item for item in items if any(item.get_closest_marker(mark) for mark in MARKS)]
+    unable = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
     if unable:
         config.hook.pytest_deselected(items=unable)
         items[:] = [item for item in items if item not in unable]
