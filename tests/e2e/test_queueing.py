@@ -132,6 +132,7 @@ def test_jobs_of_a_namespace_with_a_default_queue_are_left_to_kueue(cluster: Clu
     assert seen.get("restarts", 0) == 0
 
 
+@pytest.mark.long
 def test_where_kueue_manages_jobs_without_a_queue_one_waits_until_its_user_names_one(
     cluster: Cluster, home: Home, namespace: Namespace, queue: str
 ) -> None:

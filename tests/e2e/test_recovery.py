@@ -35,7 +35,7 @@ LOST_AFTER_S = 60.0
 SLACK_S = 30.0
 """For the two loops of Kubernetes and the operator's requeue, on a machine that is shared."""
 RESTARTS_WITHIN_S = UNREACHABLE_AFTER_S + LEAVES_IN_S + GRACE_S + LOST_AFTER_S + SLACK_S
-EVERY_STEPS = 50
+EVERY_STEPS = 20
 
 
 def workers(kubectl: Kubectl, name: str) -> dict[str, Object]:
@@ -101,7 +101,7 @@ def shared_volume(cluster: Cluster, namespace: Namespace, folder: Path) -> Itera
 
 def newest_step(folder: Path) -> int:
     """Return the step of the newest whole checkpoint; 0 without one."""
-    return max((int(path.name.removeprefix("step-")) for path in folder.glob("**/step-*")), default=0)
+    return max((int(path.name.removeprefix("step-")) for path in folder.glob("**/checkpoints/step-*")), default=0)
 
 
 @pytest.mark.parametrize("index", ["0", "1"])
@@ -130,7 +130,7 @@ def test_a_trainer_whose_node_dies_goes_on_from_its_last_checkpoint(
         }
         kubectl.apply(job)
         jobs.wait_for_stage(kubectl, "shop", "Running")
-        eventually("there is a checkpoint", lambda: newest_step(folder), within_s=180)
+        eventually("there is a checkpoint", lambda: newest_step(folder), within_s=240)
         dead = workers(kubectl, "shop")[index]["spec"]["nodeName"]
         assert dead != operator["spec"]["nodeName"]
         cluster.kill_node(dead)
@@ -144,7 +144,7 @@ def test_a_trainer_whose_node_dies_goes_on_from_its_last_checkpoint(
             nodes = {pod["spec"]["nodeName"] for pod in workers(kubectl, "shop").values()}
             first = workers(kubectl, "shop")["0"]["metadata"]["name"]
             log = kubectl("logs", first, "--container=trainer")
-            eventually("training goes on", lambda: newest_step(folder) > saved + EVERY_STEPS, within_s=120)
+            eventually("training goes on", lambda: newest_step(folder) > saved + EVERY_STEPS, within_s=240)
         finally:
             cluster.revive_node(dead)
 
