@@ -14,7 +14,7 @@ from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 from neuroshard_planner.search.marginal_placement import MarginalPlacement, PlacedList, alone_ms
 
 NUM_CANDIDATES = 10  # shards halved per level and criterion, as published
-MOST_WORK = 80_000  # of a whole beam; larger sets are given a share of their budget
+MOST_WORK = 100_000  # of a whole beam; larger sets are given a share of their budget
 SHARE_OF_MOST = 0.05  # of all shards, devices and limits, what the beam evaluates: the rest is known from other lists
 
 

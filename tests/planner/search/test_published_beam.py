@@ -65,10 +65,12 @@ def test_a_spent_budget_does_not_keep_it_from_its_own_work() -> None:
     assert problem.total_ms([found.placement])[0] <= problem.total_ms([reference])[0] * (1 + 1e-6)
 
 
-def test_sets_that_it_would_not_finish_are_given_no_work_for_it() -> None:
-    """Two hundred tables on eight devices would take longer than the rest of the search."""
-    assert published_work(problem_of(task(6))) > 0
-    assert published_work(problem_of(request(*tables(200), num_devices=8))) == 0
+@pytest.mark.parametrize(("num_tables", "num_devices", "is_given"), [(60, 16, True), (120, 8, True), (200, 8, False)])
+def test_sets_that_it_finishes_are_given_work_for_it(num_tables: int, num_devices: int, is_given: bool) -> None:
+    """Larger sets would wait for it longer than for the rest of the search."""
+    problem = problem_of(request(*tables(num_tables), num_devices=num_devices))
+
+    assert (published_work(problem) > 0) == is_given
 
 
 def test_no_plan_is_dearer_than_its_placements() -> None:
