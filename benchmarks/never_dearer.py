@@ -1,6 +1,6 @@
 """Whether the search is ever dearer than the published algorithm: tasks of the paper's kind with fresh seeds.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.never_dearer [--tasks 120]
+    OMP_NUM_THREADS=1 python -m benchmarks.never_dearer [--tasks 120] [--processes 2]
 
 Both are judged by the same cost networks; only costs are compared, so that other load on the machine does not matter.
 Writes benchmarks/results/never-dearer_any_<date>.md.
@@ -8,6 +8,7 @@ Writes benchmarks/results/never-dearer_any_<date>.md.
 
 import argparse
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from statistics import median
 
 import numpy as np
@@ -21,7 +22,7 @@ from benchmarks.results_file import write_result
 from benchmarks.tasks import DEVICE_TYPE, FEWEST_TABLES, MOST_TABLES, draw_pool, sampled_tables, weights_only_request
 
 DEVICE_COUNTS = (4, 8, 16)
-FIRST_SEED = 70_000
+FIRST_SEED = 5_150_000
 """Of the tasks; other benchmarks have others, and so had the tasks that the search was developed with."""
 EQUAL = 1e-6
 """Relative; smaller differences are the rounding of single precision."""
@@ -43,12 +44,21 @@ def gain(seed: int, num_devices: int) -> float | None:
     return None if placement is None else 1 - found_ms / float(problem.total_ms([placement])[0])
 
 
+def reported_gain(seed: int, num_devices: int) -> float | None:
+    """Return the gain, and print it as progress."""
+    found = gain(seed, num_devices)
+    shown = "no plan by the published algorithm" if found is None else f"{found:.4%}"
+    sys.stderr.write(f"{num_devices} devices, seed {seed}: {shown}\n")
+    return found
+
+
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=120, help="in all, divided among the numbers of devices")
     parser.add_argument("--devices", type=int, nargs="+", default=DEVICE_COUNTS)
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    parser.add_argument("--processes", type=int, default=1, help="that share the tasks")
     arguments = parser.parse_args()
     lines = [
         "# Never dearer than the published algorithm",
@@ -61,14 +71,13 @@ def main() -> None:
         "| devices | tasks | dearer | equal | median gain | least gain | largest gain |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row, num_devices in enumerate(arguments.devices):
-        count = arguments.tasks // len(arguments.devices)
-        gains = []
-        for task in range(count):
-            found = gain(arguments.first_seed + row * count + task, num_devices)
-            if found is not None:
-                gains.append(found)
-                sys.stderr.write(f"{num_devices} devices, task {task}: {found:.3%}\n")
+    count = arguments.tasks // len(arguments.devices)
+    seeds = iter(range(arguments.first_seed, arguments.first_seed + arguments.tasks))
+    tasks = [(next(seeds), num_devices) for num_devices in arguments.devices for _ in range(count)]
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        found = dict(zip(tasks, pool.map(reported_gain, *zip(*tasks, strict=True)), strict=True))
+    for num_devices in arguments.devices:
+        gains = [each for (_, devices), each in found.items() if devices == num_devices and each is not None]
         dearer = sum(each < -EQUAL for each in gains)
         equal = sum(abs(each) <= EQUAL for each in gains)
         lines.append(
