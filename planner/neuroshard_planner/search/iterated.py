@@ -70,11 +70,10 @@ def iterated(
         published_work: what the published beam may take on top of the budget.
     """
     search = _Search(problem, starts, end=problem.work + work_budget)
-    free = _course(problem, None)
+    courses = courses_of(problem)
     if len(problem.units) <= MOST_CAPPED_UNITS:
         least = min(work_budget, LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices, MOST_LEAST_OPENING_WORK)
-        search.open(free, until=problem.work + max(int(OPENING_SHARE * work_budget), least))
-    courses = [*(_course(problem, cap) for cap in _caps(problem)), free]
+        search.open(courses[-1], until=problem.work + max(int(OPENING_SHARE * work_budget), least))
     if not search.is_within(bound_ms * (1 + ROUNDING)):
         search.follow_published(extra_work=published_work)
     if not search.may_end(bound_ms):
@@ -188,16 +187,15 @@ class _Search:
             self.placements, self.levels = self.placements + splits.placements, self.levels + splits.levels
 
 
-def _caps(problem: Problem) -> list[int | None]:
-    """Return the limits on the shards of a table, one for each course."""
-    most = int(problem.max_shards.max())
-    is_small = len(problem.units) <= MOST_CAPPED_UNITS
-    return [*(cap for cap in FEW_SHARDS if is_small and cap < most), None]
-
-
-def _course(problem: Problem, cap: int | None) -> Course:
-    max_shards = problem.max_shards if cap is None else np.minimum(problem.max_shards, cap)
-    return Course(options=OptionTable(problem, max_shards=cap), max_shards=max_shards)
+def courses_of(problem: Problem) -> list[Course]:
+    """Return the courses of a search, each with another limit on the shards of a table; the last has none."""
+    is_capped = len(problem.units) <= MOST_CAPPED_UNITS
+    caps = [cap for cap in FEW_SHARDS if is_capped and cap < problem.max_shards.max()]
+    capped = [
+        Course(options=OptionTable(problem, max_shards=cap), max_shards=np.minimum(problem.max_shards, cap))
+        for cap in caps
+    ]
+    return [*capped, Course(options=OptionTable(problem), max_shards=problem.max_shards)]
 
 
 def _packed(problem: Problem, *, is_needed: bool) -> list[Placement]:

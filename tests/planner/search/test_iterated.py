@@ -11,7 +11,7 @@ from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, Tab
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
-from neuroshard_planner.search.iterated import MOST_STALLED, iterated
+from neuroshard_planner.search.iterated import MOST_STALLED, courses_of, iterated
 from neuroshard_planner.workload_store import read_workload
 from searches import planned, problem_of
 
@@ -83,3 +83,11 @@ def test_a_search_that_improves_nothing_ends_before_its_budget() -> None:
     assert not found.budget_exhausted
     assert problem.work < 1000 * MOST_STALLED
     assert np.bincount(found.placement.devices, minlength=4).tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("num_tables", "limits"), [(8, [2, 4, 16]), (2100, [16])])
+def test_every_course_has_a_limit_of_its_own(num_tables: int, limits: list[int]) -> None:
+    """A course that is followed twice halves what large sets have to descend with."""
+    problem = problem_of(request(*tables(num_tables, embedding_dim=64, num_embeddings=1000)))
+
+    assert [int(course.max_shards.max()) for course in courses_of(problem)] == limits

@@ -66,7 +66,7 @@ def test_a_spent_budget_does_not_keep_it_from_its_own_work() -> None:
 
 
 @pytest.mark.parametrize(("num_tables", "num_devices", "is_given"), [(60, 16, True), (120, 8, True), (200, 8, False)])
-def test_sets_that_it_finishes_are_given_work_for_it(num_tables: int, num_devices: int, is_given: bool) -> None:
+def test_sets_that_it_finishes_are_given_work_for_it(num_tables: int, num_devices: int, *, is_given: bool) -> None:
     """Larger sets would wait for it longer than for the rest of the search."""
     problem = problem_of(request(*tables(num_tables), num_devices=num_devices))
 
