@@ -45,17 +45,18 @@ def publish(
     """Run a command in a pod, and publish what it wrote as a ConfigMap.
 
     Signals go to the command, and its exit code is ours. A command that fails publishes nothing, unless watched. Of the
-    pods of an Indexed Job, which may share a volume with the reports, only the first one watches its command.
+    pods of an Indexed Job, which may share a volume with the reports, only the first one watches: it is that of rank 0.
     """
     if not command and not watch:
         raise CommandError(
             "there is nothing to run; give a command after `--`, or --watch to publish what others write"
         )
     publication = Publication(pod_api(service_account), config_map, results, retry_s=retry)
+    is_first = os.environ.get(INDEX_VARIABLE, "0") == "0"
     if not command:
-        raise typer.Exit(_watch_files(publication, every))
+        raise typer.Exit(_watch_files(publication, every, publishes=is_first))
     with child(command) as process:
-        if watch and os.environ.get(INDEX_VARIABLE, "0") != "0":
+        if watch and not is_first:
             process.wait()
             code = exit_code(process)
         elif watch:
@@ -174,10 +175,13 @@ def _watch_command(publication: Publication, process: "subprocess.Popen[bytes]",
     return exit_code(process)
 
 
-def _watch_files(publication: Publication, every_s: float) -> int:
+def _watch_files(publication: Publication, every_s: float, *, publishes: bool) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    if not publishes:  # a sidecar that ended would be started again
+        stop.wait()
+        return ExitCode.OK
     _watch(publication, lambda: stop.wait(every_s))
     return publication.last_update()
 

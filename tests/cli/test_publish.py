@@ -236,6 +236,25 @@ def test_of_an_indexed_job_only_the_first_pod_publishes(
     assert ("data" in pod.result()) is published
 
 
+def test_of_the_sidecars_of_an_indexed_job_only_the_first_one_publishes(pod: Pod, tmp_path: Path) -> None:
+    """The others wait until they are asked to stop, since a sidecar that ends is started again."""
+    for index in ("0", "1"):
+        (tmp_path / index).mkdir()
+        (tmp_path / index / "report.json").write_text(index)
+    words = ("--watch", "--every", "0.1")
+    first, second = (
+        replace(pod, environment={**pod.environment, "JOB_COMPLETION_INDEX": index}) for index in ("0", "1")
+    )
+    with second.started("--from", tmp_path / "1" / "report.json", *words) as other:
+        with first.started("--from", tmp_path / "0" / "report.json", *words) as process:
+            pod.wait_for({"report.json": "0"})
+            process.terminate()
+        other.terminate()
+
+    assert other.returncode == 0
+    assert pod.result()["data"] == {"report.json": "0"}
+
+
 def test_a_restart_of_the_api_server_loses_nothing(pod: Pod, bare_api: BareApi, tmp_path: Path) -> None:
     """A measurement took minutes; publishing it again takes none."""
     (tmp_path / "out").write_text("measured")
