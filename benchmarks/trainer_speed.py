@@ -28,6 +28,7 @@ from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.step_reporter import StepReporter
 from neuroshard_trainer.stopping import StepVote
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim.lr_scheduler import LambdaLR
 from torchrec.datasets.utils import Batch as TorchRecBatch
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.train_pipeline.train_pipelines import TrainPipelineSparseDist
@@ -35,7 +36,7 @@ from torchrec.distributed.types import ShardingEnv
 from torchrec.models.dlrm import DLRM, DLRMTrain
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.optim.keyed import KeyedOptimizerWrapper
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from benchmarks.interleaved_loops import BLOCKS_FILE, PLAN_FILE, measured_blocks, timed
@@ -86,7 +87,8 @@ is what that disturbs least. {num_tables} tables of {width} columns, {batch} sam
 gloo, each on a core with one thread; rank 0's numbers, medians and quartiles of means over {blocks} blocks of {steps}
 steps. The same plan, the same batches in memory, row-wise Adagrad in the tables and SGD in the dense part. The public
 script's loop is that of torchrec/dlrm (`dlrm_main.py`), written for this benchmark: `DLRMTrain` under
-`TrainPipelineSparseDist`. This trainer's loop is the same pipeline with what the trainer adds: the step reporter (a
+`TrainPipelineSparseDist`, with its optimizer of tables and dense part and its scheduler's step, and without its
+progress bar. This trainer's loop is the same pipeline with what the trainer adds: the step reporter (a
 report each 100 steps), the vote on a stop, and the sum of losses. Reading of data is part of neither."""
 
 
@@ -139,12 +141,16 @@ def public_loop(plan: Plan, data: list[Batch]) -> Iterator[torch.Tensor]:
     )
     model = sharded(DLRMTrain(dlrm), plan, module_path=PUBLIC_MODULE)
     dense = {name: weight for name, weight in model.named_parameters() if PUBLIC_MODULE not in name}
-    optimizer = KeyedOptimizerWrapper(dense, lambda weights: torch.optim.SGD(weights, lr=RATE))
+    dense_optimizer = KeyedOptimizerWrapper(dense, lambda weights: torch.optim.SGD(weights, lr=RATE))
+    optimizer = CombinedOptimizer([model.fused_optimizer, dense_optimizer])
+    scheduler = LambdaLR(optimizer, lambda _: 1.0)  # the script's own, which neither warms up nor decays by default
     pipeline = TrainPipelineSparseDist(model, optimizer, CPU)
     converted = [TorchRecBatch(each.dense, each.lookups, each.labels.int()) for each in data]
     iterator = (converted[index % NUM_BATCHES] for index in range(10**9))
     while True:
-        yield pipeline.progress(iterator)
+        losses = pipeline.progress(iterator)
+        scheduler.step()
+        yield losses
 
 
 def own_loop(plan: Plan, data: list[Batch], folder: Path) -> Iterator[torch.Tensor]:

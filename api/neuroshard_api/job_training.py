@@ -237,7 +237,8 @@ class Checkpoint(Part):
     """Volume that keeps checkpoints beyond a pod; with several nodes it must allow ReadWriteMany. Not given: they die
     with the pod, and every restart begins from the start."""
     resume_policy: ResumePolicy = ResumePolicy.LATEST
-    """Latest begins from the newest whole checkpoint, None from the start."""
+    """Latest begins from the newest whole checkpoint, None from the start; an earlier run's checkpoints of later steps
+    then stay until this run is past them."""
     folder: RelativePath | None = None
     """Folder below mountPath with this job's state; a job that goes on from another one's checkpoints names that one's
     folder. If unset: the job's name for NeuroShard's trainer, so that jobs may share a volume, and mountPath itself for
@@ -253,7 +254,8 @@ class Checkpoint(Part):
     the host's memory, which needs room for the shards and the optimizer state of all ranks of a node, in addition. The
     default needs no such room: a pod's memory limit is the user's, and a worker above it is killed."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Newest checkpoints that are kept; older ones are deleted."""
+    """Newest checkpoints that are kept; older ones are deleted. One more stays until the next checkpoint begins or the
+    last evaluation has passed: the newest may turn out to have diverged."""
 
     @property
     def interval_seconds(self) -> int | None:

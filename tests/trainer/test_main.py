@@ -24,10 +24,11 @@ from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.request import MemorySettings
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.tables import DataType
+from neuroshard_trainer import checkpoint as checkpoint_module
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.errors import DataError, InputError
+from neuroshard_trainer.errors import DataError, InputError, StorageError
 from neuroshard_trainer.live_sharding import LiveSharding
 from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.model import TABLES_PATH
@@ -339,13 +340,19 @@ def test_unfinished_checkpoints_are_removed(run: Run, tmp_path: Path) -> None:
     assert not part.exists()
 
 
-def test_resume_policy_none_begins_anew(run: Run, tmp_path: Path) -> None:
-    """A checkpoint of the same step is replaced by the new run's."""
+def test_resume_policy_none_begins_anew(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint of a later step stays, and a warning names it; one of the same step is replaced by the new run's."""
     run(training={"maxSteps": 9})
+    again = {"checkpoint": {"resumePolicy": "None"}, "training": {"seed": 1, "maxSteps": 5}}
 
-    assert run(checkpoint={"resumePolicy": "None"}, training={"seed": 1}) == ExitCode.OK
+    assert run(**again) == ExitCode.OK
+    assert progress(tmp_path / "run").step == 5
+    assert saved_steps(tmp_path / "run") == [5, 9]
+    assert f"{tmp_path / 'run' / 'checkpoints' / 'step-00000009'} of an earlier run stays" in caplog.text
+    replaced = weights_hash(tmp_path / "run", 9)
 
-    assert progress(tmp_path / "run").step == WHOLE
+    assert run(checkpoint={"resumePolicy": "None"}, training={"seed": 1, "maxSteps": 9}) == ExitCode.OK
+    assert weights_hash(tmp_path / "run", 9) != replaced
 
 
 def test_a_finished_run_is_evaluated_only(run: Run, tmp_path: Path) -> None:
@@ -415,6 +422,30 @@ def test_a_model_that_diverges_in_the_last_step_ends_in_a_sentence(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert re.search(r"step 1: \d+ of 40 logits of the evaluation are not finite; lower spec.training", line)
     assert f"remove {tmp_path / 'run' / 'checkpoints' / 'step-00000001'} to start from the first step" in line
+
+
+def test_a_diverged_model_is_named_before_a_checkpoint_that_failed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk fills up while the last checkpoint is written in the background: more storage would not help."""
+    evaluated = threading.Event()
+
+    def full(_part: Path, _needed_bytes: int) -> None:
+        assert evaluated.wait(timeout=60)
+        raise StorageError("the disk is full")
+
+    def diverged(_evaluation: Evaluation) -> dict[str, float]:
+        evaluated.set()
+        raise InputError("3 of 40 logits of the evaluation are not finite")
+
+    monkeypatch.setattr(checkpoint_module, "_make_room", full)
+    monkeypatch.setattr(Evaluation, "compute", diverged)
+
+    assert run(checkpoint={"inBackground": True}, training={"maxSteps": 3}) == ExitCode.INVALID_INPUT
+
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert line.endswith("3 of 40 logits of the evaluation are not finite")
+    assert saved_steps(tmp_path / "run") == []
 
 
 def test_a_diverged_checkpoint_has_one_before_it(

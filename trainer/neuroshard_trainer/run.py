@@ -16,7 +16,7 @@ from neuroshard_api.training_job import DLRMTrainingJob
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 
-from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.checkpoint import MANIFEST_FILE, CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.training_data import TrainingData, open_training_data
@@ -150,7 +150,11 @@ def _set_up(
         group=new_group(spec.rendezvous.timeout_seconds) if in_background else process.group,
     )
     checkpoints.prepare()
-    found = _resumed(checkpoints, state, manifest) if spec.checkpoint.resume_policy is ResumePolicy.LATEST else None
+    found = None
+    if spec.checkpoint.resume_policy is ResumePolicy.LATEST:
+        found = _resumed(checkpoints, state, manifest)
+    elif process.is_first:
+        _warn_of_earlier_checkpoints(places.run_dir / CHECKPOINTS_FOLDER)
     resumed_from = None
     if found is not None:
         resumed_from, resumed = found
@@ -235,6 +239,17 @@ def _resumed(
         logger.info("going on from step %d of %s", manifest.step, folder)
         return folder, manifest
     return None
+
+
+def _warn_of_earlier_checkpoints(folder: Path) -> None:
+    """Name the checkpoint of an earlier run that a later start with another policy would resume from."""
+    newest = max((path.parent for path in folder.glob(f"*/{MANIFEST_FILE}")), default=None)
+    if newest is not None:
+        logger.warning(
+            "spec.checkpoint.resumePolicy: None trains from the start; %s of an earlier run stays until this run is "
+            "past its step, and Latest would resume from it; remove it, or set spec.checkpoint.folder",
+            newest,
+        )
 
 
 def _signature(job: DLRMTrainingJob, plan: Plan, found: TrainingData) -> dict[str, str]:

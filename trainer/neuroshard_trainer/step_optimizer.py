@@ -36,11 +36,16 @@ class StepOptimizer:
         self._training = training
         self._dense = list(dense_optimizer.params.values())
         self._step = step
+        self._factor: float | None = None
+        """Of the rates that the optimizers have."""
 
     def zero_grad(self) -> None:
         """Begin a step: drop the old gradients and set this step's rates."""
         self._dense_optimizer.zero_grad()
         factor = learning_rate_factor(self._training.learning_rate_schedule, self._step + 1)
+        if factor == self._factor:
+            return
+        self._factor = factor
         set_learning_rate(self._dense_optimizer, factor * float(self._training.dense_learning_rate))
         set_learning_rate(self._tables_optimizer, factor * float(self._training.embedding_learning_rate))
         self._tables_optimizer.step()  # hands the rate to the kernels; the tables themselves are updated in backward

@@ -313,10 +313,16 @@ class TrainingLoop:
         self._progress.log(self.step, ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
     def _saved_already(self) -> str:
-        """Return the advice about a checkpoint of this step, which was written before its evaluation."""
+        """Return the advice about a checkpoint of this step, which was written before its evaluation.
+
+        None where it could not be written: the input is at fault, and a run with more storage would diverge again.
+        """
         if self._saved_step != self.step:
             return ""
-        saved = self._finish_save()
+        try:
+            saved = self._finish_save()
+        except StorageError:
+            return ""
         remedy = "resume from the one before" if has_earlier(saved) else "start from the first step"
         return f"; remove {saved} to {remedy}"
 
