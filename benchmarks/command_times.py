@@ -27,7 +27,7 @@ DEVICES_PER_NODE = 8
 REPEATS = 3
 PUBLIC, NUM_PUBLIC_TABLES = "mlperf-dlrm-dcnv2", 26
 MOST_REPEATED_TABLES = 1_000
-LEAST_BATCH_SIZE = 512
+LEAST_BATCH_SIZE, MOST_BATCH_SIZE = 512, 8192  # samples per device
 AIMS = {(26, 8): "1 s", (1_000, 1): "1 s", (400, 8): "1.5 s", (1_000, 128): "3 s", (10_000, 1_024): "60 s, 0.5 GB"}
 """By tables and devices; 26 tables are the public workload."""
 
@@ -57,7 +57,8 @@ def measure(tables: Path, num_devices: int, scratch: Path) -> Times:
     nodes = max(1, num_devices // DEVICES_PER_NODE)
     command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "plan", str(tables)]
     command += ["--devices", str(num_devices), "--nodes", str(nodes), "--device-type", DEVICE_TYPE]
-    command += ["--batch-size", str(max(LEAST_BATCH_SIZE, GLOBAL_BATCH_SIZE // num_devices))]
+    batch_size = min(max(GLOBAL_BATCH_SIZE // num_devices, LEAST_BATCH_SIZE), MOST_BATCH_SIZE)
+    command += ["--batch-size", str(batch_size)]
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(  # noqa: S603 - the project's own command
         [*command, "--out", str(scratch / "plan.json")],
