@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("api", "costs", "planner", "report", "profiler", "trainer", "operator", "cli")
+ROOMS = ("api", "costs", "planner", "report", "profiler", "trainer", "dropin", "operator", "cli")
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,7 @@ def test_the_wheel_has_every_file_of_its_packages(wheel_names: set[str]) -> None
     """Code and data of the packages are in the wheel, and nothing else is but the metadata."""
     files = {
         path.relative_to(room)
-        for room in (
-            ROOT / name for name in ("api", "costs", "planner", "report", "profiler", "trainer", "operator", "cli")
-        )
+        for room in (ROOT / name for name in ROOMS)
         for path in room.glob("neuroshard_*/**/*")
         if path.is_file() and "__pycache__" not in path.parts
     }

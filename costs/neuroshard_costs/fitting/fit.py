@@ -124,8 +124,7 @@ def fit_bundle(
         name=f"{device.name}-profiled",
         source=stand_in or source,
         device=device,
-        compute_source=source,
-        training={"method": method, **launch_notes, **library_versions(LIBRARIES)},
+        training={"method": method, "compute_source": source, **launch_notes, **library_versions(LIBRARIES)},
         calibration=calibration,
         launch=launch,
     )

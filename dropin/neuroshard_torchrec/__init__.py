@@ -1,0 +1,12 @@
+"""NeuroShard as TorchRec's planner: one line of a TorchRec script instead of EmbeddingShardingPlanner.
+
+planner = NeuroShardPlanner(batch_size=8192, device_type="h100-80gb")
+plan = planner.collective_plan(model, sharders)
+model = DistributedModelParallel(model, plan=plan, sharders=sharders)
+"""
+
+from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.model_tables import ModelTables, model_tables, table_set_of
+from neuroshard_torchrec.planner import NeuroShardPlanner
+
+__all__ = ["DropInError", "ModelTables", "NeuroShardPlanner", "model_tables", "table_set_of"]

@@ -1,0 +1,108 @@
+"""The devices that a plan is for: from TorchRec's topology or the process group, and from what cost models know."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from neuroshard_api.presets import load_presets, preset
+from neuroshard_api.topology import Topology
+from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
+from neuroshard_costs.errors import CostModelError
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+
+from neuroshard_torchrec.errors import DropInError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedDevices:
+    """Devices, links, and the cost models of both."""
+
+    topology: Topology
+    bundle: CostBundle
+    compute_device: str
+    """What each rank computes on: ``cuda`` or ``cpu``."""
+    max_memory_bytes: int | None
+    """Memory of a device as TorchRec's topology limits it."""
+
+
+def planned_devices(
+    given: TorchRecTopology | Topology | None, *, device_type: str | None, bundle: Path | None
+) -> PlannedDevices:
+    """Return the devices and their cost models.
+
+    Processes and memory are those of TorchRec's topology, else of the process group and of the device. Links and the
+    device's speed are the preset's or those of a topology of ours: TorchRec's bandwidths are defaults that nobody
+    measured.
+
+    Args:
+        given: None: as many devices as the process group has processes, LOCAL_WORLD_SIZE of them on each node.
+        device_type: a preset of `neuroshard devices`. None: the bundle's device, else this process's GPU.
+        bundle: directory of cost models. None: the bundled ones of the device.
+
+    Raises:
+        DropInError: the device is not known, or the cost models are of another one or cannot be read.
+    """
+    try:
+        models = load_bundle(bundle) if bundle is not None else bundled_bundle(_device_name(given, device_type))
+    except CostModelError as error:
+        raise DropInError(str(error)) from error
+    if isinstance(given, Topology):
+        topology, compute_device, memory = given, "cpu" if given.device.is_cpu else "cuda", None
+    else:
+        world, per_node = _processes(given)
+        topology = _preset_topology(device_type or models.manifest.device.name, world, per_node)
+        compute_device = given.compute_device if given is not None else "cuda" if torch.cuda.is_available() else "cpu"
+        memory = min((each.storage.hbm for each in given.devices), default=0) if given is not None else 0
+    problem = models.device_problem(topology.device)
+    if problem is not None:
+        raise DropInError(f"{bundle or 'device_type'}: {problem}; give the cost models of the device")
+    return PlannedDevices(
+        topology=topology,
+        bundle=models,
+        compute_device=compute_device,
+        max_memory_bytes=min(memory, topology.device.memory_bytes) if memory else None,
+    )
+
+
+def _device_name(given: TorchRecTopology | Topology | None, device_type: str | None) -> str:
+    if device_type is not None:
+        return device_type
+    if isinstance(given, Topology):
+        return given.device.name
+    if not torch.cuda.is_available():
+        raise DropInError(
+            "device_type: is not given, and this process sees no GPU; name the GPU that the plan is for, one of "
+            f"{', '.join(load_presets())}, or give a bundle of cost models of this machine"
+        )
+    product = torch.cuda.get_device_name()
+    found = next((name for name, each in load_presets().items() if _plain(each.device.product) == _plain(product)), "")
+    if not found:
+        raise DropInError(
+            f"device_type: there are no cost models of a {product}; measure it with `neuroshard profile` "
+            "and give the bundle, or name the nearest device"
+        )
+    return found
+
+
+def _plain(product: str) -> str:
+    """Return a product's name as driver and node labels both have it."""
+    return product.replace(" ", "-").lower()
+
+
+def _processes(given: TorchRecTopology | None) -> tuple[int, int]:
+    if given is not None:
+        return given.world_size, given.local_world_size
+    world = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+    return world, int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+
+
+def _preset_topology(name: str, world: int, per_node: int) -> Topology:
+    nodes, rest = divmod(world, per_node)
+    if rest:
+        raise DropInError(f"topology: {per_node} processes per node do not divide {world} processes")
+    try:
+        return preset(name).topology(num_nodes=nodes, devices_per_node=per_node)
+    except ValueError as error:
+        raise DropInError(f"{error}: give its Topology as the planner's `topology`") from error

@@ -1,0 +1,170 @@
+"""The tables of a TorchRec module as a table set. Decides no placement.
+
+Rows, columns, types, features and pooling are the module's. Lookups, reuse and skew are not in a module: they come from
+sample batches, or from TorchRec's ParameterConstraints, or are 1 lookup per feature.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from neuroshard_api.document import DocumentError, validated
+from neuroshard_api.tables import TableSet
+from neuroshard_profiler.batches import DataBatch, Jagged
+from neuroshard_profiler.errors import DataError
+from neuroshard_profiler.statistics import DataStatistics, data_statistics
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from neuroshard_torchrec.collections import Sharders, TableCollection, collections_of
+from neuroshard_torchrec.errors import DropInError
+
+Limits = Mapping[str, ParameterConstraints]
+"""TorchRec's constraints, by the table's name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelTables:
+    """All tables of a module, and where each is found in it."""
+
+    table_set: TableSet
+    collections: tuple[TableCollection, ...]
+    places: Mapping[str, tuple[str, str]]
+    """Path of the collection and name in it, by the name in the table set."""
+
+
+def table_set_of(
+    module: nn.Module, sample_batches: KeyedJaggedTensor | Iterable[KeyedJaggedTensor] = (), *, name: str | None = None
+) -> TableSet:
+    """Return the tables of a module as `neuroshard plan` takes them.
+
+    Args:
+        module: on any device, meta included.
+        sample_batches: global batches of the module's features; reuse is measured at the size of the first.
+        name: what reports call the set. None: the module's class.
+
+    Raises:
+        DropInError: the module has no tables, or tables that cannot be planned, or a batch lacks a feature.
+    """
+    batches = (sample_batches,) if isinstance(sample_batches, KeyedJaggedTensor) else tuple(sample_batches)
+    return model_tables(module, sample_batches=batches, name=name).table_set
+
+
+def model_tables(
+    module: nn.Module,
+    *,
+    sharders: Sharders | None = None,
+    sample_batches: Sequence[KeyedJaggedTensor] = (),
+    constraints: Limits | None = None,
+    name: str | None = None,
+) -> ModelTables:
+    """Return the tables of a module and where each is found in it.
+
+    Tables keep their names; one that occurs in several collections has its collection's path before it.
+
+    Raises:
+        DropInError: see table_set_of.
+    """
+    collections = collections_of(module, sharders)
+    counts = Counter(config.name for each in collections for config in each.configs)
+    named = [
+        (_name(each.path, config.name, is_unique=counts[config.name] == 1), each.path, config)
+        for each in collections
+        for config in each.configs
+    ]
+    statistics = _statistics([(known_as, config) for known_as, _, config in named], sample_batches)
+    measured = {} if statistics is None else {each.name: each for each in statistics.features}
+    tables = []
+    for known_as, _, config in named:
+        table = {
+            "name": known_as,
+            "num_embeddings": config.num_embeddings,
+            "embedding_dim": config.embedding_dim,
+            "data_type": config.data_type.name,
+            "pooling": config.pooling.name,
+            "feature_names": list(config.feature_names),
+            "pooling_factor": _declared_lookups(config, (constraints or {}).get(config.name)),
+        }
+        if known_as in measured:
+            if measured[known_as].pooling_factor == 0:
+                raise DropInError(f"table {known_as!r} has no ids in the sample batches; give more of them, or none")
+            table["pooling_factor"] = measured[known_as].pooling_factor
+            table["reuse_histogram"] = measured[known_as].reuse_histogram
+        tables.append(table)
+    raw: dict[str, object] = {
+        "schema_version": TableSet.schema_name,
+        "name": name or type(module).__name__,
+        "tables": tables,
+    }
+    if statistics is not None:
+        raw["reuse_batch_size"] = statistics.reuse_batch_size
+    try:
+        table_set = validated(TableSet, raw, where=type(module).__name__)
+    except DocumentError as error:
+        raise DropInError(str(error)) from error
+    return ModelTables(
+        table_set=table_set,
+        collections=collections,
+        places={known_as: (path, config.name) for known_as, path, config in named},
+    )
+
+
+def _name(path: str, name: str, *, is_unique: bool) -> str:
+    return re.sub(r"[^A-Za-z0-9_.:/-]", "_", name if is_unique or not path else f"{path}/{name}")
+
+
+def _declared_lookups(config: EmbeddingBagConfig, limits: ParameterConstraints | None) -> float:
+    """Return lookups per sample over all features, as TorchRec's planner counts them."""
+    factors = [1.0] if limits is None else list(limits.pooling_factors)
+    if len(factors) == 1:  # TorchRec's default stands for each feature
+        factors *= max(1, len(config.feature_names))
+    if len(factors) != len(config.feature_names):
+        raise DropInError(
+            f"constraints[{config.name!r}].pooling_factors: has {len(factors)} entries, "
+            f"the table has {len(config.feature_names)} features; give one of each"
+        )
+    return sum(factors)
+
+
+def _statistics(
+    tables: Sequence[tuple[str, EmbeddingBagConfig]], batches: Sequence[KeyedJaggedTensor]
+) -> DataStatistics | None:
+    """Count lookups and reuse of each table over all of its features; None without batches."""
+    if not batches:
+        return None
+    sizes = {batch.stride() for batch in batches}
+    if len(sizes) > 1:
+        raise DropInError(f"sample_batches: have {', '.join(map(str, sorted(sizes)))} samples; give equal batches")
+    counted = (_counted(tables, batch) for batch in batches)
+    try:
+        return data_statistics(counted, batch_size=sizes.pop(), ids_are_rows=True)
+    except DataError as error:
+        raise DropInError(f"sample_batches: {error}") from error
+
+
+def _counted(tables: Sequence[tuple[str, EmbeddingBagConfig]], batch: KeyedJaggedTensor) -> DataBatch:
+    features = batch.to_dict()
+    counted = {}
+    for known_as, config in tables:
+        missing = next((each for each in config.feature_names if each not in features), None)
+        if missing is not None:
+            raise DropInError(
+                f"sample_batches: have no feature {missing!r} of table {known_as!r}, "
+                f"only {', '.join(map(repr, list(features)[:5]))}; give whole batches of the model"
+            )
+        parts = [features[each] for each in config.feature_names]
+        lengths = torch.stack([each.lengths() for each in parts]).sum(dim=0)
+        ids = torch.cat([each.values() for each in parts])
+        if ids.numel() and int(ids.max()) >= config.num_embeddings:
+            raise DropInError(
+                f"sample_batches: have id {int(ids.max())} for table {known_as!r} of {config.num_embeddings} rows"
+            )
+        counted[known_as] = Jagged(
+            lengths=lengths.cpu().numpy().astype(np.int64), ids=ids.cpu().numpy().astype(np.int64)
+        )
+    return DataBatch(num_samples=batch.stride(), features=counted, sessions=None)

@@ -1,0 +1,53 @@
+"""TorchRec modules to plan."""
+
+import torch
+from torch import nn
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+META = torch.device("meta")
+FEATURES = ("id_id", "country_id", "item", "last_item", "tags_id")
+
+
+def config(
+    name: str, rows: int = 1000, columns: int = 16, features: tuple[str, ...] = (), **given: object
+) -> EmbeddingBagConfig:
+    """Return a table that is looked up by features of its own."""
+    return EmbeddingBagConfig(
+        name=name,
+        num_embeddings=rows,
+        embedding_dim=columns,
+        feature_names=list(features or (f"{name}_id",)),
+        **given,
+    )
+
+
+class TwoTowers(nn.Module):
+    """Two collections with a table name in common, and a dense part."""
+
+    def __init__(self, device: torch.device = META) -> None:
+        super().__init__()
+        self.users = EmbeddingBagCollection(
+            tables=[config("id", rows=5000), config("country", rows=200, columns=8, pooling=PoolingType.MEAN)],
+            device=device,
+        )
+        self.items = EmbeddingBagCollection(
+            tables=[config("id", rows=3000, features=("item", "last_item")), config("tags", rows=700, columns=32)],
+            device=device,
+        )
+        self.dense = nn.Linear(24 + 64, 1, device=device)
+
+    def forward(self, users: KeyedJaggedTensor, items: KeyedJaggedTensor) -> torch.Tensor:
+        """Return a logit per sample."""
+        found = {**self.users(users).to_dict(), **self.items(items).to_dict()}
+        logits: torch.Tensor = self.dense(torch.cat([found[name] for name in FEATURES], dim=1))
+        return logits
+
+
+def batch(features: dict[str, int], *, samples: int, ids: int = 100, seed: int = 0) -> KeyedJaggedTensor:
+    """Return a batch in which every sample has so many ids of each feature."""
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.cat([torch.full((samples,), each, dtype=torch.int32) for each in features.values()])
+    values = torch.randint(ids, (int(lengths.sum()),), generator=random)
+    return KeyedJaggedTensor(keys=list(features), values=values, lengths=lengths)
