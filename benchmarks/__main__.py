@@ -19,6 +19,8 @@ WRITING = (
     "never_dearer",
     "robustness",
     "command_times",
+    "plan_times",
+    "shard_tolerance",
     "profiler_error",
     "reporter_overhead",
     "memory_error",

@@ -1,8 +1,7 @@
 """Predicted and measured embedding time of whole plans, in real training on two processes of this machine.
 
-    python -m benchmarks.plan_times --tables tables.json               # the tables of all models, to profile
-    neuroshard profile --tables tables.json --batch-size 1024 --procs 2 --device cpu --out PROFILE
-    python -m benchmarks.plan_times PROFILE
+    python -m benchmarks.plan_times              # profiles this machine first
+    python -m benchmarks.plan_times PROFILE      # under a profile of the tables that --tables writes
 
 Three models under six plans each: those of the neural search, of TorchRec's planner, of two greedy baselines, and two
 random ones. The plans of a model are trained in turn, round by round, in the same two processes, each pinned to a core
@@ -138,19 +137,40 @@ def main() -> None:
         model, folder = options.train
         train(next(each for each in MODELS if each.name == model), Path(folder))
     elif options.tables is not None:
-        every = tuple(table for model in MODELS for table in model.tables)
-        options.tables.write_text(TableSet(name="all", tables=every).to_json())
+        write_tables(options.tables)
     elif options.profile is not None:
-        start = os.getloadavg()[0]
-        compared, left_out = [], []
-        for tables in MODELS:
-            found, share = compared_plans(options.profile, tables)
-            compared += found
-            left_out.append(share)
-        lines = report(options.profile, compared, left_out=mean(left_out), start_load=start)
-        print(write_result("plan-times", lines, hardware=hardware_slug()))
+        measure(options.profile)
     else:
-        parser.error("give a profile")
+        with tempfile.TemporaryDirectory() as scratch:
+            measure(new_profile(Path(scratch)))
+
+
+def write_tables(file: Path) -> None:
+    """Write the tables of all models."""
+    every = tuple(table for model in MODELS for table in model.tables)
+    file.write_text(TableSet(name="all", tables=every).to_json())
+
+
+def new_profile(folder: Path) -> Path:
+    """Profile the tables of all models on two processes of this machine; return where."""
+    write_tables(folder / "tables.json")
+    command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "profile"]
+    command += ["--tables", str(folder / "tables.json"), "--batch-size", str(BATCH_SIZE)]
+    command += ["--procs", str(WORLD_SIZE), "--device", "cpu", "--out", str(folder / "profile")]
+    subprocess.run(command, check=True)  # noqa: S603 - the project's own command
+    return folder / "profile"
+
+
+def measure(profile: Path) -> None:
+    """Plan and train every model, and write the result."""
+    start = os.getloadavg()[0]
+    compared, left_out = [], []
+    for tables in MODELS:
+        found, share = compared_plans(profile, tables)
+        compared += found
+        left_out.append(share)
+    lines = report(profile, compared, left_out=mean(left_out), start_load=start)
+    print(write_result("plan-times", lines, hardware=hardware_slug()))
 
 
 def compared_plans(profile: Path, tables: TableSet) -> tuple[list[Comparison], float]:

@@ -98,6 +98,8 @@ class BundleManifest(Document):
     """Version of the planner's feature code that the networks were trained with."""
     networks: Annotated[tuple[Network, ...], Field(min_length=3, max_length=3)]
     weights_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    compute_source: Source | None = None
+    """What the compute network was fitted to. None: ``source``, as the other networks."""
     training: dict[str, str | int | float] = Field(default_factory=dict)
     """Settings and library versions of the training run, for people."""
     launch: Launch = Launch()
@@ -110,6 +112,10 @@ class BundleManifest(Document):
             raise ValueError(f"networks[].name: each network must be there once, found {', '.join(names)}")
         return self
 
+    def is_of(self, device: DeviceType) -> bool:
+        """Whether the cost models price this device: another of the same product, whatever its memory, is the same."""
+        return self.device.product == device.product
+
     def measured_mape(self, name: NetworkName) -> float | None:
         """Return the error of a network's times on measurements that it was not fitted to.
 
@@ -118,9 +124,9 @@ class BundleManifest(Document):
         calibration = self.calibration
         if calibration is not None and getattr(calibration, f"{name}_scale") != _UNSCALED:
             return None if _is_simulated(calibration.source) else calibration.mape_after_by.get(name)
-        fitted_to = self.training.get("compute_source", self.source) if name == "compute" else self.source
+        fitted_to = (self.compute_source or self.source) if name == "compute" else self.source
         own = next(network for network in self.networks if network.name == name)
-        return None if _is_simulated(str(fitted_to)) else own.hold_out.mape
+        return None if _is_simulated(fitted_to) else own.hold_out.mape
 
 
 def _is_simulated(source: str) -> bool:

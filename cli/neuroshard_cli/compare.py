@@ -16,6 +16,7 @@ from neuroshard_cli.time_limit import TimeLimitError, time_limit
 if TYPE_CHECKING:
     from neuroshard_api.request import Algorithm
     from neuroshard_planner.explain.comparison import Comparison
+    from neuroshard_planner.explain.robustness import Regret
 
 
 @takes_request_options
@@ -34,7 +35,7 @@ def compare(
     from neuroshard_api.request import Algorithm
     from neuroshard_planner.baselines.torchrec import require_torchrec
     from neuroshard_planner.errors import MissingPackageError
-    from neuroshard_planner.explain.comparison import Comparison
+    from neuroshard_planner.explain.comparison import Comparison, regrets_of
     from neuroshard_planner.explain.comparison import compare as compared
     from neuroshard_report.terminal.comparison import Timed, render_comparison
 
@@ -58,7 +59,9 @@ def compare(
                 found = Comparison(algorithm=algorithm, evaluations=0, problem=problem)
             lines.append(Timed(comparison=found, seconds=time.perf_counter() - started))
     if json:
-        print_document(json_format.dumps([_line(timed.comparison, timed.seconds) for timed in lines], indent=1) + "\n")
+        regrets = regrets_of(timed.comparison for timed in lines)
+        described = [_line(each.comparison, each.seconds, regrets.get(each.comparison.algorithm)) for each in lines]
+        print_document(json_format.dumps(described, indent=1) + "\n")
     else:
         print_text(render_comparison(request, lines))
 
@@ -74,7 +77,7 @@ def chosen_algorithms(names: str | None) -> "list[Algorithm]":
     return [each for each in Algorithm if each in chosen]
 
 
-def _line(comparison: "Comparison", seconds: float) -> dict[str, object]:
+def _line(comparison: "Comparison", seconds: float, regret: "Regret | None") -> dict[str, object]:
     """Return one algorithm's line as plain data; the costs are whole PlanCost documents."""
     outcome = comparison.outcome
     line: dict[str, object] = {
@@ -82,11 +85,11 @@ def _line(comparison: "Comparison", seconds: float) -> dict[str, object]:
         "seconds": seconds,
         "evaluations": comparison.evaluations,
     }
-    if outcome is None:
+    if outcome is None or regret is None:
         return {**line, "problem": comparison.problem}
     costs = {
         "predicted": outcome.predicted.model_dump(mode="json"),
         "simulated": outcome.simulated.model_dump(mode="json"),
     }
     numbers = {each.name: getattr(outcome, each.name) for each in fields(outcome) if each.name not in costs}
-    return {**line, **costs, **numbers}
+    return {**line, **costs, **numbers, "median_regret": regret.median, "worst_regret": regret.worst}

@@ -125,10 +125,10 @@ class CostBundle:
 
     def device_problem(self, device: DeviceType) -> str | None:
         """Return the fault of pricing a device of another product with these models. None: it is the same one."""
-        own = self.manifest.device
-        if own.product == device.product:
+        if self.manifest.is_of(device):
             return None
-        return f"topology.device: is {device.product!r}, the cost models of {self.manifest.name} are of {own.product!r}"
+        own = self.manifest.device.product
+        return f"topology.device: is {device.product!r}, the cost models of {self.manifest.name} are of {own!r}"
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:
         """Return a sentence for another device, and for every quantity that the networks were not trained for.

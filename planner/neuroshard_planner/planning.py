@@ -171,7 +171,7 @@ def _reference(bundle: Bundle, request: PlanRequest) -> BundleReference:
     """Name the bundle and its errors; measurements of another product than the request's say nothing of its devices."""
     manifest = bundle.manifest
     errors = {network.name: network.hold_out.mape for network in manifest.networks}
-    is_same_product = manifest.device.product == request.topology.device.product
+    is_same_product = manifest.is_of(request.topology.device)
     measured = {name: manifest.measured_mape(name) if is_same_product else None for name in errors}
     exchanges: tuple[NetworkName, NetworkName] = ("forward_communication", "backward_communication")
     of_exchanges = [error for name in exchanges if (error := measured[name]) is not None]

@@ -89,7 +89,7 @@ def test_an_error_of_all_networks_together_is_no_networks_own() -> None:
 
 def test_measured_compute_is_trusted_beside_simulated_exchanges() -> None:
     """A profile without exchanges is labelled simulated; its compute times were held against measurements."""
-    manifest = bundle_manifest(source="simulated:A GPU", training={"compute_source": "measured:A GPU"})
+    manifest = bundle_manifest(source="simulated:A GPU", compute_source="measured:A GPU")
 
     assert manifest.measured_mape("compute") == 0.03
     assert manifest.measured_mape("backward_communication") is None

@@ -1,20 +1,26 @@
-"""Specification of all-to-alls between nodes, with real processes over gloo that each are a node of one device."""
+"""Specification of the ranks that measure all-to-alls, with real processes over gloo."""
 
 import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_costs.fitting.records import read_records
+from neuroshard_profiler.budget import Budget
+from neuroshard_profiler.errors import MeasureError
+from neuroshard_profiler.processes import Measurer, run_measurers
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_two_nodes_measure_the_network_between_them(tmp_path: Path) -> None:
-    """The link inside a node, which has one device, stays empty."""
+    """Each process is a node of one device, whose link inside the node stays empty."""
     out = tmp_path / "communication.jsonl"
     processes = [started(rank, out) for rank in ranks_of_a_job()]
     errors = [process.communicate(timeout=240)[1] for process in processes]
@@ -29,6 +35,40 @@ def test_two_nodes_measure_the_network_between_them(tmp_path: Path) -> None:
     assert 1e6 < network.bandwidth_bytes_per_second < 1e12
     assert 0 < network.latency_seconds < 1
     assert all(min(record.device_ms) > 0 for record in records)
+
+
+def test_a_rank_that_is_killed_loses_the_exchange_in_flight_only(tmp_path: Path) -> None:
+    """Although it is the one that records: the profile ends with the log's last lines, and the same command resumes."""
+    measurer = Measurer(
+        command=[
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+            *("-m", "neuroshard_profiler", "collect-comm", "--device", "cpu", "--budget", "1h"),
+            *("--out", str(tmp_path / "communication.jsonl")),
+        ],
+        records=tmp_path / "communication.jsonl",
+        log=tmp_path / "communication.log",
+    )
+
+    def kill(num_records: int) -> None:
+        if num_records >= 3:
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):  # it has ended, or is killed
+                    if process.environ().get("RANK") == "0":
+                        process.kill()
+
+    with pytest.raises(MeasureError, match=r"(?s)a process that measures ended with 1; .*exitcode\s*: -9"):
+        run_measurers([measurer], Budget(seconds=240), on_poll=kill)
+    assert not psutil.Process().children(recursive=True)
+    before = read_records(measurer.records)
+    more = ["--max-records", str(len(before) + 2)]
+
+    run_measurers([replace(measurer, command=[*measurer.command, *more])], Budget(seconds=240), on_poll=lambda _: None)
+
+    records = read_records(measurer.records)
+    assert records[: len(before)] == before
+    assert [record.communication.direction for record in records if record.communication] == [
+        ("forward", "backward")[number % 2] for number in range(len(before) + 2)
+    ]
 
 
 def ranks_of_a_job() -> list[dict[str, str]]:

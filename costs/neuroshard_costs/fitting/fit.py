@@ -124,7 +124,8 @@ def fit_bundle(
         name=f"{device.name}-profiled",
         source=stand_in or source,
         device=device,
-        training={"method": method, "compute_source": source, **launch_notes, **library_versions(LIBRARIES)},
+        compute_source=source,
+        training={"method": method, **launch_notes, **library_versions(LIBRARIES)},
         calibration=calibration,
         launch=launch,
     )

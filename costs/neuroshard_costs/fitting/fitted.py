@@ -37,6 +37,7 @@ def save_fitted(
     source: str,
     device: DeviceType,
     training: Mapping[str, str | int | float],
+    compute_source: str | None = None,
     calibration: Calibration | None = None,
     launch: Launch | None = None,
     extras: Mapping[str, bytes] | None = None,
@@ -50,6 +51,7 @@ def save_fitted(
         source: label of what the networks were fitted to.
         device: what they predict.
         training: settings and versions, for people; each network's notes are added under its name.
+        compute_source: label of what the compute network was fitted to. None: ``source``.
         calibration: scales of networks that come from another bundle.
         launch: what a call costs beyond its tables. If unset: nothing, as on a CPU, where a call's time includes it.
         extras: more files, as bundle.save_bundle takes them.
@@ -71,6 +73,7 @@ def save_fitted(
             for part, features in NETWORK_FEATURES.items()
         ),
         weights_sha256="0" * 64,  # replaced when the weights are written
+        compute_source=compute_source,
         training={**training, **notes},
         calibration=calibration,
         launch=launch or Launch(),

@@ -1,6 +1,6 @@
 """All algorithms side by side on one request. Takes no times: callers time each step of the iterator."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.plan import PlanCost
@@ -8,7 +8,7 @@ from neuroshard_api.request import Algorithm, PlanRequest
 from neuroshard_api.sharding import ShardingType
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
-from neuroshard_planner.explain.robustness import robustness
+from neuroshard_planner.explain.robustness import Regret, costs_under_other_traffic, regrets
 from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
@@ -33,10 +33,8 @@ class Outcome:
     """Tables with more than one shard."""
     num_shards: int
     """Shards of all tables."""
-    other_traffic_median_ms: float
-    """Predicted cost where pooling factors and skews are up to 30 % off, median over draws."""
-    other_traffic_worst_ms: float
-    """The same in the worst draw."""
+    other_traffic_ms: tuple[float, ...]
+    """[draws] predicted cost where pooling factors and skews are up to 30 % off; all algorithms have the same draws."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +73,12 @@ def compare(
         yield Comparison(algorithm=algorithm, evaluations=evaluations, outcome=outcome)
 
 
+def regrets_of(comparisons: Iterable[Comparison]) -> dict[Algorithm, Regret]:
+    """Return the regrets under other traffic of all that have an outcome, against each other."""
+    costs = {each.algorithm: each.outcome.other_traffic_ms for each in comparisons if each.outcome is not None}
+    return dict(zip(costs, regrets(list(costs.values())), strict=True)) if costs else {}
+
+
 def _found(problem: Problem) -> Found:
     if problem.request.algorithm is not Algorithm.NEUROSHARD:
         return find(problem, baselines={}, bound_ms=0.0)  # a baseline looks at neither
@@ -85,7 +89,6 @@ def _outcome(problem: Problem, placement: Placement, source: str) -> Outcome:
     predicted = predicted_cost(problem, placement, source)
     compute = [device.forward_compute_ms + device.backward_compute_ms for device in predicted.devices]
     tables = table_placements(problem, placement)
-    robust = robustness(problem, placement)
     return Outcome(
         predicted=predicted,
         simulated=simulated_cost(problem, placement),
@@ -93,6 +96,5 @@ def _outcome(problem: Problem, placement: Placement, source: str) -> Outcome:
         peak_memory_bytes=max(device.used_bytes for device in tables_memory(problem.memory, tables)),
         num_split_tables=sum(table.sharding_type is not ShardingType.TABLE_WISE for table in tables),
         num_shards=len(placement.kinds),
-        other_traffic_median_ms=robust.median_ms,
-        other_traffic_worst_ms=robust.worst_ms,
+        other_traffic_ms=costs_under_other_traffic(problem, placement),
     )

@@ -6,7 +6,6 @@ the placement stays. A measured reuse histogram is kept, and rescaled by the loo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 from neuroshard_api.plan import Plan
@@ -26,11 +25,11 @@ MOST_EXPONENT = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Robustness:
-    """A placement's cost under other traffic."""
+class Regret:
+    """Share of a placement's cost above the cheapest of all that were compared, in the same draw of other traffic."""
 
-    median_ms: float
-    worst_ms: float
+    median: float
+    worst: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +44,19 @@ class TrafficCost:
     worst_regret: float
 
 
-def robustness(problem: Problem, placement: Placement, *, num_draws: int = NUM_DRAWS) -> Robustness:
-    """Return the cost of a placement over draws of other traffic; equal requests are drawn alike."""
-    totals = [total_under(drawn, problem, placement) for drawn in other_traffic(problem.request, num_draws=num_draws)]
-    return Robustness(median_ms=median(totals), worst_ms=max(totals))
+def costs_under_other_traffic(
+    problem: Problem, placement: Placement, *, num_draws: int = NUM_DRAWS
+) -> tuple[float, ...]:
+    """Return [draws] the cost of a placement under other traffic; equal requests are drawn alike."""
+    draws = other_traffic(problem.request, num_draws=num_draws)
+    return tuple(total_under(drawn, problem, placement) for drawn in draws)
+
+
+def regrets(costs_ms: Sequence[Sequence[float]]) -> list[Regret]:
+    """Return the regret of each of the placements with these costs [placements, draws]."""
+    costs: FloatArray = np.array(costs_ms)
+    shares = costs / costs.min(axis=0) - 1
+    return [Regret(median=float(np.median(each)), worst=float(each.max())) for each in shares]
 
 
 def other_traffic(request: PlanRequest, *, num_draws: int, deviation: float = DEVIATION) -> Iterator[PlanRequest]:
@@ -82,16 +90,15 @@ def traffic_costs(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS) -> 
             placements.setdefault(algorithm, found)
     draws = other_traffic(plan.request, num_draws=num_draws)
     costs: FloatArray = np.array([totals_under(drawn, problem, list(placements.values())) for drawn in draws])
-    regrets = costs / costs.min(axis=1, keepdims=True) - 1
     return tuple(
         TrafficCost(
             algorithm=algorithm,
             median_ms=float(np.median(costs[:, column])),
             worst_ms=float(costs[:, column].max()),
-            median_regret=float(np.median(regrets[:, column])),
-            worst_regret=float(regrets[:, column].max()),
+            median_regret=regret.median,
+            worst_regret=regret.worst,
         )
-        for column, algorithm in enumerate(placements)
+        for column, (algorithm, regret) in enumerate(zip(placements, regrets(costs.T.tolist()), strict=True))
     )
 
 

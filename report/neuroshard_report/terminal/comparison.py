@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from neuroshard_api.request import PlanRequest
-from neuroshard_planner.explain.comparison import Comparison
+from neuroshard_planner.explain.comparison import Comparison, regrets_of
+from neuroshard_planner.explain.robustness import NUM_DRAWS, Regret
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -40,6 +42,7 @@ def render_comparison(request: PlanRequest, lines: Sequence[Timed]) -> Renderabl
         "algorithm",
         "predicted ms",
         "30 % off",
+        "regret",
         "worst",
         "simulated ms",
         "imbalance",
@@ -49,8 +52,14 @@ def render_comparison(request: PlanRequest, lines: Sequence[Timed]) -> Renderabl
         "seconds",
     )
     cheapest_simulated_ms = min((_simulated_ms(timed) for timed in found), default=0.0)
+    regrets = regrets_of(timed.comparison for timed in found)
     rows = tuple(
-        _row(timed, is_best=index == 0, has_least_simulated=_simulated_ms(timed) == cheapest_simulated_ms)
+        _row(
+            timed,
+            regrets[timed.comparison.algorithm],
+            is_best=index == 0,
+            has_least_simulated=_simulated_ms(timed) == cheapest_simulated_ms,
+        )
         for index, timed in enumerate(found)
     )
     problems = [
@@ -59,22 +68,24 @@ def render_comparison(request: PlanRequest, lines: Sequence[Timed]) -> Renderabl
         if timed.comparison.outcome is None
     ]
     legend = Text(
-        f"{BEST_MARK} is the least; imbalance is the largest over the mean compute time of the devices; 30 % off and "
-        "worst are predicted ms where pooling factors and skews are up to 30 % off, median and most of 8 draws"
+        f"{BEST_MARK} is the least; imbalance is the largest over the mean compute time of the devices; 30 % off is "
+        f"predicted ms where pooling factors and skews are up to 30 % off, median of {NUM_DRAWS} draws; regret and "
+        "worst are the share above the least in the same draw, median and most"
     )
     table: list[RenderableType] = [TextTable(columns=columns, rows=rows, text_columns=(0, 1)), legend] if rows else []
     return Group(fact_grid(facts), "", *table, *problems)
 
 
-def _row(timed: Timed, *, is_best: bool, has_least_simulated: bool) -> tuple[str, ...]:
+def _row(timed: Timed, regret: Regret, *, is_best: bool, has_least_simulated: bool) -> tuple[str, ...]:
     outcome = timed.comparison.outcome
     assert outcome is not None
     return (
         BEST_MARK if is_best else "",
         str(timed.comparison.algorithm),
         format_ms(outcome.predicted.total_ms),
-        format_ms(outcome.other_traffic_median_ms),
-        format_ms(outcome.other_traffic_worst_ms),
+        format_ms(median(outcome.other_traffic_ms)),
+        f"{regret.median:.1%}",
+        f"{regret.worst:.1%}",
         f"{BEST_MARK if has_least_simulated else ''}{format_ms(outcome.simulated.total_ms)}",
         f"{outcome.compute_imbalance:.2f}",
         format_bytes(outcome.peak_memory_bytes),

@@ -148,7 +148,7 @@ def test_all_to_alls_that_were_not_measured_make_the_bundle_simulated(tmp_path: 
     manifest = fit_bundle(measured, tmp_path / "bundle", device=UNKNOWN).manifest
 
     assert manifest.source.startswith("simulated:")
-    assert manifest.training["compute_source"] == "measured:One GPU"
+    assert manifest.compute_source == "measured:One GPU"
     assert load_bundle(tmp_path / "bundle").manifest == manifest
 
 

@@ -6,7 +6,13 @@ from builders import request, table, tables
 from exact_costs import ExactCosts
 from neuroshard_api.request import Algorithm
 from neuroshard_planner.baselines.greedy import BASELINES
-from neuroshard_planner.explain.robustness import other_traffic, robustness, total_under, traffic_costs
+from neuroshard_planner.explain.robustness import (
+    costs_under_other_traffic,
+    other_traffic,
+    regrets,
+    total_under,
+    traffic_costs,
+)
 from searches import placed, planned, problem_of
 
 
@@ -63,11 +69,20 @@ def test_a_measured_histogram_stays() -> None:
     assert found.pooling_factor != 2.0
 
 
-def test_the_worst_draw_is_no_cheaper_than_the_median() -> None:
-    """Both are costs of the same placement."""
+def test_every_draw_costs_something_else() -> None:
+    """The placement is the same, its traffic is not."""
     problem = problem_of(request(*tables(4, pooling_factor=30.0), num_devices=2))
     placement = placed(problem, *((unit, 64, unit % 2) for unit in range(4)))
 
-    found = robustness(problem, placement)
+    found = costs_under_other_traffic(problem, placement)
 
-    assert 0 < found.median_ms <= found.worst_ms
+    assert len(set(found)) == len(found)
+    assert min(found) > 0
+
+
+def test_regret_is_above_the_cheapest_of_the_same_draw() -> None:
+    """What is cheapest in one draw may be dear in another."""
+    first, second = regrets([[1.0, 3.0, 2.0], [2.0, 2.0, 2.0]])
+
+    assert (first.median, first.worst) == (0.0, 0.5)
+    assert (second.median, second.worst) == (0.0, 1.0)
