@@ -1,8 +1,8 @@
 """The operator with 1,000 jobs on a simulated fleet: reconcile lag, API calls, memory, lost or doubled children, start.
 
-`python -m benchmarks.operator_scale --name CLUSTER` needs a running local cluster (`make cluster-up`). Nodes and pods
-are kwok's; API server, scheduler, controllers and the operator are real. The script stands in for the pods' one effect:
-it publishes the profile and, for each job, a plan.
+`PYTHONPATH=tests/cluster python -m benchmarks.operator_scale --name CLUSTER` needs a running local cluster without
+another operator (`make cluster-up`). Nodes and pods are kwok's; API server, scheduler, controllers and the operator are
+real. The script stands in for the pods' one effect: it publishes the profile and, for each job, a plan.
 """
 
 import argparse
