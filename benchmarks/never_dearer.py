@@ -22,7 +22,7 @@ from benchmarks.results_file import write_result
 from benchmarks.tasks import DEVICE_TYPE, FEWEST_TABLES, MOST_TABLES, draw_pool, sampled_tables, weights_only_request
 
 DEVICE_COUNTS = (4, 8, 16)
-FIRST_SEED = 5_150_000
+FIRST_SEED = 6_400_000
 """Of the tasks; other benchmarks have others, and so had the tasks that the search was developed with."""
 EQUAL = 1e-6
 """Relative; smaller differences are the rounding of single precision."""

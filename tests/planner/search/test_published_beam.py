@@ -7,13 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_api.tables import TableSet
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import iterated
+from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.marginal_placement import marginal_placement
 from neuroshard_planner.search.published_beam import halved, published_beam, published_work
 from searches import problem_of, search_requests, shards_of
 
 from benchmarks.reference_search import reference_search
-from benchmarks.tasks import task_tables, weights_only_request
+from benchmarks.tasks import draw_pool, sampled_tables, task_tables, weights_only_request
 
 UNLIMITED = 10**9
 
@@ -63,6 +66,23 @@ def test_a_spent_budget_does_not_keep_it_from_its_own_work() -> None:
     reference = reference_search(problem)
     assert reference is not None
     assert problem.total_ms([found.placement])[0] <= problem.total_ms([reference])[0] * (1 + 1e-6)
+
+
+@pytest.mark.slow
+def test_shards_that_share_a_device_are_not_merged_at_a_loss() -> None:
+    """The published algorithm may put two shards of a table on a device, which the networks price below one shard."""
+    generator = np.random.default_rng(5_150_078)
+    tables_drawn = sampled_tables(draw_pool(), int(generator.integers(10, 60)), generator, name="task")
+    problem = Problem(weights_only_request(tables_drawn, 8), bundled_bundle("h100-80gb"))
+
+    found = iterated(problem, starts=[], work_budget=1, bound_ms=0.0, published_work=published_work(problem))
+
+    assert found is not None
+    reference = reference_search(problem)
+    assert reference is not None
+    least_ms, merged_ms = problem.total_ms([reference, merged(problem, reference)])
+    assert merged_ms > least_ms * 1.001
+    assert problem.total_ms([found.placement])[0] <= least_ms * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(("num_tables", "num_devices", "is_given"), [(60, 16, True), (120, 8, True), (200, 8, False)])
