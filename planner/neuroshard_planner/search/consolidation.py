@@ -39,8 +39,6 @@ def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, wor
         work_budget: ``problem.work`` at which the search for merges ends.
     """
     current = merged(problem, placement)
-    if problem.total_ms([current])[0] > limit_ms:
-        current = placement
     while True:
         before = len(current.kinds)
         counts = np.bincount(problem.kinds.unit[current.kinds], minlength=len(problem.units))

