@@ -1,5 +1,6 @@
 """Parquet files, whole and broken."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,33 @@ def test_lists_and_numbers_are_lookups(tmp_path: Path) -> None:
     assert second.lookups["words"].values.tolist() == [3, 5]
     np.testing.assert_array_equal(first.dense, np.array([[0.5], [1.5], [2.5]], dtype=np.float32))
     assert second.labels.tolist() == [0]
+
+
+def test_a_files_metadata_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each process: a copy in a reader process reads it again, and then the same samples."""
+    without_metadata: list[bool] = []
+    real = pq.ParquetFile
+
+    def opened(file: str, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+        without_metadata.append(metadata is None)
+        return real(file, metadata=metadata)
+
+    monkeypatch.setattr(pq, "ParquetFile", opened)
+    made = source(tmp_path, row_group_size=1)
+    samples = [made.read(block) for block in range(4)]
+    assert sum(without_metadata) == 1
+
+    copy = pickle.loads(pickle.dumps(made))  # noqa: S301 - made above
+    assert [copy.read(block).labels.tolist() for block in range(4)] == [each.labels.tolist() for each in samples]
+    assert sum(without_metadata) == 2
+
+
+def test_lookups_without_a_null_are_one_per_sample(tmp_path: Path) -> None:
+    """The usual column of hashed ids."""
+    lookups = source(tmp_path, user=[4, 5, 6, 7]).read(0).lookups["user"]
+
+    assert (lookups.values.tolist(), lookups.lengths.tolist()) == ([4, 5, 6], [1, 1, 1])
+    assert lookups.values.dtype == np.int64
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.recent import Recent
 from neuroshard_trainer.data.samples import Feature, FloatArray, Jagged, Samples
 from neuroshard_trainer.data.source import DecodedBlocks
 from neuroshard_trainer.errors import DataError
+
+_KEPT_FILES = 64
+"""Files whose metadata stays in memory: reading it again for each row group costs more than decoding a small one."""
 
 
 class ParquetSource(DecodedBlocks):
@@ -30,6 +34,7 @@ class ParquetSource(DecodedBlocks):
         self._features = features
         self._label_column = label_column
         self._dense_columns = dense_columns
+        self._metadata = Recent(_metadata, capacity=_KEPT_FILES)
         self._blocks: list[tuple[DataFile, int, int]] = []  # file, row group, first row
         sizes: list[int] = []
         for file in files:
@@ -48,7 +53,7 @@ class ParquetSource(DecodedBlocks):
         file, group, _ = self._blocks[block]
         columns = [self._label_column, *self._dense_columns, *(feature.name for feature in self._features)]
         try:
-            with pq.ParquetFile(_readable(file)) as opened:
+            with pq.ParquetFile(_readable(file), metadata=self._metadata(file)) as opened:
                 table = opened.read_row_group(group, columns=columns, use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{file}: row group {group} cannot be read ({error}); write the file again") from error
@@ -75,8 +80,8 @@ class ParquetSource(DecodedBlocks):
     def _checked_metadata(self, file: DataFile) -> pq.FileMetaData:
         """Return the file's metadata. Raises DataError where a column lacks or has a type that cannot be used."""
         try:
-            with pq.ParquetFile(_readable(file)) as opened:
-                schema, metadata = opened.schema_arrow, opened.metadata
+            metadata = self._metadata(file)
+            schema = metadata.schema.to_arrow_schema()
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{file}: is no Parquet file that can be read ({error})") from error
         numbers = dict.fromkeys((self._label_column, *self._dense_columns), _is_number)
@@ -89,6 +94,11 @@ class ParquetSource(DecodedBlocks):
                 expected = "a number" if fits is _is_number else "an integer or a list of integers"
                 raise DataError(f"{file}, column {name}: is of type {kind}, expected {expected}")
         return metadata
+
+
+def _metadata(file: DataFile) -> pq.FileMetaData:
+    with pq.ParquetFile(_readable(file)) as opened:
+        return opened.metadata
 
 
 def _readable(file: DataFile) -> str | BinaryIO:
@@ -109,6 +119,8 @@ def _jagged(column: pa.ChunkedArray) -> Jagged:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # of no chunk at all
         array = pa.array([], type=column.type)
+    if pa.types.is_integer(array.type) and not array.null_count:
+        return Jagged.of_lengths(array.to_numpy().astype(np.int64), np.ones(len(array), dtype=np.int64))
     present = array.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_integer(array.type):
         return Jagged.of_lengths(array.drop_null().to_numpy().astype(np.int64), present.astype(np.int64))
