@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from itertools import count
 
+from neuroshard_api.placement_rules import block_order_problem, shard_problem
 from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
 from neuroshard_api.sharding import ShardingType, row_blocks
@@ -63,7 +65,19 @@ def everywhere(table: Table, topology: Topology) -> TablePlacement:
 def random_placement(
     rng: random.Random, table: Table, topology: Topology, families: Sequence[ShardingType] = tuple(ShardingType)
 ) -> TablePlacement:
-    """Return a placement of a random family, with random devices, nodes, and widths."""
+    """Return a placement of a random family, with random devices, nodes, and widths, that TorchRec can run."""
+    size = {"rows": table.num_embeddings, "columns": table.embedding_dim}
+    drawn = (_random_placement(rng, table, topology, families) for _ in count())
+    return next(
+        each
+        for each in drawn
+        if shard_problem(each, **size, devices=topology) is None and block_order_problem(each) is None
+    )
+
+
+def _random_placement(
+    rng: random.Random, table: Table, topology: Topology, families: Sequence[ShardingType]
+) -> TablePlacement:
     devices, nodes = range(topology.num_devices), range(topology.num_nodes)
     match rng.choice(families):
         case ShardingType.TABLE_WISE:
@@ -91,6 +105,6 @@ def _rows(table: Table, first_device: int, num_devices: int, column: int, width:
 def _widths(rng: random.Random, table: Table, *, least: int) -> list[int]:
     """Return random widths, multiples of 4, of at most four pieces."""
     quads = table.embedding_dim // 4
-    count = rng.randint(min(least, quads), min(4, quads))
-    cuts = sorted(rng.sample(range(1, quads), count - 1))
+    pieces = rng.randint(min(least, quads), min(4, quads))
+    cuts = sorted(rng.sample(range(1, quads), pieces - 1))
     return [4 * (end - begin) for begin, end in zip([0, *cuts], [*cuts, quads], strict=True)]

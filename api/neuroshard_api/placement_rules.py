@@ -47,6 +47,8 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
     for index, (placement, table) in enumerate(zip(tables, request.tables.tables, strict=True)):
         problem = (
             shard_problem(placement, rows=table.num_embeddings, columns=table.embedding_dim, devices=request.topology)
+            or _empty_block_problem(placement, request.topology)
+            or (block_order_problem(placement) if placement.sharding_type is ShardingType.GRID else None)
             or _kernel_problem(placement, table)
             or _replicated_problem(placement, table, request.optimizer)
         )
@@ -214,6 +216,39 @@ def _width_problem(placement: TablePlacement) -> Problem | None:
     return None
 
 
+def block_order_problem(placement: TablePlacement) -> Problem | None:
+    """Return where several blocks of columns on one device are in an order that TorchRec may fail to register.
+
+    Source: _gen_named_parameters_by_table_fused of TorchRec 1.9 views all blocks of a table on a rank as so many of the
+    first one's width, and raises on this rank alone where that reaches past the end of the rank's weights.
+    """
+    widths: dict[int, list[int]] = {}
+    for shard in sorted(placement.shards, key=lambda shard: shard.column_offset):
+        widths.setdefault(shard.device, []).append(shard.num_columns)
+    for device, found in widths.items():
+        if len(found) * found[0] > sum(found):
+            return ".shards", (
+                f"{placement.sharding_type} has blocks of {', '.join(map(str, found))} columns on device {device}, and "
+                "TorchRec registers the first one's width for all; begin with the narrowest, or use other devices"
+            )
+    return None
+
+
+def _empty_block_problem(placement: TablePlacement, devices: Devices) -> Problem | None:
+    """Return where a device takes part in a table without a row of it.
+
+    A kernel of such tables alone raises on this rank: FBGEMM takes weights without elements for those of another kind
+    of device. Next to other tables one crashed on a CPU.
+    """
+    missing = sorted(placement_devices(placement, devices) - {shard.device for shard in placement.shards})
+    if not missing:
+        return None
+    return ".sharding_type", (
+        f"{placement.sharding_type} leaves device {missing[0]} without a row, for which FBGEMM has no kernel; "
+        "shard so small a table table_wise or data_parallel"
+    )
+
+
 def _kernel_problem(placement: TablePlacement, table: Table) -> Problem | None:
     kind, kernel = placement.sharding_type, ComputeKernel.of(placement.sharding_type)
     if placement.compute_kernel is not kernel:
@@ -252,6 +287,17 @@ def _pooling_problems(tables: Sequence[TablePlacement], definitions: Sequence[Ta
         "mean pooling, for which TorchRec computes wrong values without an error; shard all tables table_wise or "
         f"column_wise{_all_by_rows(definitions)}"
     )
+
+
+def placement_devices(placement: TablePlacement, devices: Devices) -> set[int]:
+    """Return the devices that take part in a table, those of empty blocks of rows too."""
+    if placement.sharding_type is ShardingType.ROW_WISE:
+        return set(range(devices.num_devices))
+    holding = {shard.device for shard in placement.shards}
+    if not placement.sharding_type.is_by_node:
+        return holding
+    size = devices.devices_per_node
+    return {device // size * size + local for device in holding for local in range(size)}
 
 
 def _all_by_rows(definitions: Sequence[Table]) -> str:

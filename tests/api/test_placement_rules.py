@@ -7,7 +7,7 @@ import builders
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.placement_rules import local_size_problem, placement_problems
+from neuroshard_api.placement_rules import local_size_problem, placement_problems, shard_problem
 from neuroshard_api.plan import TablePlacement
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
@@ -40,11 +40,15 @@ def test_blocks_of_rows_are_those_of_torchrecs_buckets(rows: int, parts: int) ->
 @given(seed=st.integers(0, 10_000), rows=st.integers(1, 30))
 @settings(max_examples=60)
 def test_every_family_passes_where_it_is_what_it_is_called(seed: int, rows: int) -> None:
-    """Also tables with fewer rows than devices, whose last blocks are empty."""
+    """But for tables with so few rows that a device has none of them."""
     rng = random.Random(seed)  # noqa: S311 - draws test data
     table = A.model_copy(update={"num_embeddings": rows})
+    placement = random_placement(rng, table, TOPOLOGY)
 
-    assert problems(random_placement(rng, table, TOPOLOGY), of=(table,)) == []
+    assert shard_problem(placement, rows=rows, columns=32, devices=TOPOLOGY) is None
+    for problem in problems(placement, of=(table,)):
+        assert rows < 7
+        assert "leaves device" in problem
 
 
 def changed(placement: TablePlacement, shard: int = 0, **fields: int) -> TablePlacement:
@@ -119,6 +123,14 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
         lambda: problems(changed(grid(A, TOPOLOGY, (0, 16), (1, 16)), 2, column_offset=12)),
         "tables[0].shards: grid_shard means blocks of columns that cover the table once",
     ),
+    "a wide block before a narrow one on a device": (
+        lambda: problems(grid(A, TOPOLOGY, (1, 20), (0, 4), (1, 8))),
+        "tables[0].shards: grid_shard has blocks of 20, 8 columns on device 2, and TorchRec registers the first",
+    ),
+    "a device without a row": (
+        lambda: problems(by_rows(B, TOPOLOGY), of=(B,)),
+        "tables[0].sharding_type: row_wise leaves device 3 without a row, for which FBGEMM has no kernel",
+    ),
     "a copy is missing": (
         lambda: problems(everywhere(A, TOPOLOGY).model_copy(update={"shards": everywhere(A, TOPOLOGY).shards[1:]})),
         "tables[0].sharding_type: data_parallel means the whole table on every device",
@@ -152,11 +164,11 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
         "tables[0].sharding_type: 'a' is data_parallel and 'a' has mean pooling",
     ),
     "means by rows and by columns": (
-        lambda: problems(by_columns(A, (0, 32)), by_rows(B, TOPOLOGY), of=(MEAN_A, MEAN_B)),
-        "tables[1].sharding_type: 'b' is row_wise and 'a' has mean pooling",
+        lambda: problems(by_columns(B, (0, 16)), by_rows(A, TOPOLOGY), of=(MEAN_B, MEAN_A)),
+        "tables[1].sharding_type: 'a' is row_wise and 'b' has mean pooling",
     ),
     "means and sums by rows": (
-        lambda: problems(by_rows(A, TOPOLOGY), by_rows(B, TOPOLOGY), of=(A, MEAN_B)),
+        lambda: problems(by_rows(A, TOPOLOGY), on_node(B, 0, TOPOLOGY), of=(A, MEAN_B)),
         "tables[0].sharding_type: 'a' is row_wise and 'b' has mean pooling" + WRONG_MEANS,
     ),
 }

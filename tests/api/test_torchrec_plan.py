@@ -114,7 +114,7 @@ def test_whole_tables_alone_are_table_wise() -> None:
 
 TOPOLOGY = builders.topology(4, num_nodes=2)
 TABLES = (
-    builders.table("few", num_embeddings=5, embedding_dim=16),
+    builders.table("few", num_embeddings=7, embedding_dim=16),
     builders.table("many", num_embeddings=10, embedding_dim=32),
 )
 
@@ -125,13 +125,13 @@ def exported(*tables: TablePlacement) -> dict[str, TorchRecParameter]:
     return TorchRecPlan.of(given_plan(request, *tables), module_path="").modules[""]
 
 
-def test_blocks_without_rows_are_written_too() -> None:
-    """TorchRec wants a shard for every rank, in the order of the ranks: 5 rows on 4 ranks are 2, 2, 1, and 0."""
-    few = exported(by_rows(TABLES[0], TOPOLOGY), everywhere(TABLES[1], TOPOLOGY))["few"]
+def test_rows_are_written_in_the_order_of_the_ranks() -> None:
+    """Blocks are equal but for the last: 10 rows on 4 ranks are 3, 3, 3, and 1."""
+    many = exported(everywhere(TABLES[0], TOPOLOGY), by_rows(TABLES[1], TOPOLOGY))["many"]
 
-    assert (few.sharding_type, few.compute_kernel, few.ranks) == ("row_wise", "fused", (0, 1, 2, 3))
-    assert [shard.shard_sizes for shard in few.shards] == [(2, 16), (2, 16), (1, 16), (0, 16)]
-    assert [shard.shard_offsets for shard in few.shards] == [(0, 0), (2, 0), (4, 0), (5, 0)]
+    assert (many.sharding_type, many.compute_kernel, many.ranks) == ("row_wise", "fused", (0, 1, 2, 3))
+    assert [shard.shard_sizes for shard in many.shards] == [(3, 32), (3, 32), (3, 32), (1, 32)]
+    assert [shard.shard_offsets for shard in many.shards] == [(0, 0), (3, 0), (6, 0), (9, 0)]
 
 
 def test_replicated_tables_have_a_dense_kernel_and_no_shards() -> None:
@@ -144,7 +144,7 @@ def test_replicated_tables_have_a_dense_kernel_and_no_shards() -> None:
 
 def test_tables_on_a_node_join_the_kernel_of_the_grid() -> None:
     """A table by rows on one node is a grid of one block; alone it keeps its own name."""
-    joined = exported(on_node(TABLES[0], 1, TOPOLOGY), grid(TABLES[1], TOPOLOGY, (0, 20), (0, 12)))
+    joined = exported(on_node(TABLES[0], 1, TOPOLOGY), grid(TABLES[1], TOPOLOGY, (0, 12), (0, 20)))
     alone = exported(on_node(TABLES[0], 1, TOPOLOGY), by_rows(TABLES[1], TOPOLOGY))
 
     assert [(each.sharding_type, each.ranks) for each in joined.values()] == [
@@ -188,7 +188,7 @@ def test_what_torchrec_would_train_wrongly_is_refused(path: str, value: object, 
 def test_both_names_of_tables_on_nodes_are_refused_in_one_module() -> None:
     """They would be two lookups and two pairs of collectives."""
     request = PlanRequest(tables=builders.table_set(*TABLES), topology=TOPOLOGY)
-    plan = given_plan(request, on_node(TABLES[0], 1, TOPOLOGY), grid(TABLES[1], TOPOLOGY, (0, 20), (0, 12)))
+    plan = given_plan(request, on_node(TABLES[0], 1, TOPOLOGY), grid(TABLES[1], TOPOLOGY, (0, 12), (0, 20)))
     written = TorchRecPlan.of(plan, module_path="tables")
 
     with pytest.raises(DocumentError, match=r"modules.tables: has table_row_wise and grid_shard tables; write all as"):

@@ -50,7 +50,7 @@ def optimizer_of(group: Any, training: Training, step: int = 0) -> tuple[Any, St
     """Return a model and what is called in each of its steps."""
     model = sharded_model(group)
     dense = dense_optimizer(model, training, tables_path=TABLES_PATH)
-    return model, StepOptimizer(model, dense, training, step=step)
+    return model, StepOptimizer(model, dense, None, training, step=step)
 
 
 def test_the_rate_reaches_tables_and_dense_part(group: Any) -> None:

@@ -141,7 +141,7 @@ def test_a_pipelined_step_has_all_its_parts(tmp_path: Path, group: Any) -> None:
     dense = dense_optimizer(model, training, tables_path=TABLES_PATH)
     pipeline = Pipeline(
         model,
-        StepOptimizer(model, dense, training, step=0),
+        StepOptimizer(model, dense, None, training, step=0),
         lambda each: model(each.dense, each.lookups).sum(),
         torch.device("cpu"),
     )
@@ -238,7 +238,7 @@ def test_a_live_sharding_that_is_not_the_plans_is_refused(group: Any) -> None:
 
     with pytest.raises(
         InputError,
-        match=r"table 'user' is not sharded as the plan says: the plan has columns 0 to 16 on rank 0, columns 16 to 32 "
-        r"on rank 1, the ranks hold columns 0 to 32 on rank 0",
+        match=r"table 'user' is not sharded as the plan says: the plan has rows 0 to 60 of columns 0 to 16 on rank 0, "
+        r"rows 0 to 60 of columns 16 to 32 on rank 1, the ranks hold rows 0 to 60 of columns 0 to 32 on rank 0",
     ):
         prove_sharding(model, plan_of({"user": ((0, 16), (1, 16))}, world_size=2), group)

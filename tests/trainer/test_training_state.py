@@ -32,7 +32,12 @@ def state_under(cuts: Cuts, group: Any) -> TrainingState:
         sharders=[embedding_sharder(Optimizer.ROWWISE_ADAGRAD, learning_rate=0.1, device=CPU)],
     )
     optimizer = dense_optimizer(model, Training(), tables_path=TABLES_PATH)
-    return TrainingState(model=model, dense_optimizer=optimizer, widths=widths_of(prove_sharding(model, plan, group)))
+    return TrainingState(
+        model=model,
+        dense_optimizer=optimizer,
+        replicated_optimizer=None,
+        widths=widths_of(prove_sharding(model, plan, group)),
+    )
 
 
 def shards(state: TrainingState, part: str, table: str = "user") -> list[torch.Tensor]:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 import torch
-from neuroshard_api.plan import Plan
+from neuroshard_api.placement_rules import local_size_problem
+from neuroshard_api.plan import GivenPlan
 from neuroshard_api.torchrec_plan import ComputeDevice
 from neuroshard_api.training_job import DLRMTrainingJob
 
@@ -81,13 +82,13 @@ class Cuda:
         return "no GPU is visible; check CUDA_VISIBLE_DEVICES, and in a pod the limit of nvidia.com/gpu"
 
 
-def why_gpu_is_needed(job: DLRMTrainingJob, plan: Plan) -> str | None:
+def why_gpu_is_needed(job: DLRMTrainingJob, plan: GivenPlan) -> str | None:
     """Return why this training must not fall back to the CPU; None: it may."""
     num_gpus = job.spec.trainer.num_gpus_per_node
     if num_gpus:
         return f"spec.trainer.resourcesPerNode asks for {num_gpus} GPUs per node"
-    source = plan.bundle.source
-    return f"the plan was made from costs of {source}" if source.startswith(_MEASURED) else None
+    source = None if plan.bundle is None else plan.bundle.source
+    return f"the plan was made from costs of {source}" if source and source.startswith(_MEASURED) else None
 
 
 def chosen_device(choice: DeviceChoice, cuda: Cuda, *, local_rank: int, needs_gpu: str | None) -> torch.device:
@@ -122,17 +123,21 @@ def compute_device(device: torch.device) -> ComputeDevice:
     return "cuda" if device.type == "cuda" else "cpu"
 
 
-def require_planned_nodes(plan: Plan, *, local_world_size: int, device: torch.device) -> str | None:
+def require_planned_nodes(plan: GivenPlan, *, local_world_size: int, device: torch.device) -> str | None:
     """Return a warning where processes are spread over nodes otherwise than planned; None: they are as planned.
 
-    On CPUs only the predicted costs suffer. On GPUs the plan names each shard's GPU by the nodes' size.
+    On CPUs only the predicted costs suffer, unless a table is cut by node. On GPUs the plan names each shard's GPU by
+    the nodes' size.
 
     Raises:
-        InputError: the processes of this node are not as many as the plan has GPUs per node.
+        InputError: the processes of this node are not as many as the plan has devices per node, and that matters.
     """
     planned = plan.request.topology.devices_per_node
     if planned == local_world_size:
         return None
+    by_node = local_size_problem(plan.tables, plan.request.topology, local_world_size)
+    if by_node is not None:
+        raise InputError(f"the plan cannot be run here: {by_node}")
     found = f"the plan is for {planned} devices per node, this node has {local_world_size} processes"
     if device.type == "cuda":
         raise InputError(f"{found}; start {planned} processes per node (--nproc-per-node), or plan again")

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 import torch
 from neuroshard_api.document import Document
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import GivenPlan
 from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER
 from neuroshard_api.training_job import DLRMTrainingJob
 
@@ -55,7 +55,7 @@ class ExportedModel(Document):
 
 
 def export(
-    job: DLRMTrainingJob, plan: Plan, run_dir: Path, out: Path, *, quantized_type: QuantizedType | None = None
+    job: DLRMTrainingJob, plan: GivenPlan, run_dir: Path, out: Path, *, quantized_type: QuantizedType | None = None
 ) -> ExportedModel:
     """Write the newest whole checkpoint of a run for serving.
 

@@ -1,19 +1,27 @@
 """The proof that the sharding in memory is the plan's: read from the live tensors of every rank, not from the plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch.distributed as dist
 from neuroshard_api.document import Document
-from neuroshard_api.plan import Plan, Shard
+from neuroshard_api.plan import GivenPlan, Shard
+from neuroshard_api.sharding import ComputeKernel
+from neuroshard_api.tables import Pooling
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torchrec.distributed.batched_embedding_kernel import BatchedDenseEmbeddingBag, BatchedFusedEmbeddingBag
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
+from torchrec.modules.embedding_configs import dtype_to_data_type
 
+from neuroshard_trainer.agreement import agreed
 from neuroshard_trainer.errors import InputError
 
 Sharding = Mapping[str, tuple[Shard, ...]]
-"""The shards of each table, by columns; a shard's device is its rank."""
+"""The shards of each table, by columns, rows, and ranks; a shard's device is its rank."""
+
+_KERNELS = {BatchedFusedEmbeddingBag: ComputeKernel.FUSED, BatchedDenseEmbeddingBag: ComputeKernel.DENSE}
 
 
 class LiveSharding(Document):
@@ -27,9 +35,22 @@ class LiveSharding(Document):
     tables: dict[str, tuple[Shard, ...]]
 
 
-def planned_sharding(plan: Plan) -> Sharding:
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What one rank holds of one table, or how it computes it."""
+
+    table: str
+    shard: Shard | None
+    """None: no row."""
+    kernel: ComputeKernel | None
+    """None: the rank holds nothing that it looks up."""
+    data_type: str
+    pooling: str
+
+
+def planned_sharding(plan: GivenPlan) -> Sharding:
     """Return where the plan wants each table."""
-    return {table.name: _by_columns(table.shards) for table in plan.tables}
+    return {table.name: _in_order(table.shards) for table in plan.tables}
 
 
 def live_sharding(model: nn.Module, group: dist.ProcessGroup | None = None) -> Sharding:
@@ -40,30 +61,35 @@ def live_sharding(model: nn.Module, group: dist.ProcessGroup | None = None) -> S
         group: of all ranks, for CPU tensors; None is the default group.
 
     Raises:
-        InputError: there are no sharded tables, or a table lies whole on every rank.
+        InputError: there are no sharded tables.
     """
-    own = [each for module in sharded_collections(model) for each in _local_shards(module)]
-    everyone: list[list[tuple[str, Shard]]] = [[] for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(everyone, own, group=group)
-    found: dict[str, list[Shard]] = {}
-    for name, shard in (each for rank in everyone for each in rank):
-        found.setdefault(name, []).append(shard)
-    return {name: _by_columns(found[name]) for name in sorted(found)}
+    return _sharding(_held_by_all(model, group))
 
 
-def prove_sharding(model: nn.Module, plan: Plan, group: dist.ProcessGroup | None = None) -> Sharding:
+def prove_sharding(model: nn.Module, plan: GivenPlan, group: dist.ProcessGroup | None = None) -> Sharding:
     """Return the live sharding if it is exactly the plan's. All ranks must call this, and all get the same answer.
 
     Raises:
-        InputError: a table lies otherwise; the message names it.
+        InputError: a table lies otherwise, or is computed otherwise; the message names it.
     """
-    wanted, found = planned_sharding(plan), live_sharding(model, group)
+    held = _held_by_all(model, group)
+    wanted, found = planned_sharding(plan), _sharding(held)
     for name in (*wanted, *(name for name in found if name not in wanted)):
         if found.get(name) != wanted.get(name):
             raise InputError(
                 f"table {name!r} is not sharded as the plan says: the plan has {_listed(wanted.get(name, ()))}, "
                 f"the ranks hold {_listed(found.get(name, ()))}; give the plan to DistributedModelParallel"
             )
+    for placement, table in zip(plan.tables, plan.request.tables.tables, strict=True):
+        planned = (placement.compute_kernel, table.data_type.value, (table.pooling or Pooling.SUM).value)
+        for each in held:
+            live = (each.kernel or placement.compute_kernel, each.data_type, each.pooling)
+            if each.table == table.name and live != planned:
+                raise InputError(
+                    f"table {table.name!r} is not computed as the plan says: the plan has {_kind(*planned)}, "
+                    f"the ranks have {_kind(*live)}; "
+                    "give the plan to DistributedModelParallel, and its tables' types and pooling to the model"
+                )
     return found
 
 
@@ -75,30 +101,63 @@ def sharded_collections(model: nn.Module) -> Sequence[ShardedEmbeddingBagCollect
     return found
 
 
-def _local_shards(module: ShardedEmbeddingBagCollection) -> list[tuple[str, Shard]]:
-    """Return what this rank holds of each table, from the sizes of the tensors themselves."""
-    shards = []
+def _held_by_all(model: nn.Module, group: dist.ProcessGroup | None) -> Sequence[_Held]:
+    """Return what all ranks hold. Raises InputError on all of them where one finds no sharded tables."""
+    own = agreed(lambda: [each for module in sharded_collections(model) for each in _held(module)], group)
+    return [each for rank in own for each in rank]
+
+
+def _sharding(held: Sequence[_Held]) -> Sharding:
+    found: dict[str, list[Shard]] = {}
+    for each in held:
+        if each.shard is not None:
+            found.setdefault(each.table, []).append(each.shard)
+    return {name: _in_order(found[name]) for name in sorted(found)}
+
+
+def _held(module: ShardedEmbeddingBagCollection) -> list[_Held]:
+    """Return what this rank holds of each table, from the sizes of the tensors and the kernels themselves."""
+    kernels = dict(_kernels(module))
+    poolings = {config.name: config.pooling.value for config in module._embedding_bag_configs}  # noqa: SLF001 - no public way
+    held = []
     for key, tensor in module.state_dict().items():
         name = key.removeprefix("embedding_bags.").removesuffix(".weight")
-        if not isinstance(tensor, ShardedTensor):
-            raise InputError(f"table {name!r} is not sharded: it lies whole on every rank; plan it too")
-        for local in tensor.local_shards():
-            (row, column), (rows, columns) = local.metadata.shard_offsets, local.tensor.shape
-            shard = Shard(
-                device=dist.get_rank(), row_offset=row, num_rows=rows, column_offset=column, num_columns=columns
+        parts = [([0, 0], tensor)]  # a plain tensor is whole on every rank
+        if isinstance(tensor, ShardedTensor):
+            parts = [(local.metadata.shard_offsets, local.tensor) for local in tensor.local_shards()]
+        for (row, column), part in parts:
+            rows, columns = part.shape
+            shard = (
+                Shard(device=dist.get_rank(), row_offset=row, num_rows=rows, column_offset=column, num_columns=columns)
+                if rows
+                else None
             )
-            shards.append((name, shard))
-    return shards
+            kernel = kernels.get(name) if rows else None
+            held.append(_Held(name, shard, kernel, dtype_to_data_type(part.dtype).value, poolings[name]))
+    return held
 
 
-def _by_columns(shards: Sequence[Shard]) -> tuple[Shard, ...]:
-    return tuple(sorted(shards, key=lambda shard: (shard.column_offset, shard.device)))
+def _kernels(module: ShardedEmbeddingBagCollection) -> Iterator[tuple[str, ComputeKernel]]:
+    """Yield the kernel of each table that this rank looks up."""
+    for each in module.modules():
+        kernel = _KERNELS.get(type(each))
+        if kernel is not None:
+            yield from ((table.name, kernel) for table in each.config.embedding_tables)
+
+
+def _in_order(shards: Sequence[Shard]) -> tuple[Shard, ...]:
+    return tuple(sorted(shards, key=lambda shard: (shard.column_offset, shard.row_offset, shard.device)))
+
+
+def _kind(kernel: ComputeKernel, data_type: str, pooling: str) -> str:
+    return f"kernel {kernel}, weights of type {data_type}, and pooling {pooling}"
 
 
 def _listed(shards: Sequence[Shard]) -> str:
     if not shards:
         return "none of it"
     return ", ".join(
-        f"columns {shard.column_offset} to {shard.column_offset + shard.num_columns} on rank {shard.device}"
+        f"rows {shard.row_offset} to {shard.row_offset + shard.num_rows} of columns {shard.column_offset} to "
+        f"{shard.column_offset + shard.num_columns} on rank {shard.device}"
         for shard in shards
     )

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from neuroshard_api.job_model import Architecture, CrossNetwork, Model
-from neuroshard_api.tables import Table
+from neuroshard_api.tables import Pooling, Table
 from torch import nn
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
 from torchrec.modules.crossnet import LowRankCrossNet
 from torchrec.modules.embedding_configs import DataType as TorchRecDataType
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -94,4 +94,5 @@ def _config(table: Table) -> EmbeddingBagConfig:
         embedding_dim=table.embedding_dim,
         feature_names=list(table.feature_names or (table.name,)),
         data_type=TorchRecDataType[table.data_type.value],
+        pooling=PoolingType[(table.pooling or Pooling.SUM).value],
     )

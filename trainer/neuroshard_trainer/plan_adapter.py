@@ -5,6 +5,7 @@ model = DistributedModelParallel(
     model, plan=sharding_plan(plan, module_path="tables"), sharders=[embedding_sharder(learning_rate=0.02, ...)], ...
 )
 prove_sharding(model, plan)
+optimizer = replicated_optimizer(model, ..., learning_rate=0.02)  # of data_parallel tables; None where there are none
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,11 @@ from pathlib import Path
 
 from neuroshard_api.document import DocumentError
 from neuroshard_api.kernels import kernel_problem
-from neuroshard_api.plan import GivenPlan, Plan, TablePlacement
+from neuroshard_api.placement_rules import placement_problems
+from neuroshard_api.plan import GivenPlan
 from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import DIM_MULTIPLE, Table
 from neuroshard_api.tables import DataType as Element
+from neuroshard_api.tables import Table
 from neuroshard_api.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
 from torchrec.distributed.types import (
     EmbeddingModuleShardingPlan,
@@ -29,7 +31,7 @@ from torchrec.modules.embedding_configs import DataType
 from neuroshard_trainer.errors import InputError
 
 
-def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = None) -> Plan:
+def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = None) -> GivenPlan:
     """Return a plan that can be run by ``world_size`` processes.
 
     Args:
@@ -38,8 +40,8 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
         tables: those of the model; None takes the plan's own.
 
     Raises:
-        InputError: the file is no plan, or the plan is for another model or for another number of processes, or its
-            shards do not cover each table once.
+        InputError: the file is no plan, or the plan is for another model or for another number of processes, or
+            TorchRec cannot run its placements, or would compute wrong values.
     """
     plan = read_any_plan(path)
     num_devices = plan.request.topology.num_devices
@@ -50,21 +52,21 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
         )
     problem = _other_model(plan, plan.request.tables.tables if tables is None else tables)
     if problem is None:
-        problem = next(filter(None, map(_uncovered, plan.tables, plan.request.tables.tables)), None)
+        problem = next(placement_problems(plan.tables, plan.request), None)
     if problem is not None:
         raise InputError(f"{path}: {problem}")
     return plan
 
 
-def read_any_plan(path: Path) -> Plan:
+def read_any_plan(path: Path) -> GivenPlan:
     """Return a plan for any number of processes. Raises InputError where the file is no plan."""
     try:
-        return Plan.read(path)
+        return GivenPlan.read(path)
     except DocumentError as error:
         raise InputError(str(error)) from error
 
 
-def require_lasting_gradients(plan: Plan) -> None:
+def require_lasting_gradients(plan: GivenPlan) -> None:
     """Do nothing if the gradients of the plan's pooled embeddings survive their type.
 
     Gradients have the pooled embeddings' type. Those of a mean loss are around 1e-9 of a sample, below the least
@@ -136,7 +138,7 @@ def _sharding(parameter: TorchRecParameter) -> ParameterSharding:
     )
 
 
-def _other_model(plan: Plan, tables: Sequence[Table]) -> str | None:
+def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
     """Return how the plan's tables differ from the model's; None: they do not."""
     planned = {table.name: table for table in plan.request.tables.tables}
     placed = [table.name for table in plan.tables]
@@ -163,20 +165,3 @@ def _other_model(plan: Plan, tables: Sequence[Table]) -> str | None:
 def _shape(found: tuple[int, int, str]) -> str:
     rows, columns, data_type = found
     return f"{rows} x {columns} {data_type}"
-
-
-def _uncovered(placement: TablePlacement, table: Table) -> str | None:
-    """Return how column shards fail to cover a table exactly once; None: they cover it."""
-    end = 0
-    for shard in sorted(placement.shards, key=lambda shard: shard.column_offset):
-        if (shard.row_offset, shard.num_rows) != (0, table.num_embeddings):
-            return f"table {table.name!r} has a shard without all its rows; only column-wise plans can be run"
-        if shard.column_offset != end or shard.num_columns % DIM_MULTIPLE:
-            return (
-                f"table {table.name!r} has a shard of columns {shard.column_offset} to "
-                f"{shard.column_offset + shard.num_columns} behind column {end}; make the plan again"
-            )
-        end += shard.num_columns
-    if end != table.embedding_dim:
-        return f"the shards of table {table.name!r} have {end} of {table.embedding_dim} columns; make the plan again"
-    return None

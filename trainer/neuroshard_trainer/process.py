@@ -10,7 +10,7 @@ from typing import Self
 import torch
 import torch.distributed as dist
 from neuroshard_api.host_memory import keep_freed_memory
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import GivenPlan
 from neuroshard_api.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.devices import (
@@ -64,7 +64,7 @@ class Process:
 
 
 def start_process(
-    job: DLRMTrainingJob, plan: Plan, launched: Launched, choice: DeviceChoice, *, nccl_log_folder: Path
+    job: DLRMTrainingJob, plan: GivenPlan, launched: Launched, choice: DeviceChoice, *, nccl_log_folder: Path
 ) -> Process:
     """Choose the device, meet the other ranks, and log what is unlike the plan's conditions.
 
@@ -81,7 +81,7 @@ def start_process(
     timeout_seconds = job.spec.rendezvous.timeout_seconds
     if cuda is None or device.type == "cpu":
         process = joined(device, timeout_seconds=timeout_seconds)
-        if not plan.bundle.source.startswith("cpu:"):
+        if plan.bundle is not None and not plan.bundle.source.startswith("cpu:"):
             planned = plan.request.topology.device.name
             warnings.append(f"training on the CPU under a plan for {planned}: measured times will differ")
     else:

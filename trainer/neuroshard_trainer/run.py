@@ -10,12 +10,14 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.job_request import dense_signature
 from neuroshard_api.job_training import ResumePolicy
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import GivenPlan
 from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_api.training_job import DLRMTrainingJob
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ShardingEnv
+from torchrec.distributed.types import ShardingEnv, ShardingPlan
 
+from neuroshard_trainer.agreement import agreed, together
 from neuroshard_trainer.checkpoint import MANIFEST_FILE, CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
@@ -28,7 +30,12 @@ from neuroshard_trainer.heartbeat import Heartbeat
 from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizer_step import set_optimizer_step
-from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
+from neuroshard_trainer.optimizers import (
+    dense_optimizer,
+    embedding_sharder,
+    replicated_optimizer,
+    share_replicated_weights,
+)
 from neuroshard_trainer.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
 from neuroshard_trainer.precision import set_matmul_precision
 from neuroshard_trainer.process import Launched, Process, new_group, start_process
@@ -106,7 +113,7 @@ def train(
 
 def _set_up(
     job: DLRMTrainingJob,
-    plan: Plan,
+    plan: GivenPlan,
     places: Places,
     process: Process,
     *,
@@ -123,14 +130,19 @@ def _set_up(
         logger.warning("%s: measured times will differ from the prediction", other)
     schedule = Schedule.of(spec.training, epoch_samples=data.num_training, global_batch_size=data.global_batch_size)
     set_matmul_precision(spec.training.precision)
+    plan_sha256 = _agreed_plan(places.plan_file, process)
     model = _sharded_model(job, plan, process)
     sharding = prove_sharding(model, plan, process.group)
     state = TrainingState(
         model=model,
         dense_optimizer=dense_optimizer(model, spec.training, tables_path=TABLES_PATH),
+        replicated_optimizer=replicated_optimizer(
+            model,
+            spec.model.embedding_optimizer.optimizer,
+            learning_rate=float(spec.training.embedding_learning_rate),
+        ),
         widths=widths_of(sharding),
     )
-    plan_sha256 = file_sha256(places.plan_file)
     if process.is_first:
         live = LiveSharding(plan_sha256=plan_sha256, tables=dict(sharding))
         write_file(places.run_dir / SHARDING_FILE, live.to_json())
@@ -203,24 +215,41 @@ def _everyone() -> dist.ProcessGroup:
     return group
 
 
-def _sharded_model(job: DLRMTrainingJob, plan: Plan, process: Process) -> DistributedModelParallel:
+def _agreed_plan(file: Path, process: Process) -> str:
+    """Return the hash of the plan file. Raises InputError on all ranks where they have different plans."""
+    found = agreed(lambda: file_sha256(file), process.group)
+    other = next((rank for rank, each in enumerate(found) if each != found[0]), None)
+    if other is not None:
+        raise InputError(
+            f"{file}: rank {other} has another plan than rank 0 ({found[other][:12]}, {found[0][:12]}); "
+            "give all nodes the same file"
+        )
+    return found[0]
+
+
+def _sharded_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> DistributedModelParallel:
     spec = job.spec
     torch.manual_seed(spec.training.seed)
     model = RecommendationModel(spec.model, plan.request.tables.tables)
     torch.manual_seed(spec.training.seed * process.world_size + process.rank)  # shards of one table begin differently
-    return DistributedModelParallel(
+
+    def parts() -> tuple[ShardingPlan, EmbeddingBagCollectionSharder]:
+        compute = compute_device(process.device)
+        torchrec_plan = sharding_plan(plan, module_path=TABLES_PATH, compute_device=compute)
+        rate = float(spec.training.embedding_learning_rate)
+        optimizer = spec.model.embedding_optimizer.optimizer
+        return torchrec_plan, embedding_sharder(optimizer, learning_rate=rate, device=process.device)
+
+    torchrec_plan, sharder = together(parts, process.group)
+    sharded = DistributedModelParallel(
         model,
         env=ShardingEnv.from_process_group(_everyone()),
         device=process.device,
-        plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device=compute_device(process.device)),
-        sharders=[
-            embedding_sharder(
-                spec.model.embedding_optimizer.optimizer,
-                learning_rate=float(spec.training.embedding_learning_rate),
-                device=process.device,
-            )
-        ],
+        plan=torchrec_plan,
+        sharders=[sharder],
     )
+    share_replicated_weights(sharded)
+    return sharded
 
 
 def _resumed(
@@ -252,7 +281,7 @@ def _warn_of_earlier_checkpoints(folder: Path) -> None:
         )
 
 
-def _signature(job: DLRMTrainingJob, plan: Plan, found: TrainingData) -> dict[str, str]:
+def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> dict[str, str]:
     """Return what decides whether a checkpoint's tensors and position mean the same for this job."""
     model, data, training = job.spec.model, job.spec.data, job.spec.training
     tables = [
@@ -273,7 +302,7 @@ def _signature(job: DLRMTrainingJob, plan: Plan, found: TrainingData) -> dict[st
     return {field: json.dumps(value) for field, value in values.items()}
 
 
-def _warn_of_other_conditions(job: DLRMTrainingJob, plan: Plan, process: Process) -> None:
+def _warn_of_other_conditions(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> None:
     """Say where the job differs from what the plan's costs were predicted for."""
     found = {
         "batchSizePerDevice": (plan.request.batch_size_per_device, job.spec.model.batch_size_per_device),

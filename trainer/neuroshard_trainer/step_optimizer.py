@@ -13,12 +13,14 @@ class StepOptimizer:
     """What a loop or TorchRec's pipeline calls once in each step.
 
     The tables' optimizer is fused into their backward kernels, so its rate is set before the backward pass, and the
-    norm that is clipped is that of the dense part. Its gradients are means over all ranks, so that every rank clips
+    norm that is clipped is that of the dense part. Tables that are data_parallel have an optimizer here, with the
+    same rate, and are not clipped either. Its gradients are means over all ranks, so that every rank clips
     alike.
 
     Args:
-        model: whose tables are trained by fused optimizers.
-        dense_optimizer: of all other parameters.
+        model: whose tables are trained by fused optimizers, but for data_parallel ones.
+        dense_optimizer: of all parameters but the tables.
+        replicated_optimizer: of data_parallel tables. None: there are none.
         training: rates, schedule and norm.
         step: steps done.
     """
@@ -27,12 +29,14 @@ class StepOptimizer:
         self,
         model: DistributedModelParallel,
         dense_optimizer: KeyedOptimizerWrapper,
+        replicated_optimizer: KeyedOptimizerWrapper | None,
         training: Training,
         *,
         step: int,
     ) -> None:
         self._tables_optimizer = model.fused_optimizer
         self._dense_optimizer = dense_optimizer
+        self._replicated_optimizer = replicated_optimizer
         self._training = training
         self._dense = list(dense_optimizer.params.values())
         self._step = step
@@ -47,13 +51,19 @@ class StepOptimizer:
             return
         self._factor = factor
         set_learning_rate(self._dense_optimizer, factor * float(self._training.dense_learning_rate))
-        set_learning_rate(self._tables_optimizer, factor * float(self._training.embedding_learning_rate))
+        tables_rate = factor * float(self._training.embedding_learning_rate)
+        set_learning_rate(self._tables_optimizer, tables_rate)
+        if self._replicated_optimizer is not None:
+            self._replicated_optimizer.zero_grad()
+            set_learning_rate(self._replicated_optimizer, tables_rate)
         self._tables_optimizer.step()  # hands the rate to the kernels; the tables themselves are updated in backward
 
     def step(self) -> None:
-        """Update the dense part by its gradients."""
+        """Update the dense part and data_parallel tables by their gradients."""
         with traced("optimizer"):
             if self._training.gradient_clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self._dense, float(self._training.gradient_clip_norm))
             self._dense_optimizer.step()
+            if self._replicated_optimizer is not None:
+                self._replicated_optimizer.step()
         self._step += 1

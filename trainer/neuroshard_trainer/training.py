@@ -131,7 +131,9 @@ class TrainingLoop:
         self._manifest = manifest
         self._reporter = reporter
         self._process = process
-        self._optimizer = StepOptimizer(state.model, state.dense_optimizer, training, step=schedule.first_step)
+        self._optimizer = StepOptimizer(
+            state.model, state.dense_optimizer, state.replicated_optimizer, training, step=schedule.first_step
+        )
         self._pipeline: Pipeline | None = None
         if training.pipeline is TrainPipeline.SPARSE_DIST:
             self._pipeline = Pipeline(state.model, self._optimizer, self._loss, process.device)

@@ -13,12 +13,13 @@ from neuroshard_trainer.checkpoint import CheckpointFolder, State
 from neuroshard_trainer.live_sharding import Sharding
 
 TableWidths = Mapping[str, tuple[int, ...]]
-"""Columns of each table's shards, by columns."""
+"""Columns of each table's blocks of columns, in their order: one block where a table is not cut by columns."""
 
 
 def widths_of(sharding: Sharding) -> dict[str, tuple[int, ...]]:
-    """Return the columns of each table's shards."""
-    return {name: tuple(shard.num_columns for shard in shards) for name, shards in sharding.items()}
+    """Return the columns of each table's blocks of columns."""
+    blocks = {name: {shard.column_offset: shard.num_columns for shard in shards} for name, shards in sharding.items()}
+    return {name: tuple(widths[offset] for offset in sorted(widths)) for name, widths in blocks.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,11 +28,16 @@ class TrainingState:
 
     model: DistributedModelParallel
     dense_optimizer: KeyedOptimizerWrapper
+    replicated_optimizer: KeyedOptimizerWrapper | None
+    """Of data_parallel tables. None: there are none."""
     widths: TableWidths
 
     def tensors(self) -> State:
-        """Return the state as torch.distributed.checkpoint takes it. Tables are whole tensors of many shards."""
-        tables_state = self.model.fused_optimizer.state_dict()["state"]
+        """Return the state as torch.distributed.checkpoint takes it. Tables are whole tensors of many shards.
+
+        Sums of squared gradients of data_parallel tables have the names and shapes that the fused kernels give theirs.
+        """
+        tables_state = {**self.model.fused_optimizer.state_dict()["state"], **self._replicated_state()}
         dense_state = self.dense_optimizer.state_dict()["state"]
         state = {
             "model": self.model.state_dict(),
@@ -41,13 +47,24 @@ class TrainingState:
         }
         return {part: tensors for part, tensors in state.items() if tensors}
 
+    def _replicated_state(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
+        optimizer = self.replicated_optimizer
+        if optimizer is None:
+            return {}
+        sums = {key: optimizer.state[weight].get("sum") for key, weight in optimizer.params.items()}
+        return {
+            key: {f"{_table_of(key)}.momentum1": total.view(-1) if total.shape[1] == 1 else total}
+            for key, total in sums.items()
+            if total is not None
+        }
+
     def load(self, checkpoints: CheckpointFolder, folder: Path, old_widths: TableWidths) -> None:
         """Take over a checkpoint. All ranks must call this.
 
         Tables, element-wise optimizer state and the dense part are exactly those that were saved, however the tables
-        were cut. Row-wise state is one number per row and shard, a mean over the shard's columns: where a table is cut
-        otherwise than before, a new shard gets the mean of the old ones' numbers, each weighted by the columns that
-        they share.
+        were cut. Row-wise state is one number per row and block of columns, a mean over the block's columns: where the
+        blocks are others than before, a new one gets the mean of the old ones' numbers, each weighted by the columns
+        that they share.
 
         Args:
             checkpoints: reads it.
@@ -60,10 +77,10 @@ class TrainingState:
         per_row: list[_Recut] = []
         tables_state = {}
         for key, tensors in state.get("tables_optimizer", {}).items():
-            name = key.rsplit("embedding_bags.", 1)[1].removesuffix(".weight")
+            name = _table_of(key)
             tables_state[key] = dict(tensors)
             for part, tensor in tensors.items():
-                is_per_row = isinstance(tensor, ShardedTensor) and len(tensor.metadata().size) == 1
+                is_per_row = len(tensor.metadata().size if isinstance(tensor, ShardedTensor) else tensor.shape) == 1
                 if is_per_row and old_widths[name] != self.widths[name]:
                     recut = _Recut.of(tensor, old_widths[name], self.widths[name])
                     tables_state[key][part] = recut.old
@@ -75,36 +92,48 @@ class TrainingState:
             recut.apply()
 
 
+def _table_of(key: str) -> str:
+    """Return the table of a parameter's name."""
+    return key.rsplit("embedding_bags.", 1)[1].removesuffix(".weight")
+
+
 @dataclass(frozen=True, slots=True)
 class _Recut:
-    """One number per row and shard, for a table that is cut otherwise than when it was saved."""
+    """One number per row and block of columns, for a table with other blocks than when it was saved."""
 
-    new: ShardedTensor
-    """Shard by shard behind one another, ``rows`` numbers of each; this rank holds some of them."""
+    parts: tuple[tuple[int, torch.Tensor], ...]
+    """What this rank holds of the new state, each with its place in it. The numbers of a block are one for each row."""
     old: torch.Tensor
-    """The same for the old shards, all of them."""
+    """The same for the old blocks, all of them."""
+    rows: int
     old_widths: tuple[int, ...]
     new_widths: tuple[int, ...]
 
     @classmethod
-    def of(cls, new: ShardedTensor, old_widths: tuple[int, ...], new_widths: tuple[int, ...]) -> "_Recut":
-        rows = new.metadata().size[0] // len(new_widths)
-        local = new.local_shards()[0].tensor
-        old = torch.empty(rows * len(old_widths), dtype=local.dtype, device=local.device)
-        return cls(new, old, old_widths, new_widths)
+    def of(
+        cls, new: ShardedTensor | torch.Tensor, old_widths: tuple[int, ...], new_widths: tuple[int, ...]
+    ) -> "_Recut":
+        if isinstance(new, ShardedTensor):
+            parts = tuple((local.metadata.shard_offsets[0], local.tensor) for local in new.local_shards())
+            size = new.metadata().size[0]
+        else:
+            parts, size = ((0, new),), len(new)
+        rows = size // len(new_widths)
+        old = torch.empty(rows * len(old_widths), dtype=parts[0][1].dtype, device=parts[0][1].device)
+        return cls(parts, old, rows, old_widths, new_widths)
 
     def apply(self) -> None:
         """Write the weighted means into the live tensors."""
-        rows = self.new.metadata().size[0] // len(self.new_widths)
-        for shard in self.new.local_shards():
-            position = shard.metadata.shard_offsets[0] // rows
-            begin = sum(self.new_widths[:position])
-            end = begin + self.new_widths[position]
-            shard.tensor.zero_()
+        for place, tensor in self.parts:
+            block, first_row = divmod(place, self.rows)
+            begin = sum(self.new_widths[:block])
+            end = begin + self.new_widths[block]
+            tensor.zero_()
             old_begin = 0
             for index, width in enumerate(self.old_widths):
                 shared = min(end, old_begin + width) - max(begin, old_begin)
                 if shared > 0:
-                    part = self.old[index * rows : (index + 1) * rows]
-                    shard.tensor.add_(part.view_as(shard.tensor), alpha=shared / (end - begin))
+                    first = index * self.rows + first_row
+                    numbers = self.old[first : first + tensor.numel()]
+                    tensor.add_(numbers.view_as(tensor), alpha=shared / (end - begin))
                 old_begin += width

@@ -5,11 +5,9 @@ from collections.abc import Iterator, Sequence
 from math import isclose
 
 import numpy as np
-from neuroshard_api.placement_rules import placement_problems
+from neuroshard_api.placement_rules import placement_devices, placement_problems
 from neuroshard_api.plan import PRICE_FIELDS, DeviceMemory, GivenPlan, Plan, TablePlacement, unpriced
 from neuroshard_api.request import Constraints, PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.topology import Topology
 
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.plans.tables import tables_memory
@@ -100,7 +98,7 @@ def _unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) -
         placement = plan.tables[index]
         path = f"tables[{index}].shards"
         yield from _kind_problems(index, placement, constraints)
-        devices = sorted(_devices(placement, plan.request.topology))
+        devices = sorted(placement_devices(placement, plan.request.topology))
         if allowed is not None and not set(devices) <= set(allowed):
             yield (
                 f"{path}: {placement.name!r} is on devices {_listed(devices)}, the constraints allow {_listed(allowed)}"
@@ -131,17 +129,6 @@ def _kind_problems(index: int, placement: TablePlacement, constraints: Constrain
         yield f"tables[{index}].sharding_type: {name!r} is {kind}, the constraints allow {', '.join(types)}"
     if kernels is not None and kernel not in kernels:
         yield f"tables[{index}].kernel: {name!r} runs with {kernel}, the constraints allow {', '.join(kernels)}"
-
-
-def _devices(placement: TablePlacement, topology: Topology) -> set[int]:
-    """Return the devices that take part in a table, those of empty blocks of rows too."""
-    if placement.sharding_type is ShardingType.ROW_WISE:
-        return set(range(topology.num_devices))
-    devices = {shard.device for shard in placement.shards}
-    if not placement.sharding_type.is_by_node:
-        return devices
-    size = topology.devices_per_node
-    return {device // size * size + local for device in devices for local in range(size)}
 
 
 def _memory_problems(plan: Plan) -> Iterator[str]:

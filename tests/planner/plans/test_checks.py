@@ -335,12 +335,13 @@ def test_constraints_hold_for_every_family(first: str, constraints: Constraints,
     assert any(problem.startswith(expected) for problem in problems), problems
 
 
-def test_a_row_cut_counts_every_device_also_those_without_a_row() -> None:
-    """Every rank pools for all of a table cut by rows, so that a forbidden device excludes it."""
-    table = builders.table("few", num_embeddings=2)
-    request = builders.request(table, num_devices=NUM_DEVICES, constraints=Constraints(forbidden_devices=(3,)))
+def test_a_row_cut_counts_every_device() -> None:
+    """Every rank pools for all of a table cut by rows, so that devices of a table exclude it."""
+    few, many = builders.table("few", num_embeddings=7), builders.table("many")
+    constraints = Constraints(tables={"few": TableConstraints(devices=(0, 1))})
+    request = builders.request(few, many, num_devices=NUM_DEVICES, constraints=constraints)
 
-    (problem,) = plan_problems(given_plan(request, by_rows(table, DEVICES)))
+    (problem,) = plan_problems(given_plan(request, by_rows(few, DEVICES), by_rows(many, DEVICES)))
 
     assert problem.startswith("tables[0].shards: 'few' is on devices 0, 1, 2, 3")
 

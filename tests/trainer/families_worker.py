@@ -1,0 +1,157 @@
+"""Four ranks, as two nodes of two: save a checkpoint under every family of placements, and load it under every family.
+
+Argument: a folder. Weights must be the same bits, and sums of squares too, of which all blocks of a row have one value.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import builders
+import torch
+import torch.distributed as dist
+from four_ranks import fork_ranks
+from neuroshard_api.document import validated
+from neuroshard_api.job_model import Model
+from neuroshard_api.job_training import Training
+from neuroshard_api.plan import GivenPlan, TablePlacement
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Optimizer, Table
+from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
+from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.training_state import TrainingState, widths_of
+from placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from trainer_builders import TABLES, job_data
+
+TOPOLOGY = builders.topology(4, num_nodes=2)
+CPU = torch.device("cpu")
+
+
+def placed(family: ShardingType, table: Table) -> TablePlacement:
+    """Return a table in a family, in two equal blocks where it is cut by columns."""
+    half = table.embedding_dim // 2
+    match family:
+        case ShardingType.TABLE_WISE:
+            return by_columns(table, (2, table.embedding_dim))
+        case ShardingType.COLUMN_WISE:
+            return by_columns(table, (3, half), (0, half))
+        case ShardingType.ROW_WISE:
+            return by_rows(table, TOPOLOGY)
+        case ShardingType.TABLE_ROW_WISE:
+            return on_node(table, 1, TOPOLOGY)
+        case ShardingType.GRID:
+            return grid(table, TOPOLOGY, (1, half), (0, half))
+        case ShardingType.DATA_PARALLEL:
+            return everywhere(table, TOPOLOGY)
+
+
+def plan_of(family: ShardingType, optimizer: Optimizer) -> GivenPlan:
+    """Return a plan of all tables in one family."""
+    request = PlanRequest(tables=builders.table_set(*TABLES), topology=TOPOLOGY, optimizer=optimizer)
+    return given_plan(request, *(placed(family, table) for table in TABLES))
+
+
+def state_under(family: ShardingType, optimizer: Optimizer) -> TrainingState:
+    """Return the state of a fresh model."""
+    plan, world = plan_of(family, optimizer), dist.group.WORLD
+    assert world is not None
+    model = DistributedModelParallel(
+        RecommendationModel(validated(Model, job_data()["spec"]["model"], where="spec.model"), TABLES),
+        env=ShardingEnv.from_process_group(world),
+        device=CPU,
+        plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+        sharders=[embedding_sharder(optimizer, learning_rate=0.1, device=CPU)],
+    )
+    return TrainingState(
+        model=model,
+        dense_optimizer=dense_optimizer(model, Training(), tables_path=TABLES_PATH),
+        replicated_optimizer=replicated_optimizer(model, optimizer, learning_rate=0.1),
+        widths=widths_of(prove_sharding(model, plan)),
+    )
+
+
+def cells(state: TrainingState) -> Mapping[str, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Return what this rank holds of each table and its state, each with the values that it must have.
+
+    A cell's weight is its number in the table, plus an eighth; state per element is three times that, and state per row
+    is the row's number plus a half, in all blocks of columns.
+    """
+    found: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    tensors: Any = state.tensors()
+    for table in TABLES:
+        key = f"{TABLES_PATH}.embedding_bags.{table.name}.weight"
+        numbers = torch.arange(table.num_embeddings * table.embedding_dim).view(table.num_embeddings, -1) + 0.125
+        rows = torch.arange(table.num_embeddings) + 0.5
+        own = tensors.get("tables_optimizer", {}).get(key, {})
+        for live, whole in ((tensors["model"][key], numbers), *((each, 3 * numbers) for each in own.values())):
+            per_row = rows.repeat(len(state.widths[table.name])) if size_of(live)[1:] == () else None
+            for offsets, part in parts(live):
+                if not part.numel():
+                    continue
+                if per_row is not None:
+                    wanted = per_row[offsets[0] : offsets[0] + part.numel()].view_as(part)
+                else:
+                    row, column = offsets
+                    wanted = whole[row : row + part.shape[0], column : column + part.shape[1]]
+                found.setdefault(table.name, []).append((part, wanted))
+    return found
+
+
+def size_of(tensor: torch.Tensor | ShardedTensor) -> tuple[int, ...]:
+    """Return the size of a tensor over all ranks."""
+    return tuple(tensor.metadata().size if isinstance(tensor, ShardedTensor) else tensor.shape)
+
+
+def parts(tensor: torch.Tensor | ShardedTensor) -> list[tuple[list[int], torch.Tensor]]:
+    """Return what this rank holds, with offsets."""
+    if isinstance(tensor, ShardedTensor):
+        return [(each.metadata.shard_offsets, each.tensor) for each in tensor.local_shards()]
+    return [([0] * tensor.dim(), tensor.detach().as_subclass(torch.Tensor))]
+
+
+def main(folder: Path) -> None:
+    """Check every pair, with state per row and per element."""
+    logging.disable(logging.WARNING)
+    world = dist.group.WORLD
+    assert world is not None
+    for optimizer in (Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD):
+        saved = {}
+        for family in ShardingType:
+            state = state_under(family, optimizer)
+            state.dense_optimizer.init_state()
+            with torch.no_grad():
+                for pairs in cells(state).values():
+                    for part, wanted in pairs:
+                        part.copy_(wanted)
+            manifest = CheckpointManifest(
+                step=1,
+                position=16,
+                world_size=4,
+                plan_sha256="0" * 64,
+                table_widths=dict(state.widths),
+                signature={},
+            )
+            checkpoints = CheckpointFolder(folder / optimizer / family, keep=1, group=world)
+            checkpoints.prepare()
+            saved[family] = checkpoints, checkpoints.save(state.tensors(), manifest), manifest
+        for new in ShardingType:
+            for old, (checkpoints, path, manifest) in saved.items():
+                state = state_under(new, optimizer)
+                state.load(checkpoints, path, manifest.table_widths)
+                for name, pairs in cells(state).items():
+                    for part, wanted in pairs:
+                        assert torch.equal(part, wanted), f"{optimizer}: {name} from {old} to {new}: {part}, {wanted}"
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    fork_ranks(place, lambda: main(place))

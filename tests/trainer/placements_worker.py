@@ -1,0 +1,243 @@
+"""Four ranks, as two nodes of two: train two steps under random plans of all families.
+
+Arguments: folder, number of plans, seed of the first. Holds every plan against the unsharded model: logits of the first
+step, and weights after two updates. Rank 0 writes the largest differences to FOLDER/differences.json.
+"""
+
+import itertools
+import json
+import logging
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import builders
+import torch
+import torch.distributed as dist
+from four_ranks import fork_ranks
+from neuroshard_api.placement_rules import placement_problems
+from neuroshard_api.plan import GivenPlan
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Optimizer, Pooling, Table
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.optimizers import (
+    EPSILON,
+    embedding_sharder,
+    replicated_optimizer,
+    replicated_weights,
+    share_replicated_weights,
+)
+from neuroshard_trainer.plan_adapter import sharding_plan
+from placements import given_plan, random_placement
+from torch import nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.optim import SGD, Adagrad
+from torch.optim import Optimizer as TorchOptimizer
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+TOPOLOGY = builders.topology(4, num_nodes=2)
+CPU = torch.device("cpu")
+RATE = 0.1
+SAMPLES = 8  # of each rank
+STEPS = 2
+OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
+BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
+EXACT = (*BY_ROWS, ShardingType.TABLE_WISE, ShardingType.DATA_PARALLEL)
+INEXACT = (ShardingType.COLUMN_WISE, ShardingType.GRID)
+"""Families that keep row-wise state per block of columns."""
+
+
+class Bags(nn.Module):
+    """Pooled embeddings of all features side by side, times a fixed vector: one logit per sample."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        super().__init__()
+        self.tables = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(
+                    name=table.name,
+                    num_embeddings=table.num_embeddings,
+                    embedding_dim=table.embedding_dim,
+                    feature_names=list(table.feature_names or (table.name,)),
+                    pooling=PoolingType[(table.pooling or Pooling.SUM).value],
+                )
+                for table in tables
+            ],
+            device=torch.device("meta"),
+        )
+
+    def forward(self, lookups: KeyedJaggedTensor) -> torch.Tensor:
+        """Return shape (samples,)."""
+        pooled = self.tables(lookups).to_dict()
+        width = sum(each.shape[1] for each in pooled.values())
+        weights = torch.cos(torch.arange(width, dtype=torch.float32)) / width**0.5
+        logits: torch.Tensor = torch.cat([pooled[key] for key in sorted(pooled)], dim=1) @ weights
+        return logits
+
+
+def main(folder: Path, count: int, seed: int) -> None:
+    """Check ``count`` plans in one process group."""
+    logging.disable(logging.WARNING)
+    differences: dict[str, float] = {}
+    drawn: dict[str, int] = {}
+    for each in range(seed, seed + count):
+        plan, optimizer = random_plan(random.Random(each))  # noqa: S311 - draws test data
+        for what, difference in check(plan, optimizer, seed=each).items():
+            differences[what] = max(differences.get(what, 0.0), difference)
+        for table in plan.tables:
+            drawn[table.sharding_type] = drawn.get(table.sharding_type, 0) + 1
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, differences)
+    if dist.get_rank() == 0:
+        names = sorted({name for each in found for name in each})
+        worst = {name: max(each.get(name, 0.0) for each in found) for name in names}
+        (folder / "differences.json").write_text(json.dumps({"plans": count, "tables": drawn, "largest": worst}))
+
+
+def random_plan(rng: random.Random) -> tuple[GivenPlan, Optimizer]:
+    """Return two to six tables in random families, and an optimizer, as they can be run."""
+    drawn = (_random_plan(rng) for _ in itertools.count())
+    return next(each for each in drawn if not list(placement_problems(each[0].tables, each[0].request)))
+
+
+def _random_plan(rng: random.Random) -> tuple[GivenPlan, Optimizer]:
+    families = rng.choice((tuple(ShardingType), tuple(ShardingType), BY_ROWS, EXACT))
+    pooling = Pooling.MEAN if families == BY_ROWS and rng.random() < 0.5 else None
+    tables = tuple(
+        builders.table(
+            f"t{index}",
+            num_embeddings=rng.choice((1, 3, 5, 8, 30, 101)),
+            embedding_dim=rng.choice((4, 8, 16, 20, 64)),
+            feature_names=rng.choice(((), (f"f{index}", f"g{index}"))),
+            pooling=pooling,
+        )
+        for index in range(rng.randint(2, 6))
+    )
+    optimizer = rng.choice(OPTIMIZERS)
+    request = PlanRequest(tables=builders.table_set(*tables), topology=TOPOLOGY, optimizer=optimizer)
+    return given_plan(request, *(random_placement(rng, table, TOPOLOGY, families) for table in tables)), optimizer
+
+
+def check(plan: GivenPlan, optimizer: Optimizer, *, seed: int) -> Mapping[str, float]:
+    """Return the largest differences from the unsharded model that this rank finds."""
+    tables = plan.request.tables.tables
+    torch.manual_seed(seed)
+    plain = Bags(tables)
+    plain.tables = plain.tables.to_empty(device="cpu")
+    for weight in plain.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    sharded = sharded_model(plan, optimizer)
+    require_shared(sharded)
+    with torch.no_grad():
+        for name, live in sharded.state_dict().items():
+            for part, wanted in pairs(live, plain.state_dict()[name]):
+                part.copy_(wanted)
+    differences = {"logits": train(sharded, plain, tables, optimizer, seed=seed)}
+    state: Any = sharded.state_dict()
+    # A table that learns otherwise in the first step changes the gradients of all tables in the next.
+    is_exact = not any(placement.sharding_type in INEXACT for placement in plan.tables)
+    if optimizer is not Optimizer.ROWWISE_ADAGRAD or is_exact:
+        keys = [f"tables.embedding_bags.{placement.name}.weight" for placement in plan.tables]
+        found = [weight_difference(state[key], plain.state_dict()[key]) for key in keys]
+        differences[f"{optimizer.value} weights"] = max(found)
+    return differences
+
+
+def sharded_model(plan: GivenPlan, optimizer: Optimizer) -> DistributedModelParallel:
+    """Return the model under a plan, which is proven."""
+    world = dist.group.WORLD
+    assert world is not None
+    sharded = DistributedModelParallel(
+        Bags(plan.request.tables.tables),
+        env=ShardingEnv.from_process_group(world),
+        device=CPU,
+        plan=sharding_plan(plan, module_path="tables", compute_device="cpu"),
+        sharders=[embedding_sharder(optimizer, learning_rate=RATE, device=CPU)],
+    )
+    prove_sharding(sharded, plan)
+    return sharded
+
+
+def require_shared(sharded: DistributedModelParallel) -> None:
+    """Let every rank begin data_parallel tables otherwise, and hold what is shared against rank 0's."""
+    with torch.no_grad():
+        for weight in replicated_weights(sharded).values():
+            weight.fill_(dist.get_rank())
+    share_replicated_weights(sharded)
+    for weight in replicated_weights(sharded).values():
+        assert not weight.any(), "a rank has other weights than rank 0"
+
+
+def train(
+    sharded: DistributedModelParallel, plain: Bags, tables: Sequence[Table], optimizer: Optimizer, *, seed: int
+) -> float:
+    """Take the steps with both models, and return the largest difference of the first step's logits."""
+    replicated = replicated_optimizer(sharded, optimizer, learning_rate=RATE)
+    reference = torch_optimizer(plain, optimizer)
+    labels = torch.linspace(-1, 1, SAMPLES)
+    difference = 0.0
+    for step in range(STEPS):
+        batches = [lookups_of(tables, seed=1000 * seed + 10 * step + rank) for rank in range(dist.get_world_size())]
+        logits, expected = sharded(batches[dist.get_rank()]), plain(batches[dist.get_rank()])
+        if step == 0:
+            difference = float((logits - expected).abs().max().detach())
+        if replicated is not None:
+            replicated.zero_grad()
+        torch.autograd.backward((logits - labels).square().mean())
+        if replicated is not None:
+            replicated.step()
+        reference.zero_grad()
+        losses = [(plain(each) - labels).square().mean() for each in batches]
+        torch.autograd.backward(torch.stack(losses).mean())  # the sharded model's gradients are means over the ranks
+        reference.step()
+    return difference
+
+
+def torch_optimizer(model: nn.Module, optimizer: Optimizer) -> TorchOptimizer:
+    """Return torch's own optimizer of an unsharded model."""
+    weights = list(model.parameters())
+    if optimizer is Optimizer.SGD:
+        return SGD(weights, lr=RATE)
+    kind = RowWiseAdagrad if optimizer is Optimizer.ROWWISE_ADAGRAD else Adagrad
+    return kind(weights, lr=RATE, eps=EPSILON)
+
+
+def weight_difference(live: torch.Tensor | ShardedTensor, expected: torch.Tensor) -> float:
+    """Return the largest difference in what this rank holds of a table."""
+    differences = [float((part - wanted).abs().max()) for part, wanted in pairs(live, expected) if part.numel()]
+    return max(differences, default=0.0)
+
+
+def pairs(live: torch.Tensor | ShardedTensor, whole: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield what this rank holds of a table, and the same cells of the whole table."""
+    if not isinstance(live, ShardedTensor):
+        yield live.detach().as_subclass(torch.Tensor), whole
+        return
+    for each in live.local_shards():
+        (row, column), (rows, columns) = each.metadata.shard_offsets, each.tensor.shape
+        yield each.tensor, whole[row : row + rows, column : column + columns]
+
+
+def lookups_of(tables: Sequence[Table], *, seed: int) -> KeyedJaggedTensor:
+    """Return random bags of 0 to 3 rows for every feature."""
+    generator = torch.Generator().manual_seed(seed)
+    features = [(name, table) for table in tables for name in (table.feature_names or (table.name,))]
+    lengths = torch.randint(4, (len(features), SAMPLES), generator=generator)
+    values = [
+        torch.randint(table.num_embeddings, (int(count),), generator=generator)
+        for (_, table), count in zip(features, lengths.sum(dim=1), strict=True)
+    ]
+    return KeyedJaggedTensor(keys=[name for name, _ in features], values=torch.cat(values), lengths=lengths.flatten())
+
+
+if __name__ == "__main__":
+    place, plans, first = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    fork_ranks(place, lambda: main(place, plans, first))

@@ -1,0 +1,27 @@
+"""Every family of placements on four ranks, as two nodes of two: the unsharded model's numbers, and checkpoints."""
+
+import json
+from pathlib import Path
+
+import pytest
+from four_ranks import run_four
+from neuroshard_api.sharding import ShardingType
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a minute where nothing else runs
+NUM_PLANS = 24
+TOLERANCE = 1e-6
+
+
+def test_random_plans_of_all_families_compute_what_the_unsharded_model_does(tmp_path: Path) -> None:
+    """Logits, and weights after two updates; row-wise Adagrad where no table has blocks of columns."""
+    run_four(Path(__file__).with_name("placements_worker.py"), tmp_path, NUM_PLANS, 0)
+
+    found = json.loads((tmp_path / "differences.json").read_text())
+    assert set(found["tables"]) == set(ShardingType), "every family was drawn"
+    assert set(found["largest"]) == {"logits", "sgd weights", "rowwise_adagrad weights", "adagrad weights"}
+    assert max(found["largest"].values()) < TOLERANCE, found
+
+
+def test_a_checkpoint_of_any_family_loads_under_any_other(tmp_path: Path) -> None:
+    """Weights and sums of squared gradients to the last bit, row-wise and element-wise."""
+    run_four(Path(__file__).with_name("families_worker.py"), tmp_path)
