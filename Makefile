@@ -46,6 +46,11 @@ test: lint types imports ## Install what the tests need, then check everything
 kernels: $(DEV) $(CUDA_SYMBOLS) ## Compare the table of training kernels with the symbols of FBGEMM's CUDA wheel (500 MB)
 	$(BIN)/python -m pytest -q tests/contracts/test_cuda_kernels.py
 
+.PHONY: placements
+placements: $(DEV) ## Train 200 random plans of all placements on four gloo ranks; writes build/placements/differences.json
+	rm -rf build/placements && mkdir -p build/placements
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/trainer/placements_worker.py build/placements 200 0
+
 .PHONY: lint
 lint: $(DEV) ## Style: ruff, its formatter, codespell, yamllint
 	$(BIN)/python -m ruff check .

@@ -3,12 +3,22 @@
 import json
 from typing import Any
 
+import builders
 import pytest
 import yaml
 from local_runs import Runs, made_plan
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
+from neuroshard_api.tables import Table
 from neuroshard_costs.bundle import bundled_root
+from placements import by_rows, everywhere, given_plan
+
+
+def runs_tables() -> tuple[Table, ...]:
+    """Return the tables of the tests' job."""
+    found = builders.job().spec.model.inline_tables("job")
+    assert found is not None
+    return found.tables
 
 
 def test_a_plan_may_be_given(runs: Runs) -> None:
@@ -34,6 +44,23 @@ def test_a_plan_may_stand_in_the_jobs_file(runs: Runs) -> None:
 
     assert result.code == ExitCode.OK
     assert f"plan: reused: {path}: ConfigMap mine, plan.json" in result.err
+
+
+def test_a_plan_without_a_price_may_be_given(runs: Runs) -> None:
+    """One of rows and copies on two nodes of one device trains; there is no prediction to report."""
+    tables = runs_tables()
+    request = builders.request(*tables, topology=builders.topology(2, num_nodes=2))
+    plan = given_plan(request, by_rows(tables[0], request.topology), everywhere(tables[1], request.topology))
+    (runs.folder / "mixed.json").write_text(plan.to_json(), encoding="utf-8")
+
+    result = runs.run("--plan", "mixed.json", "--json")
+
+    assert result.code == ExitCode.OK, result.err
+    assert "2 tables on 2 devices by torchrec, without a price" in result.err
+    found = json.loads(result.out)
+    assert (found["predicted"], found["errorPercent"]) == (None, None)
+    assert found["measured"]["totalMicroseconds"] > 0
+    assert runs.starts == ["2 "]
 
 
 @pytest.mark.parametrize(
