@@ -50,7 +50,9 @@ def _forked(rank: int, folder: Path, main: Callable[[], None]) -> int:
     os.environ.update({name: str(value) for name, value in place.items()})
     code = 1
     try:
-        dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=WORLD_SIZE)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder.resolve() / 'store'}", rank=rank, world_size=WORLD_SIZE
+        )
         main()
         dist.barrier()
         code = 0
