@@ -580,7 +580,8 @@ def test_tensorboard_without_its_package_is_a_sentence(
 
 def test_tensorboard_shows_losses_and_metrics_of_a_resumed_run(run: Run, tmp_path: Path) -> None:
     """Each step once, also those that an interrupted start took after its last checkpoint."""
-    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.backend.event_processing import event_accumulator as accumulators
+
     training = {"tensorboard": True, "evalEverySteps": 10}
     assert run(training={**training, "maxSteps": 15}, checkpoint={"everySteps": 10}) == ExitCode.OK
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000015")
