@@ -13,6 +13,10 @@ import numpy as np
 from neuroshard_api.topology import DeviceType
 
 _CPU_SYSFS = Path("/sys/devices/system/cpu")
+_GROUP_SYSFS = Path("/sys/fs/cgroup")
+_LIMIT = ("memory.max", "memory/memory.limit_in_bytes")
+_USE = ("memory.current", "memory/memory.usage_in_bytes")
+"""Files of the control group, of version 2 and of version 1."""
 _LARGE_BYTES = 2**26  # beyond what one core keeps of a shared cache
 _USUAL_CACHE_BYTES = 2**20  # of a core, where the system does not tell
 _COPY_SECONDS = 0.05  # per measured size: long against the clock, short against the budget
@@ -26,15 +30,21 @@ def cpu_model() -> str:
 def available_memory_bytes() -> int:
     """Return what this process may still allocate: the lesser of the system's free memory and its control group's."""
     available = _meminfo_bytes("MemAvailable")
-    limit, used = (_number(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
+    limit, used = (_group_bytes(*names) for names in (_LIMIT, _USE))
     return available if limit is None or used is None else min(available, max(limit - used, 0))
 
 
 def total_memory_bytes() -> int:
     """Return the memory of the system or of the control group, whichever is less."""
-    limit = _number(Path("/sys/fs/cgroup/memory.max"))
+    limit = _group_bytes(*_LIMIT)
     total = _meminfo_bytes("MemTotal")
     return total if limit is None else min(total, limit)
+
+
+def _group_bytes(*names: str) -> int | None:
+    """Return the number in the first of these files of the control group that has one."""
+    found = (_number(_GROUP_SYSFS / name) for name in names)
+    return next((number for number in found if number is not None), None)
 
 
 def fingerprint(facts: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -236,6 +237,13 @@ def test_of_an_indexed_job_only_the_first_pod_publishes(
     assert ("data" in pod.result()) is published
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Tell whether a process has a handler for a signal."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
+    return bool(mask >> (number - 1) & 1)
+
+
 def test_of_the_sidecars_of_an_indexed_job_only_the_first_one_publishes(pod: Pod, tmp_path: Path) -> None:
     """The others wait until they are asked to stop, since a sidecar that ends is started again."""
     for index in ("0", "1"):
@@ -249,6 +257,7 @@ def test_of_the_sidecars_of_an_indexed_job_only_the_first_one_publishes(pod: Pod
         with first.started("--from", tmp_path / "0" / "report.json", *words) as process:
             pod.wait_for({"report.json": "0"})
             process.terminate()
+        eventually("the other one can be asked to stop", lambda: catches(other.pid, signal.SIGTERM), within_s=WITHIN_S)
         other.terminate()
 
     assert other.returncode == 0

@@ -1,8 +1,10 @@
 """Specification of what is read of the hardware."""
 
 import os
+from pathlib import Path
 
 import pytest
+from neuroshard_profiler import hardware
 from neuroshard_profiler.hardware import (
     available_memory_bytes,
     cpu_device,
@@ -34,6 +36,24 @@ def test_a_core_of_this_machine_is_a_device() -> None:
     assert 2**20 < device.memory_bytes <= total_memory_bytes() / 2
     assert 1e7 < device.memory_bandwidth_bytes_per_second < 1e12
     assert device.cache_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "use"),
+    [("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")],
+    ids=["version-2", "version-1"],
+)
+def test_a_control_groups_limit_is_the_memory_there_is(
+    limit: str, use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In either version of control groups."""
+    monkeypatch.setattr(hardware, "_GROUP_SYSFS", tmp_path)
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text(f"{2**20}\n")
+    (tmp_path / use).write_text(f"{2**18}\n")
+
+    assert total_memory_bytes() == 2**20
+    assert available_memory_bytes() == 2**20 - 2**18
 
 
 def test_no_more_memory_is_available_than_there_is() -> None:

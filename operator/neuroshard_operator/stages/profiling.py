@@ -84,12 +84,10 @@ def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
     if there is not None:
         is_own = own is not None and result is not None and isinstance(result.document, ProfileSummary)
         step, profiled = _there(context, hardware, there, cached=not is_own)
-        if own is None or own.outcome is not None or is_own or profiled is None:
-            return step, profiled
-        return replace(step, actions=(*step.actions, *_superfluous(own))), profiled
+        needed = own if is_own or profiled is None else None
+        return replace(step, actions=(*step.actions, *_superfluous(context, needed))), profiled
     step = _measured(context, key, own, result, shared=shared)
-    others = [job for job in context.owned_jobs(names.PROFILER) if job is not own and job.outcome is None]
-    actions = (*step.actions, *(action for job in others for action in _superfluous(job)))
+    actions = (*step.actions, *_superfluous(context, own))
     return replace(step, actions=actions, status_fields={"hardware": hardware}), None
 
 
@@ -105,11 +103,13 @@ def _measured(
     return _start(context, key) if own is None else _watch(context, own, result)
 
 
-def _superfluous(own: ChildJob) -> tuple[Action, ...]:
-    """Remove a profiler of this job: another job has measured its hardware, or it waits for hardware that is gone."""
-    if own.meta.deleted is not None:
-        return ()
-    return (Delete(kind="Job", name=own.meta.name, uid=own.meta.uid, wait_for_pods=True),)
+def _superfluous(context: Context, needed: ChildJob | None) -> tuple[Action, ...]:
+    """Remove this job's other profilers: their hardware is gone, or another job has measured it."""
+    return tuple(
+        Delete(kind="Job", name=job.meta.name, uid=job.meta.uid, wait_for_pods=True)
+        for job in context.owned_jobs(names.PROFILER)
+        if job is not needed and job.outcome is None and job.meta.deleted is None
+    )
 
 
 def _own_profiler(context: Context, key: str) -> ChildJob | None:

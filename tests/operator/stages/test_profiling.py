@@ -198,6 +198,40 @@ def test_the_kind_of_gpu_is_chosen_again_while_the_profilers_pod_finds_no_node()
     assert selector == {"nvidia.com/gpu.product": "A100"}
 
 
+def test_a_profiler_whose_kind_was_given_up_goes_also_where_the_other_kind_is_profiled_already() -> None:
+    """It would take its nodes' GPUs as soon as they are open again."""
+    trainer = {"numNodes": 1, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
+    story = Story(suspend=True, trainer=trainer)
+    world, second = story.world, (NAMESPACE, "second")
+    world.nodes = [gpu_node("c", "A100")]
+    world.change_spec(JOB, suspend=False)
+    story.settle()
+    story.do(names.PROFILER)
+    world.has_free_nodes = False
+    world.nodes = [gpu_node("a", "H200"), gpu_node("b", "H200"), gpu_node("c", "A100")]
+    world.submit("second", trainer=trainer)
+
+    def look(*, later_s: float) -> list[str]:
+        story.later(later_s)
+        for _ in range(5):
+            world.run_job_controller()
+            world.watches.catch_up()
+            asyncio.run(story.operator.look(second))
+        for pod in world.of_kind("Pod", names.PROFILER):
+            if "deletionTimestamp" in pod["metadata"]:
+                world.finish_deletion(pod)
+        return [name for name in story.jobs(names.PROFILER) if name.startswith("second-")]
+
+    assert len(look(later_s=60)) == 1
+    for node in world.nodes[:2]:
+        node["spec"] = {"unschedulable": True}
+    look(later_s=130)
+
+    assert look(later_s=1) == []
+    assert world.status("second")["hardware"]["gpuProduct"] == "A100"
+    assert world.status("second")["profile"]["cached"]
+
+
 def test_a_profiler_that_waits_for_its_nodes_keeps_its_kind_while_no_other_is_free() -> None:
     """A full cluster is no reason to measure another kind of GPU."""
     limits = {"limits": {"nvidia.com/gpu": 8}}
