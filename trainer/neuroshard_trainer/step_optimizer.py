@@ -46,6 +46,8 @@ class StepOptimizer:
     def zero_grad(self) -> None:
         """Begin a step: drop the old gradients and set this step's rates."""
         self._dense_optimizer.zero_grad()
+        if self._replicated_optimizer is not None:
+            self._replicated_optimizer.zero_grad()
         factor = learning_rate_factor(self._training.learning_rate_schedule, self._step + 1)
         if factor == self._factor:
             return
@@ -54,7 +56,6 @@ class StepOptimizer:
         tables_rate = factor * float(self._training.embedding_learning_rate)
         set_learning_rate(self._tables_optimizer, tables_rate)
         if self._replicated_optimizer is not None:
-            self._replicated_optimizer.zero_grad()
             set_learning_rate(self._replicated_optimizer, tables_rate)
         self._tables_optimizer.step()  # hands the rate to the kernels; the tables themselves are updated in backward
 
