@@ -45,9 +45,11 @@ class TwoTowers(nn.Module):
         return logits
 
 
-def batch(features: dict[str, int], *, samples: int, ids: int = 100, seed: int = 0) -> KeyedJaggedTensor:
-    """Return a batch in which every sample has so many ids of each feature."""
+def batch(
+    features: dict[str, int], *, samples: int, ids: int = 100, lowest: int = 0, seed: int = 0
+) -> KeyedJaggedTensor:
+    """Return a batch in which every sample has so many ids of each feature, from the lowest up to `ids`."""
     random = torch.Generator().manual_seed(seed)
     lengths = torch.cat([torch.full((samples,), each, dtype=torch.int32) for each in features.values()])
-    values = torch.randint(ids, (int(lengths.sum()),), generator=random)
+    values = torch.randint(lowest, ids, (int(lengths.sum()),), generator=random)
     return KeyedJaggedTensor(keys=list(features), values=values, lengths=lengths)

@@ -64,8 +64,9 @@ def _collections(
 ) -> Iterator[TableCollection]:
     sharder = by_type.get(sharder_name(type(module)))
     if sharder is None:
-        for name, child in module.named_children():
-            yield from _collections(child, f"{path}.{name}" if path else name, by_type)
+        for name, child in module._modules.items():  # noqa: SLF001 - named_children leaves out a child's second name
+            if child is not None:
+                yield from _collections(child, _place(path, name), by_type)
         return
     inner = module._embedding_bag_collection if isinstance(module, FeatureProcessedEmbeddingBagCollection) else module  # noqa: SLF001 - it has no public name
     if not isinstance(inner, EmbeddingBagCollection):

@@ -94,8 +94,18 @@ def _plain(product: str) -> str:
 def _processes(given: TorchRecTopology | None) -> tuple[int, int]:
     if given is not None:
         return given.world_size, given.local_world_size
-    world = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
-    return world, int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+    world = dist.get_world_size() if dist.is_initialized() else _variable("WORLD_SIZE", 1)
+    return world, _variable("LOCAL_WORLD_SIZE", world)
+
+
+def _variable(name: str, default: int) -> int:
+    """Return the count of processes that a launcher has set. Raises DropInError."""
+    text = os.environ.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise DropInError(
+            f"{name}: is {text!r}, not a number of processes; start the script with torchrun, or unset it"
+        )
+    return int(text)
 
 
 def _preset_topology(name: str, world: int, per_node: int) -> Topology:

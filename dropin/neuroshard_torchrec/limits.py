@@ -1,8 +1,9 @@
 """TorchRec's ParameterConstraints and sharders as constraints of a plan; a sentence for what has no counterpart."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.request import Constraints, TableConstraints
 from neuroshard_api.sharding import ShardingType
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -13,14 +14,8 @@ from neuroshard_torchrec.model_tables import Limits, ModelTables
 SEARCHED = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 """Sharding types that the search places."""
 
-_WITHOUT_COUNTERPART = (
-    "cache_params",
-    "enforce_hbm",
-    "stochastic_rounding",
-    "bounds_check_mode",
-    "key_value_params",
-    "device_group",
-)
+_KEPT = frozenset({"sharding_types", "compute_kernels", "min_partition", "pooling_factors"})
+"""Fields of ParameterConstraints that a plan follows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +23,8 @@ class Translated:
     """Constraints of a plan."""
 
     constraints: Constraints
+    column_wise_only: frozenset[str]
+    """Tables that are to be called column_wise also where they are whole, as TorchRec has it."""
     warnings: tuple[str, ...]
     """What was asked for and is not kept."""
 
@@ -56,21 +53,35 @@ def translated(
         )
     sharders = {each.path: each.sharder for each in tables.collections}
     own: dict[str, TableConstraints] = {}
+    column_wise_only: set[str] = set()
     for known_as, (path, name) in tables.places.items():
         limit = given.get(name, ParameterConstraints())
         types = _types(known_as, limit, tuple(sharders[path].sharding_types(compute_device)))
-        own[known_as] = TableConstraints(
-            sharding_types=types,
-            max_shards=1 if ShardingType.COLUMN_WISE not in types else None,
-            min_shard_width=limit.min_partition,
-        )
+        if types == (ShardingType.COLUMN_WISE,):
+            column_wise_only.add(known_as)
+        own[known_as] = _table_constraints(name, types, limit.min_partition)
     return Translated(
         constraints=Constraints(
             max_memory_bytes_per_device=max_memory_bytes,
             tables={name: each for name, each in own.items() if each != TableConstraints(sharding_types=SEARCHED)},
         ),
+        column_wise_only=frozenset(column_wise_only),
         warnings=tuple(_warnings(given)),
     )
+
+
+def _table_constraints(name: str, types: tuple[ShardingType, ...], min_partition: int | None) -> TableConstraints:
+    """Return the constraints of one table; one shard is column_wise too. Raises DropInError."""
+    is_cut = ShardingType.COLUMN_WISE in types
+    raw = {
+        "sharding_types": SEARCHED if is_cut else types,
+        "max_shards": None if is_cut else 1,
+        "min_shard_width": min_partition,
+    }
+    try:
+        return validated(TableConstraints, raw, where=f"constraints[{name!r}].min_partition")
+    except DocumentError as error:
+        raise DropInError(str(error)) from error
 
 
 def _types(known_as: str, limit: ParameterConstraints, of_sharder: tuple[str, ...]) -> tuple[ShardingType, ...]:
@@ -93,8 +104,9 @@ def _types(known_as: str, limit: ParameterConstraints, of_sharder: tuple[str, ..
 
 def _warnings(given: Mapping[str, ParameterConstraints]) -> list[str]:
     found = []
-    for field in _WITHOUT_COUNTERPART:
-        tables = [name for name, limit in given.items() if getattr(limit, field, None) is not None]
+    default = ParameterConstraints()
+    for field in (each.name for each in fields(ParameterConstraints) if each.name not in _KEPT):
+        tables = [name for name, limit in given.items() if getattr(limit, field) != getattr(default, field)]
         if tables:
             found.append(
                 f"constraints[{tables[0]!r}].{field} is not kept, nor that of {len(tables) - 1} more tables"

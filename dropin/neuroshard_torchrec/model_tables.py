@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from neuroshard_torchrec.errors import DropInError
 
 Limits = Mapping[str, ParameterConstraints]
 """TorchRec's constraints, by the table's name."""
+SampleBatches: TypeAlias = KeyedJaggedTensor | Iterable[KeyedJaggedTensor] | None
+"""Global batches, one of them, or none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +41,14 @@ class ModelTables:
     """Path of the collection and name in it, by the name in the table set."""
 
 
-def table_set_of(
-    module: nn.Module, sample_batches: KeyedJaggedTensor | Iterable[KeyedJaggedTensor] = (), *, name: str | None = None
-) -> TableSet:
+def batches_of(given: SampleBatches) -> tuple[KeyedJaggedTensor, ...]:
+    """Return the batches that were given in any of the accepted ways."""
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, KeyedJaggedTensor) else tuple(given)
+
+
+def table_set_of(module: nn.Module, sample_batches: SampleBatches = (), *, name: str | None = None) -> TableSet:
     """Return the tables of a module as `neuroshard plan` takes them.
 
     Args:
@@ -51,15 +59,14 @@ def table_set_of(
     Raises:
         DropInError: the module has no tables, or tables that cannot be planned, or a batch lacks a feature.
     """
-    batches = (sample_batches,) if isinstance(sample_batches, KeyedJaggedTensor) else tuple(sample_batches)
-    return model_tables(module, sample_batches=batches, name=name).table_set
+    return model_tables(module, sample_batches=sample_batches, name=name).table_set
 
 
 def model_tables(
     module: nn.Module,
     *,
     sharders: Sharders | None = None,
-    sample_batches: Sequence[KeyedJaggedTensor] = (),
+    sample_batches: SampleBatches = (),
     constraints: Limits | None = None,
     name: str | None = None,
 ) -> ModelTables:
@@ -77,7 +84,7 @@ def model_tables(
         for each in collections
         for config in each.configs
     ]
-    statistics = _statistics([(known_as, config) for known_as, _, config in named], sample_batches)
+    statistics = _statistics([(known_as, config) for known_as, _, config in named], batches_of(sample_batches))
     measured = {} if statistics is None else {each.name: each for each in statistics.features}
     tables = []
     for known_as, _, config in named:
@@ -137,6 +144,8 @@ def _statistics(
     """Count lookups and reuse of each table over all of its features; None without batches."""
     if not batches:
         return None
+    if any(batch.variable_stride_per_key() for batch in batches):
+        raise DropInError("sample_batches: have features of unlike numbers of samples; give batches of one size")
     sizes = {batch.stride() for batch in batches}
     if len(sizes) > 1:
         raise DropInError(f"sample_batches: have {', '.join(map(str, sorted(sizes)))} samples; give equal batches")
@@ -160,9 +169,10 @@ def _counted(tables: Sequence[tuple[str, EmbeddingBagConfig]], batch: KeyedJagge
         parts = [features[each] for each in config.feature_names]
         lengths = torch.stack([each.lengths() for each in parts]).sum(dim=0)
         ids = torch.cat([each.values() for each in parts])
-        if ids.numel() and int(ids.max()) >= config.num_embeddings:
+        outside = ids[(ids < 0) | (ids >= config.num_embeddings)]
+        if outside.numel():
             raise DropInError(
-                f"sample_batches: have id {int(ids.max())} for table {known_as!r} of {config.num_embeddings} rows"
+                f"sample_batches: have id {int(outside[0])} for table {known_as!r} of {config.num_embeddings} rows"
             )
         counted[known_as] = Jagged(
             lengths=lengths.cpu().numpy().astype(np.int64), ids=ids.cpu().numpy().astype(np.int64)

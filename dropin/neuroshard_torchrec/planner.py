@@ -4,7 +4,8 @@ import hashlib
 import inspect
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer
 from neuroshard_api.topology import Topology
 from neuroshard_api.torchrec_plan import ComputeDevice, TorchRecPlan
@@ -20,16 +22,16 @@ from neuroshard_planner import planning
 from neuroshard_planner.errors import PlannerError
 from neuroshard_trainer.plan_adapter import load_sharding_plan
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingPlan, ShardingPlanner
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.devices import PlannedDevices, planned_devices
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
-from neuroshard_torchrec.model_tables import Limits, ModelTables, model_tables
+from neuroshard_torchrec.model_tables import Limits, ModelTables, SampleBatches, batches_of, model_tables
 from neuroshard_torchrec.optimizers import optimizers_of
 
 BATCH_SIZE = 512
@@ -45,11 +47,22 @@ logger = logging.getLogger(__name__)
 class _Question:
     """What is planned: equal digests have equal plans."""
 
-    def __init__(self, tables: ModelTables, devices: PlannedDevices, request: PlanRequest) -> None:
+    def __init__(
+        self, tables: ModelTables, devices: PlannedDevices, request: PlanRequest, *, column_wise_only: frozenset[str]
+    ) -> None:
         self.tables = tables
         self.devices = devices
         self.request = request
-        content = json.dumps([request.to_json(), devices.bundle.manifest.to_json(), sorted(tables.places.items())])
+        self.column_wise_only = column_wise_only
+        content = json.dumps(
+            [
+                version("neuroshard-operator"),
+                request.to_json(),
+                devices.bundle.manifest.to_json(),
+                sorted(tables.places.items()),
+                sorted(column_wise_only),
+            ]
+        )
         self.digest = hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -77,13 +90,13 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         self,
         topology: TorchRecTopology | Topology | None = None,
         batch_size: int | None = None,
-        constraints: Limits | None = None,
         *,
+        constraints: Limits | None = None,
         debug: bool = True,
         device_type: str | None = None,
         bundle: Path | str | None = None,
         optimizer: Optimizer | str | None = None,
-        sample_batches: Sequence[KeyedJaggedTensor] = (),
+        sample_batches: SampleBatches = (),
         dense_memory_bytes: int | None = None,
         cache_dir: Path | str | None = None,
         **others: Any,  # noqa: ANN401 - of TorchRec's many types
@@ -95,13 +108,13 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         if others:
             logger.warning("this planner has no counterpart of %s; ignored", ", ".join(sorted(others)))
         self._topology = topology
-        self._batch_size = batch_size or BATCH_SIZE
+        self._batch_size = BATCH_SIZE if batch_size is None else batch_size
         self._limits = constraints
         self._debug = debug
         self._device_type = device_type
         self._bundle = Path(bundle) if bundle is not None else None
         self._optimizer = optimizer
-        self._sample_batches = tuple(sample_batches)
+        self._sample_batches = batches_of(sample_batches)
         self._dense_memory_bytes = dense_memory_bytes
         self._cache_dir = Path(cache_dir) if cache_dir is not None else None
         self._last_plan: Plan | None = None
@@ -161,6 +174,11 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         )
         for warning in limits.warnings:
             logger.warning("%s", warning)
+        if len(tables.collections) > 1:
+            logger.warning(
+                "%d collections are priced as one kernel call and one exchange; each runs its own",
+                len(tables.collections),
+            )
         raw = {
             "schema_version": PlanRequest.schema_name,
             "tables": tables.table_set.model_dump(mode="json", exclude_none=True),
@@ -171,9 +189,10 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             "constraints": limits.constraints.model_dump(mode="json", exclude_none=True),
         }
         try:
-            return _Question(tables, devices, validated(PlanRequest, raw, where="request"))
+            request = validated(PlanRequest, raw, where="request")
         except DocumentError as error:
             raise DropInError(str(error)) from error
+        return _Question(tables, devices, request, column_wise_only=limits.column_wise_only)
 
     def _declared_optimizer(self, tables: ModelTables) -> Optimizer:
         found = optimizers_of(tables.collections)
@@ -186,23 +205,27 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             return self._dense_memory_bytes
         of_tables = {id(weight) for each in tables.collections for weight in each.weights.values()}
         dense = [weight for weight in module.parameters() if id(weight) not in of_tables]
-        return DENSE_COPIES * sum(weight.numel() * weight.element_size() for weight in dense)
+        lazy = sum(map(is_lazy, dense))
+        if lazy:
+            logger.warning("%d dense parameters have no shape yet; their memory is not counted", lazy)
+        return DENSE_COPIES * sum(weight.numel() * weight.element_size() for weight in dense if not is_lazy(weight))
 
     def _planned(self, question: _Question) -> Plan:
         """Return the plan, from the cache where it was made before. Raises DropInError."""
         path = None if self._cache_dir is None else self._cache_dir / f"plan-{question.digest[:16]}.json"
-        if path is not None and path.exists():
-            try:
-                return Plan.read(path)
-            except DocumentError as error:
-                logger.warning("a cached plan is not used: %s", error)
+        cached = None if path is None else _cached(path, question.request)
+        if cached is not None:
+            return cached
         try:
             plan = planning.plan(question.request, bundle=question.devices.bundle)
         except PlannerError as error:
             raise DropInError(str(error)) from error
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, plan.to_json())
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, plan.to_json())
+            except OSError as error:
+                logger.warning("the plan is not cached: %s", error)
         return plan
 
     def _answer(self, question: _Question, plan: Plan) -> ShardingPlan:
@@ -218,10 +241,35 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             )
         kind: ComputeDevice = "cuda" if question.devices.compute_device == "cuda" else "cpu"
         exported = TorchRecPlan.of(plan, module_path="", compute_device=kind)
+        places = question.tables.places
+        own = {table.name: table.sharding_type for table in plan.tables}
+        cut = {
+            places[name][0]
+            for name, sharding_type in own.items()
+            if sharding_type is ShardingType.COLUMN_WISE or name in question.column_wise_only
+        }
         modules: dict[str, dict[str, Any]] = {each.path: {} for each in question.tables.collections}
-        for known_as, (path, name) in question.tables.places.items():
-            modules[path][name] = exported.modules[""][known_as]
+        for known_as, (path, name) in places.items():
+            # of() joins the types of all tables; a collection has kernels of its own, so its own tables decide
+            sharding_type = ShardingType.COLUMN_WISE if path in cut else own[known_as]
+            parameter = exported.modules[""][known_as]
+            modules[path][name] = parameter.model_copy(update={"sharding_type": sharding_type})
         return load_sharding_plan(exported.model_copy(update={"modules": modules}))
+
+
+def _cached(path: Path, request: PlanRequest) -> Plan | None:
+    """Return the plan of a request from its file; None, with a warning, if the file holds none."""
+    try:
+        if not path.exists():
+            return None
+        plan = Plan.read(path)
+    except (DocumentError, OSError) as error:
+        logger.warning("a cached plan is not used: %s", error)
+        return None
+    if plan.request != request:
+        logger.warning("a cached plan is not used: %s: is the plan of another request", path)
+        return None
+    return plan
 
 
 def _attempt(work: Callable[[], Result]) -> tuple[Result | None, str]:

@@ -10,6 +10,7 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 pytestmark = pytest.mark.torchrec
 
@@ -73,6 +74,16 @@ def test_sample_batches_give_lookups_and_reuse() -> None:
     assert max(range(17), key=table.reuse_histogram.__getitem__) in {1, 2}  # 256 lookups of 100 rows
 
 
+def test_one_batch_or_none_is_taken_as_well_as_several() -> None:
+    """By both functions that read a module."""
+    module = EmbeddingBagCollection(tables=[config("t", features=("a",))], device=META)
+    one = batch({"a": 3}, samples=16)
+
+    assert table_set_of(module, one) == table_set_of(module, [one])
+    assert model_tables(module, sample_batches=one).table_set == table_set_of(module, [one])
+    assert table_set_of(module, None) == model_tables(module, sample_batches=None).table_set == table_set_of(module)
+
+
 def test_torchrecs_pooling_factors_count_where_no_batch_is_given() -> None:
     """One for each feature, as TorchRec's planner adds them up."""
     limits = {"tags": ParameterConstraints(pooling_factors=[7.5])}
@@ -100,16 +111,25 @@ class Shared(nn.Module):
         self.right.embedding_bags["t"].weight = self.left.embedding_bags["t"].weight
 
 
+class TwoNames(nn.Module):
+    """One collection under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = self.right = EmbeddingBagCollection(tables=[config("t")], device=META)
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
         (nn.Linear(2, 2), "Linear has no EmbeddingBagCollection"),
         (Sequences(), "history is a EmbeddingCollection"),
         (Shared(), r"table right\.t is the same parameter as left\.t"),
+        (TwoNames(), r"table right\.t is the same parameter as left\.t"),
         (EmbeddingBagCollection(tables=[config("t", columns=10)], device=META), "multiple of 4"),
         (EmbeddingBagCollection(tables=[config("t", data_type=TorchRecType.INT8)], device=META), "INT8"),
     ],
-    ids=["no-tables", "sequences", "shared", "width", "type"],
+    ids=["no-tables", "sequences", "shared", "two-names", "width", "type"],
 )
 def test_what_cannot_be_planned_is_named(module: nn.Module, message: str) -> None:
     """One sentence, before anything is searched."""
@@ -117,15 +137,25 @@ def test_what_cannot_be_planned_is_named(module: nn.Module, message: str) -> Non
         table_set_of(module)
 
 
+UNLIKE_SIZES = KeyedJaggedTensor(
+    keys=["a", "b"],
+    values=torch.arange(5),
+    lengths=torch.ones(5, dtype=torch.int32),
+    stride_per_key_per_rank=[[2], [3]],
+)
+
+
 @pytest.mark.parametrize(
     ("batches", "message"),
     [
         ([batch({"other": 1}, samples=4)], r"no feature 'a' of table 't', only 'other'"),
         ([batch({"a": 1}, samples=4, ids=5000)], r"id \d+ for table 't' of 100 rows"),
+        ([batch({"a": 1}, samples=4, lowest=-5, ids=-4)], r"id -5 for table 't' of 100 rows"),
+        ([UNLIKE_SIZES], "features of unlike numbers of samples"),
         ([batch({"a": 0}, samples=4)], "has no ids in the sample batches"),
         ([batch({"a": 1}, samples=4), batch({"a": 1}, samples=8)], "have 4, 8 samples; give equal batches"),
     ],
-    ids=["feature", "range", "empty", "sizes"],
+    ids=["feature", "range", "negative", "unlike", "empty", "sizes"],
 )
 def test_batches_of_another_model_are_refused(batches: list[object], message: str) -> None:
     """With the table and what was found."""

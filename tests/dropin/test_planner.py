@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from dropin_models import META, TwoTowers, config
+from dropin_models import META, TwoTowers, batch, config
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.plan import Plan
 from neuroshard_api.presets import preset
@@ -16,6 +16,8 @@ from torch import nn
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
+from torchrec.distributed.types import ShardingPlan
+from torchrec.modules.embedding_configs import DataType as TorchRecType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim import RowWiseAdagrad
 
@@ -135,6 +137,141 @@ def test_what_has_no_counterpart_is_a_warning(caplog: pytest.LogCaptureFixture) 
     assert "constraints['tags'].enforce_hbm is not kept" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"num_poolings": [2.0]},
+        {"batch_sizes": [64]},
+        {"is_weighted": True},
+        {"feature_names": ["tags_id"]},
+        {"output_dtype": TorchRecType.FP16},
+        {"use_virtual_table": True},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_every_field_of_a_constraint_that_is_not_kept_is_named(
+    given: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it differs from its default."""
+    with caplog.at_level(logging.WARNING):
+        planner(constraints={"tags": ParameterConstraints(**given), "country": ParameterConstraints()}).plan(
+            TwoTowers()
+        )
+
+    assert [line for line in caplog.messages if "not kept" in line] == [
+        f"constraints['tags'].{next(iter(given))} is not kept"
+    ]
+
+
+CUT = ParameterConstraints(min_partition=16, pooling_factors=[2000.0])
+"""So many lookups are worth a cut of a table of 32 columns."""
+
+
+def kinds(found: ShardingPlan) -> dict[str, dict[str, str]]:
+    """Return sharding types by path and name."""
+    return {path: {name: each.sharding_type for name, each in tables.items()} for path, tables in found.plan.items()}
+
+
+def test_a_collection_without_a_cut_table_keeps_table_wise_tables() -> None:
+    """Each collection has kernels of its own; beside a cut table, whole ones are column_wise with one shard."""
+    whole = ParameterConstraints(sharding_types=["table_wise"])
+    made = planner(constraints={"tags": CUT, "id": whole, "country": whole})
+
+    assert kinds(made.plan(TwoTowers())) == {
+        "users": {"id": "table_wise", "country": "table_wise"},
+        "items": {"id": "column_wise", "tags": "column_wise"},
+    }
+
+
+def test_a_table_that_may_only_be_column_wise_may_have_one_shard() -> None:
+    """As TorchRec has it; it is called column_wise."""
+    whole = ParameterConstraints(sharding_types=["table_wise"])
+    columns = ParameterConstraints(sharding_types=["column_wise"], min_partition=8)
+    made = planner(constraints={"country": columns, "id": whole, "tags": whole})
+    found = made.plan(TwoTowers())
+
+    assert {table.name: len(table.shards) for table in planned(made).tables}["country"] == 1
+    assert kinds(found)["users"]["country"] == "column_wise"
+    assert set(kinds(found)["items"].values()) == {"table_wise"}
+
+
+def test_several_collections_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """They are priced as one."""
+    with caplog.at_level(logging.WARNING):
+        planner().plan(EmbeddingBagCollection(tables=[config("t")], device=META))
+        assert "collections are priced" not in caplog.text
+        planner().plan(TwoTowers())
+
+    assert "2 collections are priced as one kernel call and one exchange; each runs its own" in caplog.text
+
+
+def test_constraints_are_given_by_name() -> None:
+    """TorchRec's third argument is another one."""
+    with pytest.raises(TypeError, match="positional"):
+        NeuroShardPlanner(None, 4, {})  # type: ignore[call-arg]
+
+
+def test_one_sample_batch_is_as_good_as_a_list_of_it() -> None:
+    """And None as no batch."""
+    module = EmbeddingBagCollection(tables=[config("t", features=("a",))], device=META)
+    one = batch({"a": 3}, samples=16)
+    plans = []
+    for given in (one, [one], None):
+        made = planner(sample_batches=given)
+        made.plan(module)
+        plans.append(planned(made).request.tables.tables[0].pooling_factor)
+
+    assert plans == [3.0, 3.0, 1.0]
+
+
+def test_a_gpu_is_named_where_the_process_sees_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is assumed."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DropInError, match="this process sees no GPU"):
+        planner(device_type=None).plan(TwoTowers())
+
+
+def test_the_device_is_the_process_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the driver's name of the product; one without cost models is named."""
+    product = preset("a100-80gb").device.product
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: product.replace("-", " "))
+    made = planner(device_type=None)
+    made.plan(TwoTowers())
+
+    assert planned(made).request.topology.device == preset("a100-80gb").device
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA GTX 970")
+    with pytest.raises(DropInError, match="no cost models of a NVIDIA GTX 970"):
+        planner(device_type=None).plan(TwoTowers())
+
+
+@pytest.mark.parametrize(("name", "value"), [("LOCAL_WORLD_SIZE", "0"), ("WORLD_SIZE", "x"), ("WORLD_SIZE", "-2")])
+def test_a_launchers_variable_that_is_no_count_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what was found."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(DropInError, match=f"{name}: is '{value}', not a number of processes"):
+        planner(topology=None).plan(TwoTowers())
+
+
+def test_parameters_without_a_shape_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of lazy layers, before the first batch; a warning names them."""
+    module = nn.Sequential(EmbeddingBagCollection(tables=[config("t")], device=META), nn.LazyLinear(4))
+    made = planner()
+    made.plan(module)
+
+    assert planned(made).request.memory.dense_bytes == 0
+    assert "2 dense parameters have no shape yet" in caplog.text
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The plan is returned."""
+    (tmp_path / "file").write_text("")
+    found = planner(cache_dir=tmp_path / "file" / "plans").plan(TwoTowers())
+
+    assert sorted(found.plan) == ["items", "users"]
+    assert "the plan is not cached" in caplog.text
+
+
 def test_an_argument_of_neither_planner_is_a_type_error() -> None:
     """As of any function."""
     with pytest.raises(TypeError, match="'bacth_size'"):
@@ -149,13 +286,28 @@ def test_an_argument_of_neither_planner_is_a_type_error() -> None:
         ({"constraints": {"tags": ParameterConstraints(compute_kernels=["dense"])}}, "only use the kernels dense"),
         ({"constraints": {"id": ParameterConstraints(pooling_factors=[1, 2, 3])}}, "has 3 entries"),
         ({"device_type": "gtx"}, "no bundled bundle for the device 'gtx'"),
-        ({"device_type": None}, "this process sees no GPU"),
         ({"bundle": "/nowhere"}, "/nowhere"),
         ({"topology": Topology(world_size=6, compute_device="cuda", local_world_size=4)}, "do not divide"),
         ({"topology": Topology(world_size=2, compute_device="cuda", hbm_cap=2**20)}, "memory"),
         ({"batch_size": -1}, "batch_size"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"constraints": {"tags": ParameterConstraints(min_partition=6)}}, r"constraints\['tags'\]\.min_partition"),
+        ({"constraints": {"tags": ParameterConstraints(min_partition=0)}}, r"constraints\['tags'\]\.min_partition"),
     ],
-    ids=["name", "types", "kernels", "factors", "device", "no-device", "bundle", "nodes", "memory", "batch"],
+    ids=[
+        "name",
+        "types",
+        "kernels",
+        "factors",
+        "device",
+        "bundle",
+        "nodes",
+        "memory",
+        "batch",
+        "no-batch",
+        "width",
+        "no-width",
+    ],
 )
 def test_what_cannot_be_planned_is_one_sentence(given: dict[str, Any], message: str) -> None:
     """Also for handlers of TorchRec's own planner errors."""
@@ -197,6 +349,30 @@ def test_a_plan_is_made_once_per_model_and_devices(tmp_path: Path, monkeypatch: 
         file.write_text("{")
     assert plan(TwoTowers()) == first
     assert len(searches) == 3
+
+
+def test_a_cached_plan_of_another_request_is_planned_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever its file is called."""
+    planner(cache_dir=tmp_path).plan(TwoTowers())
+    [file] = tmp_path.iterdir()
+    other = planner(batch_size=64)
+    other.plan(TwoTowers())
+    file.write_text(planned(other).to_json())
+    made = planner(cache_dir=tmp_path)
+    made.plan(TwoTowers())
+
+    assert planned(made).request.batch_size_per_device == 1024
+    assert "is the plan of another request" in caplog.text
+    assert Plan.read(file) == planned(made)
+
+
+def test_a_plan_of_another_release_is_planned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releases differ in their search."""
+    planner(cache_dir=tmp_path).plan(TwoTowers())
+    monkeypatch.setattr("neuroshard_torchrec.planner.version", lambda _: "999")
+    planner(cache_dir=tmp_path).plan(TwoTowers())
+
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_collective_plan_needs_a_process_group() -> None:
