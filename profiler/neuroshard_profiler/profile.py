@@ -149,9 +149,9 @@ def measure_compute(
     if part.index == 0 and backend.kind != "simulated":
         from neuroshard_profiler.backends.torch_backend import TorchBackend  # noqa: PLC0415 - torch
 
-        assert isinstance(backend, TorchBackend), "all but the simulator are"
-        with RecordsFile(path.with_name(LAUNCH_FILE), source=backend.source) as file:
-            collect_launches(backend, space.optimizers[0], file, seed=settings.seed)
+        if isinstance(backend, TorchBackend):
+            with RecordsFile(path.with_name(LAUNCH_FILE), source=backend.source) as file:
+                collect_launches(backend, space.optimizers[0], file, seed=settings.seed)
 
 
 def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simulated"], gpus: Gpus) -> int:
