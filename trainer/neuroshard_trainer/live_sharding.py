@@ -80,9 +80,12 @@ def prove_sharding(model: nn.Module, plan: GivenPlan, group: dist.ProcessGroup |
                 f"table {name!r} is not sharded as the plan says: the plan has {_listed(wanted.get(name, ()))}, "
                 f"the ranks hold {_listed(found.get(name, ()))}; give the plan to DistributedModelParallel"
             )
+    by_columns = all(placement.sharding_type.is_by_columns for placement in plan.tables)
     for placement, table in zip(plan.tables, plan.request.tables.tables, strict=True):
-        planned = (placement.compute_kernel, table.data_type.value, (table.pooling or Pooling.SUM).value)
         for each in held:
+            is_free = table.pooling is None and by_columns  # such shards compute any pooling alike
+            pooling = each.pooling if is_free else (table.pooling or Pooling.SUM).value
+            planned = (placement.compute_kernel, table.data_type.value, pooling)
             live = (each.kernel or placement.compute_kernel, each.data_type, each.pooling)
             if each.table == table.name and live != planned:
                 raise InputError(

@@ -1,0 +1,79 @@
+"""What the proof of the live sharding compares beside the shards."""
+
+from collections.abc import Sequence
+
+import builders
+import pytest
+import torch
+from neuroshard_api.document import validated
+from neuroshard_api.job_model import Model
+from neuroshard_api.plan import GivenPlan
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Optimizer, Pooling, Table
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.live_sharding import planned_sharding, prove_sharding
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import embedding_sharder
+from neuroshard_trainer.plan_adapter import sharding_plan
+from placements import by_columns, by_rows, given_plan
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from trainer_builders import TABLES, job_data
+
+CPU = torch.device("cpu")
+
+
+def with_pooling(pooling: Pooling | None) -> Sequence[Table]:
+    """Return the tables with a declared pooling, or none."""
+    return [table.model_copy(update={"pooling": pooling}) for table in TABLES]
+
+
+def plan_with(pooling: Pooling | None, kind: ShardingType) -> GivenPlan:
+    """Return a plan of all tables on one device."""
+    topology = builders.topology(1)
+    tables = with_pooling(pooling)
+    is_whole = kind is ShardingType.TABLE_WISE
+    placements = [
+        by_columns(table, (0, table.embedding_dim)) if is_whole else by_rows(table, topology) for table in tables
+    ]
+    request = PlanRequest(tables=builders.table_set(*tables), topology=topology, optimizer=Optimizer.SGD)
+    return given_plan(request, *placements)
+
+
+def model_of_means(plan: GivenPlan, group: torch.distributed.ProcessGroup) -> DistributedModelParallel:
+    """Return a model under the plan whose tables have mean pooling, whatever the plan declares."""
+    return DistributedModelParallel(
+        RecommendationModel(
+            validated(Model, job_data()["spec"]["model"], where="spec.model"), with_pooling(Pooling.MEAN)
+        ),
+        env=ShardingEnv.from_process_group(group),
+        device=CPU,
+        plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+        sharders=[embedding_sharder(Optimizer.SGD, learning_rate=0.1, device=CPU)],
+    )
+
+
+def test_a_model_of_means_runs_a_plan_by_columns_that_declares_no_pooling(
+    group: torch.distributed.ProcessGroup,
+) -> None:
+    """Whole tables and tables by columns compute the same under either pooling; job files cannot declare it."""
+    plan = plan_with(None, ShardingType.TABLE_WISE)
+
+    assert prove_sharding(model_of_means(plan, group), plan, group) == planned_sharding(plan)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "kind"),
+    [(Pooling.SUM, ShardingType.TABLE_WISE), (None, ShardingType.ROW_WISE)],
+    ids=["declared", "by rows"],
+)
+def test_a_model_of_means_is_refused_where_the_plan_has_sums(
+    pooling: Pooling | None, kind: ShardingType, group: torch.distributed.ProcessGroup
+) -> None:
+    """Where pooling is declared, and where a table by rows would be divided otherwise than the plan was checked."""
+    plan = plan_with(pooling, kind)
+    model = model_of_means(plan, group)
+
+    with pytest.raises(InputError, match=r"table 'user' is not computed as the plan says: .* pooling SUM, .*MEAN"):
+        prove_sharding(model, plan, group)
