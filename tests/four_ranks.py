@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -11,19 +12,26 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 NODES, PER_NODE = 2, 2
 WORLD_SIZE = NODES * PER_NODE
+WITHIN_S = 800
 
 
 def run_four(script: Path, *arguments: object) -> None:
     """Run a script that calls `fork_ranks`; all of its ranks must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, str(script), *map(str, arguments)],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         env=environment,
-        check=False,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    try:
+        output, _ = process.communicate(timeout=WITHIN_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, output
 
 
 def fork_ranks(folder: Path, main: Callable[[], None]) -> None:

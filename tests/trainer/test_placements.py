@@ -9,7 +9,8 @@ from neuroshard_api.sharding import ShardingType
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a minute where nothing else runs
 NUM_PLANS = 24
-TOLERANCE = 1e-6
+TOLERANCE = {"logits": 1e-6, "sgd weights": 1e-6, "adagrad weights": 1e-6, "rowwise_adagrad weights": 5e-6}
+"""The root of row-wise Adagrad's mean of squares enlarges what small gradients are rounded by."""
 
 
 def test_random_plans_of_all_families_compute_what_the_unsharded_model_does(tmp_path: Path) -> None:
@@ -18,8 +19,8 @@ def test_random_plans_of_all_families_compute_what_the_unsharded_model_does(tmp_
 
     found = json.loads((tmp_path / "differences.json").read_text())
     assert set(found["tables"]) == set(ShardingType), "every family was drawn"
-    assert set(found["largest"]) == {"logits", "sgd weights", "rowwise_adagrad weights", "adagrad weights"}
-    assert max(found["largest"].values()) < TOLERANCE, found
+    assert set(found["largest"]) == set(TOLERANCE)
+    assert all(difference < TOLERANCE[kind] for kind, difference in found["largest"].items()), found
 
 
 def test_a_checkpoint_of_any_family_loads_under_any_other(tmp_path: Path) -> None:

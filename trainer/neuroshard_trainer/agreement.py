@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
+from neuroshard_api.document import DocumentError
 
 from neuroshard_trainer.errors import InputError
 
@@ -18,7 +19,8 @@ def agreed(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> l
         group: of all ranks, for CPU tensors; None is the default group.
 
     Raises:
-        InputError: the action raised it on a rank, or several ranks; the message names the first.
+        InputError: the action raised it, a DocumentError, or an OSError on one rank or several; the message names the
+            first.
     """
     result, problem = _outcome(action)
     gathered: list[Any] = [None] * dist.get_world_size(group)
@@ -39,7 +41,7 @@ def together(action: Callable[[], T], group: dist.ProcessGroup | None = None) ->
 def _outcome(action: Callable[[], T]) -> tuple[T | None, str | None]:
     try:
         return action(), None
-    except InputError as error:
+    except (InputError, DocumentError, OSError) as error:
         return None, str(error)
 
 
