@@ -21,9 +21,15 @@ HALL = "test.neuroshard.dev/hall"
 KEPT_FREE = {"key": "test.neuroshard.dev/kept-free", "value": "true", "effect": "NoSchedule"}
 
 
+def known() -> None:
+    """Wait until the operator lists nodes again for the next job, of this test or of another one."""
+    due = time.monotonic() + NODES_KEPT_S
+    eventually("the operator's list of nodes is old", time.monotonic, within_s=2 * NODES_KEPT_S, accept=due.__lt__)
+
+
 @contextlib.contextmanager
 def relabeled(cluster: Cluster, labels: Mapping[str, Mapping[str, str | None]]) -> Iterator[None]:
-    """Change labels of nodes by the node's name, None removes one, and put back what was there."""
+    """Change labels of nodes by the node's name, None removes one; put back what was there, and let it be known."""
     before = {node: cluster.kubectl.get("node", node)["metadata"]["labels"] for node in labels}
     for node, changed in labels.items():
         cluster.kubectl.patch("node", node, {"metadata": {"labels": changed}})
@@ -33,6 +39,7 @@ def relabeled(cluster: Cluster, labels: Mapping[str, Mapping[str, str | None]]) 
         for node, changed in labels.items():
             restored = {key: before[node].get(key) for key in changed}
             cluster.kubectl.patch("node", node, {"metadata": {"labels": restored}})
+        known()
 
 
 @contextlib.contextmanager
@@ -45,12 +52,6 @@ def closed(cluster: Cluster, *, tainted: str, cordoned: str) -> Iterator[None]:
     finally:
         cluster.kubectl("uncordon", cordoned)
         cluster.kubectl.patch("node", tainted, {"spec": {"taints": None}})
-
-
-def known() -> None:
-    """Wait until the operator lists nodes again for the next job."""
-    due = time.monotonic() + NODES_KEPT_S
-    eventually("the operator's list of nodes is old", time.monotonic, within_s=2 * NODES_KEPT_S, accept=due.__lt__)
 
 
 def profiled_job(name: str, **template: Any) -> dict[str, Any]:
