@@ -192,7 +192,7 @@ def create_steadily(kubectl: Kubectl, *, jobs: int, waiting: int, per_second: fl
 
 
 def reasons(kubectl: Kubectl) -> Counter[str]:
-    """Return how many jobs show each reason."""
+    """Return the number of jobs that show each reason."""
     return Counter(kubectl("get", "dlrmjob", "--output=jsonpath={.items[*].status.reason}", timeout_s=300).split())
 
 

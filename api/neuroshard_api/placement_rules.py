@@ -86,7 +86,7 @@ def local_size_problem(tables: Sequence[TablePlacement], topology: Topology, loc
 
 
 def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
-    """Return why a data_parallel table cannot be trained by an optimizer. None: it can."""
+    """Return the problem of a data_parallel table under an optimizer. None: it can be trained."""
     if optimizer in REPLICATED_OPTIMIZERS:
         return None
     return (
@@ -152,7 +152,7 @@ def _full_rows_problem(
 
 
 def _cover_problem(shards: Sequence[Shard], rows: int, columns: int) -> Problem | None:
-    """Return how shards by columns fail to cover each cell exactly once."""
+    """Return the problem of shards by columns that do not cover each cell exactly once. None: they do."""
     order = sorted(range(len(shards)), key=lambda index: shards[index].column_offset)
     for left, right in pairwise(order):
         if shards[left].column_offset + shards[left].num_columns > shards[right].column_offset:
@@ -195,7 +195,7 @@ def _node_problem(kind: ShardingType, shards: Sequence[Shard], rows: int, device
 def _rows_problem(
     kind: ShardingType, shards: Sequence[Shard], rows: int, *, first_device: int, num_devices: int
 ) -> Problem | None:
-    """Return how shards differ from the blocks of rows to which TorchRec sends lookups."""
+    """Return the first difference of shards to the blocks of rows that get lookups. None: there is none."""
     found = {shard.device: (shard.row_offset, shard.num_rows) for shard in shards}
     blocks = enumerate(row_blocks(rows, num_devices), start=first_device)
     wanted = {device: block for device, block in blocks if block[1]}

@@ -199,7 +199,7 @@ class _World:
 
 
 def _problem(name: str, parameter: TorchRecParameter, world_size: int, local_world_size: int) -> Problem | None:
-    """Return why TorchRec cannot run one table, or would compute wrong values."""
+    """Return the problem of a table that TorchRec cannot run, or would compute wrong values of. None: there is none."""
     kind = parameter.sharding_type
     if kind is ShardingType.DATA_PARALLEL:
         everyone = sorted(parameter.ranks) == list(range(world_size))

@@ -1,10 +1,11 @@
-"""What the drop-in's tests share. Warnings of torch, torchrec and their kind are not ours to mend."""
+"""What the drop-in's tests share."""
 
 import importlib.util
 import warnings
 from pathlib import Path
 
 import pytest
+from torchrec_marks import mark_torchrec
 
 HAS_TORCHREC = importlib.util.find_spec("torchrec") is not None
 collect_ignore_glob = [] if HAS_TORCHREC else ["*.py"]
@@ -16,7 +17,4 @@ if HAS_TORCHREC:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of this folder."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.torchrec)
-            item.add_marker(pytest.mark.filterwarnings("ignore:::(torch|torchrec|fbgemm_gpu)"))
+    mark_torchrec(items, Path(__file__).parent)

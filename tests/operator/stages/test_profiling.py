@@ -165,20 +165,33 @@ def test_the_time_limit_begins_when_a_node_has_taken_the_pod() -> None:
     assert job["spec"]["activeDeadlineSeconds"] == 7200 + 1800
 
 
+WHOLE_NODE = {"numNodes": 1, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
+
+
 def gpu_node(name: str, product: str, **spec: object) -> dict[str, object]:
     """Return a node of eight GPUs."""
     labels = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "143771"}
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
-def test_the_kind_of_gpu_is_chosen_again_while_the_profilers_pod_finds_no_node() -> None:
-    """Its nodes were cordoned after the choice: after two minutes another kind is measured, and the first Job goes."""
-    limits = {"limits": {"nvidia.com/gpu": 8}}
-    story = Story(suspend=True, trainer={"numNodes": 1, "resourcesPerNode": limits})
+def two_kinds() -> list[dict[str, object]]:
+    """Return two nodes of one kind of GPU, and one of another."""
+    return [gpu_node("a", "H200"), gpu_node("b", "H200"), gpu_node("c", "A100")]
+
+
+def story_on_full_nodes() -> Story:
+    """Return the story of a job for a whole node of a cluster that has two kinds of GPU, and no node free."""
+    story = Story(suspend=True, trainer=WHOLE_NODE)
     story.world.has_free_nodes = False
-    story.world.nodes = [gpu_node("a", "H200"), gpu_node("b", "H200"), gpu_node("c", "A100")]
+    story.world.nodes = two_kinds()
     story.world.change_spec(JOB, suspend=False)
     story.settle()
+    return story
+
+
+def test_the_kind_of_gpu_is_chosen_again_while_the_profilers_pod_finds_no_node() -> None:
+    """Its nodes were cordoned after the choice: after two minutes another kind is measured, and the first Job goes."""
+    story = story_on_full_nodes()
     [first] = story.jobs(names.PROFILER)
     assert story.status["hardware"]["gpuProduct"] == "H200"
     for node in story.world.nodes[:2]:
@@ -200,16 +213,15 @@ def test_the_kind_of_gpu_is_chosen_again_while_the_profilers_pod_finds_no_node()
 
 def test_a_profiler_whose_kind_was_given_up_goes_also_where_the_other_kind_is_profiled_already() -> None:
     """It would take its nodes' GPUs as soon as they are open again."""
-    trainer = {"numNodes": 1, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
-    story = Story(suspend=True, trainer=trainer)
+    story = Story(suspend=True, trainer=WHOLE_NODE)
     world, second = story.world, (NAMESPACE, "second")
     world.nodes = [gpu_node("c", "A100")]
     world.change_spec(JOB, suspend=False)
     story.settle()
     story.do(names.PROFILER)
     world.has_free_nodes = False
-    world.nodes = [gpu_node("a", "H200"), gpu_node("b", "H200"), gpu_node("c", "A100")]
-    world.submit("second", trainer=trainer)
+    world.nodes = two_kinds()
+    world.submit("second", trainer=WHOLE_NODE)
 
     def look(*, later_s: float) -> list[str]:
         story.later(later_s)
@@ -234,12 +246,7 @@ def test_a_profiler_whose_kind_was_given_up_goes_also_where_the_other_kind_is_pr
 
 def test_a_profiler_that_waits_for_its_nodes_keeps_its_kind_while_no_other_is_free() -> None:
     """A full cluster is no reason to measure another kind of GPU."""
-    limits = {"limits": {"nvidia.com/gpu": 8}}
-    story = Story(suspend=True, trainer={"numNodes": 1, "resourcesPerNode": limits})
-    story.world.has_free_nodes = False
-    story.world.nodes = [gpu_node("a", "H200"), gpu_node("b", "H200"), gpu_node("c", "A100")]
-    story.world.change_spec(JOB, suspend=False)
-    story.settle()
+    story = story_on_full_nodes()
     jobs = story.jobs(names.PROFILER)
     story.later(3600)
 
