@@ -30,6 +30,32 @@ class ShardingType(StrEnum):
         return self in {ShardingType.TABLE_ROW_WISE, ShardingType.GRID}
 
 
+class Family(StrEnum):
+    """Sharding types whose tables share collectives and their price."""
+
+    COLUMNS = "columns"
+    """Table-wise and column-wise."""
+    ROWS = "rows"
+    """Row-wise."""
+    NODE_ROWS = "node_rows"
+    """Table-row-wise and grid."""
+    REPLICATED = "replicated"
+    """Data-parallel."""
+
+    @classmethod
+    def of(cls, sharding_type: ShardingType) -> "Family":
+        """Return the family of a sharding type."""
+        match sharding_type:
+            case ShardingType.TABLE_WISE | ShardingType.COLUMN_WISE:
+                return cls.COLUMNS
+            case ShardingType.ROW_WISE:
+                return cls.ROWS
+            case ShardingType.TABLE_ROW_WISE | ShardingType.GRID:
+                return cls.NODE_ROWS
+            case ShardingType.DATA_PARALLEL:
+                return cls.REPLICATED
+
+
 class ComputeKernel(StrEnum):
     """How shards are looked up and updated; names as in TorchRec."""
 

@@ -1,0 +1,39 @@
+"""The collective operations of a step's embedding part, by names that predictions and measurements share.
+
+family       forward                                    backward
+columns      all_to_all of pooled embeddings            all_to_all of their gradients
+rows         reduce_scatter of partial sums             all_gather of the gradients, under the same name
+node_rows    reduce_scatter inside each node, then      the same two in reverse
+             all_to_all among equal local ranks
+replicated   none                                       all_reduce of the tables' gradients
+
+The indices of all families but replicated travel in one exchange before the lookups.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from neuroshard_api.document import Value
+from neuroshard_api.sharding import Family
+
+
+class CollectiveKind(StrEnum):
+    """A collective operation, named after its forward form."""
+
+    INDICES = "indices"
+    """All-to-all of the lookups' indices."""
+    ALL_TO_ALL = "all_to_all"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+
+
+class CollectiveTime(Value):
+    """What one collective adds to a step, in milliseconds."""
+
+    kind: CollectiveKind
+    family: Family | None = None
+    """If unset: of all families together, as the exchange of indices."""
+    forward_ms: Annotated[float, Field(ge=0)] = 0.0
+    backward_ms: Annotated[float, Field(ge=0)] = 0.0
