@@ -10,6 +10,9 @@ from types import FrameType
 from neuroshard_cli.failures import CommandError
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+KEPT = frozenset({signal.SIGTERM})
+"""Signals that may be blocked when a command starts, to be unblocked once it has handlers: the kernel drops those of a
+container's first process that have none. A child must not inherit the block."""
 BY_SIGNAL = 128
 """Added to a signal's number, as shells do, it is the exit code of a process that the signal ended."""
 
@@ -31,6 +34,7 @@ def child(argv: Sequence[str]) -> Iterator["subprocess.Popen[bytes]"]:
             early.append(number)
 
     before = {number: signal.signal(number, forward) for number in FORWARDED}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT)
     try:
         try:
             started.append(subprocess.Popen(list(argv), start_new_session=True))  # noqa: S603 - the command that we were asked to run

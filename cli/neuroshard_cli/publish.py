@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from neuroshard_api.exit_codes import ExitCode
 
-from neuroshard_cli.child import child, exit_code
+from neuroshard_cli.child import KEPT, child, exit_code
 from neuroshard_cli.failures import CommandError, report_failure
 from neuroshard_cli.output import say
 from neuroshard_cli.pod_api import SERVICE_ACCOUNT, ApiUnavailableError, PodApi, persistently
@@ -179,6 +179,7 @@ def _watch_files(publication: Publication, every_s: float, *, publishes: bool) -
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT)
     if not publishes:  # a sidecar that ended would be started again
         stop.wait()
         return ExitCode.OK

@@ -50,16 +50,11 @@ def training_job(name: str, **spec: Any) -> Object:
     }
 
 
-SIDECAR_STARTS_IN_S = 2
-"""A sidecar that is asked to stop while its interpreter starts does not hear it, and is killed after the pod's grace
-period; a trainer takes longer than that."""
-
-
 def script_job(name: str, script: str, *, gpus: int = 1, nodes: int = 1, **spec: Any) -> Object:
     """Return a job whose workers run a shell script in place of a trainer, under a plan of the bundled cost models."""
     trainer = {
         "image": PLANNER.tag,
-        "command": ["sh", "-c", f"trap 'sleep {SIDECAR_STARTS_IN_S}' EXIT; {script}"],
+        "command": ["sh", "-c", script],
         "numNodes": nodes,
         "numProcPerNode": 1,
         "resourcesPerNode": {"limits": {RESOURCE: gpus}},

@@ -1,7 +1,7 @@
 """One job from `kubectl apply` to Succeeded, and what a user sees on the way."""
 
 import hashlib
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from e2e import jobs
@@ -10,6 +10,19 @@ from neuroshard_api.step_report import StepReport
 from neuroshard_cluster.plugin import Namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+
+
+def test_a_pod_whose_trainer_ends_while_the_sidecar_starts_ends_at_once(namespace: Namespace) -> None:
+    """The sidecar gets SIGTERM before its interpreter has handlers, as the first process of its container."""
+    kubectl = namespace.kubectl
+    kubectl.apply(jobs.script_job("brief", "true", podTemplate={"spec": {"terminationGracePeriodSeconds": 300}}))
+    jobs.wait_for_stage(kubectl, "brief", "Succeeded", within_s=120)
+    [pod] = jobs.children(kubectl, "brief", "pods", "worker")
+    [trainer], [sidecar] = (pod["status"][f"{kind}Statuses"] for kind in ("container", "initContainer"))
+    ends = [datetime.fromisoformat(each["state"]["terminated"]["finishedAt"]) for each in (trainer, sidecar)]
+
+    assert sidecar["state"]["terminated"]["exitCode"] == 0
+    assert ends[1] - ends[0] < timedelta(seconds=30)
 
 
 def test_an_applied_job_is_profiled_planned_and_trained_under_its_plan(namespace: Namespace) -> None:

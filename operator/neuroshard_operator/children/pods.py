@@ -23,6 +23,12 @@ TOKEN_SECONDS = 3607
 WORK = "/neuroshard"
 """Below it lies everything that a stage's pod reads and writes."""
 RESULT = "result"
+KEEPING_SIGTERM = ("env", "--block-signal=TERM")
+"""Words before `neuroshard publish` as a container's first process: SIGTERM waits until the command has its handlers.
+
+The kernel drops a signal that the first process has no handler for, and the pod would end with its grace period. Of GNU
+coreutils 8.31 and later.
+"""
 DISRUPTED: Mapping[str, Any] = {
     "action": "Ignore",
     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
@@ -115,16 +121,18 @@ def resources(asked: Resources | None, default: Mapping[str, Any]) -> dict[str, 
     return {key: value for key, value in (("limits", dict(asked.limits)), ("requests", dict(asked.requests))) if value}
 
 
-def publishing(config_map: str, results: Sequence[str], command: Sequence[str], *, watch: bool = False) -> list[str]:
-    """Return the command that runs another one and publishes what it wrote."""
+def publishing(
+    config_map: str, results: Sequence[str], command: Sequence[str] = (), *, watch: bool = False
+) -> list[str]:
+    """Return the command that publishes what another command writes; if there is none, what other containers write."""
     sources = [word for path in results for word in ("--from", path)]
     return [
+        *KEEPING_SIGTERM,
         "neuroshard",
         "publish",
         "--config-map",
         config_map,
         *sources,
         *(["--watch"] if watch else []),
-        "--",
-        *command,
+        *(["--", *command] if command else []),
     ]

@@ -219,11 +219,10 @@ def _template_decides(pod_spec: Mapping[str, Any]) -> bool:
 
 def _publisher(context: Context, result: str, reports: list[str]) -> dict[str, Any]:
     """Return the sidecar that publishes the reports of a trainer whose image does not have our command."""
-    words = [word for path in reports for word in ("--from", path)]
     sidecar = container(
         PUBLISHER,
         context.settings.planner_image,
-        ["neuroshard", "publish", "--config-map", result, *words, "--watch"],
+        publishing(result, reports, watch=True),
         mounts={CHECKPOINTS_VOLUME: context.spec.checkpoint.mount_path, "token": TOKEN_PATH},
         env={},
         imagePullPolicy=context.settings.image_pull_policy,

@@ -175,7 +175,7 @@ def test_a_trainer_of_ones_own_gets_a_sidecar_that_publishes() -> None:
     assert pod["containers"][0]["command"] == ["torchrun", "train.py"]
     [sidecar] = pod["initContainers"]
     assert sidecar["restartPolicy"] == "Always"
-    assert sidecar["command"][:2] == ["neuroshard", "publish"]
+    assert sidecar["command"][:4] == ["env", "--block-signal=TERM", "neuroshard", "publish"]
 
 
 @pytest.mark.parametrize(
