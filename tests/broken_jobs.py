@@ -240,6 +240,37 @@ RULES = (
         trainer={"resourcesPerNode": {"limits": {"nvidia.com/gpu": "500m"}}},
     ),
     broken_rule(
+        "a-gpu-resource-without-a-limit",
+        "spec.trainer",
+        "gpuResource must be one of the limits of resourcesPerNode, a whole number from 1 to 9999",
+        trainer={"gpuResource": "example.com/a100", "resourcesPerNode": {"limits": {"cpu": 8}}},
+    ),
+    broken_rule(
+        "half-a-named-gpu",
+        "spec.trainer",
+        "gpuResource must be one of the limits of resourcesPerNode, a whole number from 1 to 9999",
+        trainer={"gpuResource": "example.com/a100", "resourcesPerNode": {"limits": {"example.com/a100": "500m"}}},
+    ),
+    broken_rule(
+        "gpus-beside-the-named-ones",
+        "spec.trainer",
+        "limits must name no GPUs but those of gpuResource",
+        trainer={
+            "gpuResource": "example.com/a100",
+            "resourcesPerNode": {"limits": {"example.com/a100": 8, "nvidia.com/gpu": 1}},
+        },
+    ),
+    broken_rule(
+        "more-processes-than-named-gpus",
+        "spec.trainer",
+        "numProcPerNode must not be more than the GPUs of resourcesPerNode",
+        trainer={
+            "gpuResource": "example.com/a100",
+            "numProcPerNode": 9,
+            "resourcesPerNode": {"limits": {"example.com/a100": 8}},
+        },
+    ),
+    broken_rule(
         "resources-of-words",
         "spec.trainer.resourcesPerNode.requests[cpu]",
         "must be a quantity, such as 8, 500m or 64Gi",

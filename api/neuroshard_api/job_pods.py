@@ -23,7 +23,12 @@ GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.
 """Extended resources that count as devices, beside MIG slices."""
 MIG_PREFIX = "nvidia.com/mig-"
 """Begins the names of the resources of MIG slices, which a job can name and which profiler and trainer judge."""
+EXTENDED_RESOURCE = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
+"""Name of an extended resource: a domain, a slash, and a name."""
 _IS_DEVICE = "(name in [" + ", ".join(f"'{name}'" for name in GPU_RESOURCES) + f"] || name.startsWith('{MIG_PREFIX}'))"
+
+_IS_GPU = f"(has(self.gpuResource) ? name == self.gpuResource : {_IS_DEVICE})"
+"""The same of a trainer, which may name its resource."""
 
 MAX_DEVICES_PER_NODE = 4096
 
@@ -70,19 +75,9 @@ class Resources(Part):
 
     limits: Amounts = Field(default_factory=dict)
     """Most that the container may use, by resource name. nvidia.com/gpu, nvidia.com/mig-*, amd.com/gpu,
-    habana.ai/gaudi, gpu.intel.com/i915 or gpu.intel.com/xe is its number of GPUs."""
+    habana.ai/gaudi, gpu.intel.com/i915, gpu.intel.com/xe, or what trainer.gpuResource names is its number of GPUs."""
     requests: Amounts = Field(default_factory=dict)
     """What the scheduler sets aside, by resource name. Not given: the limits."""
-
-    @property
-    def gpu_resource(self) -> str:
-        """Extended resource that the container's GPUs are; empty where it has none."""
-        return next((name for name in self.limits if _is_device(name)), "")
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of the container; 0 where there are none."""
-        return int(quantity(self.limits[self.gpu_resource])) if self.gpu_resource else 0
 
 
 class PullPolicy(StrEnum):
@@ -151,9 +146,27 @@ class Trainer(Part):
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            cel="!has(self.gpuResource) || (has(self.resourcesPerNode.limits) && "
+            "self.gpuResource in self.resourcesPerNode.limits && "
+            "string(self.resourcesPerNode.limits[self.gpuResource]).matches('^[1-9][0-9]{0,3}$'))",
+            message="gpuResource must be one of the limits of resourcesPerNode, a whole number from 1 to 9999",
+            holds=lambda trainer: (
+                trainer.gpu_resource is None or _is_gpu_count(trainer.limits.get(trainer.gpu_resource, ""))
+            ),
+        ),
+        Rule(
+            cel="!has(self.gpuResource) || !has(self.resourcesPerNode.limits) || "
+            f"self.resourcesPerNode.limits.all(name, name == self.gpuResource || !{_IS_DEVICE})",
+            message="limits must name no GPUs but those of gpuResource",
+            holds=lambda trainer: (
+                trainer.gpu_resource is None
+                or not any(_is_device(name) for name in trainer.limits if name != trainer.gpu_resource)
+            ),
+        ),
+        Rule(
             cel="type(self.numProcPerNode) != string || self.numProcPerNode != 'gpu' || "
             "(has(self.resourcesPerNode.limits) && "
-            f"self.resourcesPerNode.limits.exists(name, {_IS_DEVICE}))",
+            f"self.resourcesPerNode.limits.exists(name, {_IS_GPU}))",
             message="numProcPerNode gpu needs a limit of GPUs in resourcesPerNode, such as nvidia.com/gpu",
             holds=lambda trainer: trainer.num_proc_per_node != "gpu" or trainer.num_gpus_per_node > 0,
         ),
@@ -170,7 +183,7 @@ class Trainer(Part):
         Rule(
             cel="type(self.numProcPerNode) == string || "
             "!has(self.resourcesPerNode.limits) || self.resourcesPerNode.limits.all(name, "
-            f"!{_IS_DEVICE} || "
+            f"!{_IS_GPU} || "
             "!quantity(string(self.resourcesPerNode.limits[name])).isLessThan(quantity(string(self.numProcPerNode))))",
             message="numProcPerNode must not be more than the GPUs of resourcesPerNode",
             holds=lambda trainer: (
@@ -200,6 +213,10 @@ class Trainer(Part):
     for its GPUs, or 1 where there are none. Can be changed only while the job is suspended."""
     resources_per_node: Resources = Resources()
     """Resources of each worker's container."""
+    gpu_resource: Annotated[str, Field(min_length=3, max_length=317, pattern=EXTENDED_RESOURCE)] | None = None
+    """Extended resource that is the workers' GPUs, such as example.com/a100-shared, and one of the limits of
+    resourcesPerNode. Not given: that of the known names in the limits. Can be changed only while the job is
+    suspended."""
     shared_memory: SharedMemory = SharedMemory()
     """The memory volume of the workers."""
 
@@ -209,9 +226,14 @@ class Trainer(Part):
         return self.resources_per_node.limits
 
     @property
+    def gpus(self) -> str:
+        """Extended resource that a worker's GPUs are; empty where it has none."""
+        return self.gpu_resource or next(filter(_is_device, self.limits), "")
+
+    @property
     def num_gpus_per_node(self) -> int:
         """GPUs of a worker; 0: it trains on the CPU."""
-        return self.resources_per_node.num_gpus
+        return int(quantity(self.limits[self.gpus])) if self.gpus in self.limits else 0
 
     @property
     def devices_per_node(self) -> int:

@@ -36,7 +36,7 @@ def hardware_for(
         profiler_image: of jobs that name none.
         product_labels: labels of nodes that name the kind of GPU; the first that a node has counts.
     """
-    pod_spec, resource = spec.pod_template.spec, spec.trainer.resources_per_node.gpu_resource
+    pod_spec, resource = spec.pod_template.spec, spec.trainer.gpus
     gpus = spec.trainer.num_gpus_per_node
     keys = product_labels if gpus else (INSTANCE_LABEL, ARCHITECTURE_LABEL)
     equipped = [node for node in nodes if _has(node, resource, gpus, product_labels)]
@@ -99,7 +99,7 @@ def _fingerprint(spec: Spec, hardware: Hardware, profiler_image: str) -> str:
 
     Where the kind of device is not known, what chooses the nodes stands for it.
     """
-    profiler, resource = spec.profiler, spec.trainer.resources_per_node.gpu_resource
+    profiler, resource = spec.profiler, spec.trainer.gpus
     pod_spec = spec.pod_template.spec
     placement = {"node_selector": pod_spec.get("nodeSelector"), "required_affinity": required_affinity(pod_spec)}
     said = {

@@ -130,6 +130,22 @@ def test_nodes_that_are_all_cordoned_say_what_will_come_back() -> None:
 LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
 
 
+def test_a_resource_that_the_job_names_is_its_gpus() -> None:
+    """Nodes are chosen by what they offer of it, whatever a device plug-in calls it; its taint is tolerated."""
+    trainer = {
+        "gpuResource": "example.com/a100",
+        "resourcesPerNode": {"limits": {"example.com/a100": 4, "rdma/hca": 1}},
+    }
+    job = builders.job(trainer=trainer)
+    taint = Taint(key="example.com/a100", effect="NoSchedule")
+    fits = replace(node("fits", "A100"), resources={"example.com/a100": 4, "rdma/hca": 1}, taints=(taint,))
+    others = [replace(node(f"other-{index}"), resources={"rdma/hca": 8, "nvidia.com/gpu": 8}) for index in range(2)]
+    hardware = hardware_for(job.spec, [fits, *others], profiler_image="p")
+
+    assert (hardware.gpu_product, hardware.gpus_per_node) == ("A100", 4)
+    assert hardware.fingerprint != hardware_for(builders.job(**GPU_JOB).spec, [fits], profiler_image="p").fingerprint
+
+
 def kind_of(resource: str, **labels: str) -> tuple[str | None, str | None, dict[str, str]]:
     """Return product, fingerprint and selector of a job on nodes without the labels of GPU feature discovery."""
     job = builders.job(trainer={"resourcesPerNode": {"limits": {resource: 8}}})
