@@ -14,6 +14,8 @@ class TrainingProgress(Document):
     schema_name: ClassVar[str] = "training-progress/v1"
 
     schema_version: Literal["training-progress/v1"] = "training-progress/v1"
+    run_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """torchrun's id of the run that wrote it; a restart on the same folder has another one. If unset: not known."""
     step: Count
     """Steps done, those before a restart included."""
     num_steps: PositiveCount | None = None

@@ -34,6 +34,8 @@ READY_FILE_VARIABLE = "NEUROSHARD_READY_FILE"
 """Environment of a pod's worker: the file that it makes once all its processes train under the plan."""
 NODE_RANK_VARIABLE = "PET_NODE_RANK"
 """Environment of torchrun: the node's number. If unset: 0."""
+RUN_ID_VARIABLE = "TORCHELASTIC_RUN_ID"
+"""Environment of torchrun's processes: its PET_RDZV_ID, which tells the attempts of a job apart."""
 SHUTDOWN_VARIABLE = "PET_SHUTDOWN_TIMEOUT"
 """Environment of torchrun: seconds from SIGTERM until it kills its processes. An older torch waits 30 s."""
 
@@ -131,6 +133,11 @@ def torchrun_environment(
         "PET_RDZV_CONF": f"timeout={rendezvous.timeout_seconds}",
         SHUTDOWN_VARIABLE: str(shutdown_seconds(grace_seconds)),
     }
+
+
+def run_id(uid: str, attempt: int) -> str:
+    """Return torchrun's id of one attempt of a job, which its reports carry."""
+    return f"{uid}-{attempt}"
 
 
 def shutdown_seconds(grace_seconds: int) -> int:

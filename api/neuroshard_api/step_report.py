@@ -42,6 +42,8 @@ class StepReport(Document):
     source: Source
     plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """Hash of the plan file that the ranks trained under, decompressed."""
+    run_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """torchrun's id of the run that wrote it; a restart on the same folder has another one. If unset: not known."""
     first_step: Count
     num_steps: PositiveCount
     samples_per_second: Annotated[float, Field(ge=0)] | None = None

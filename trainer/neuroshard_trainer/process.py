@@ -2,7 +2,7 @@
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.host_memory import keep_freed_memory
 from neuroshard_api.plan import GivenPlan
+from neuroshard_api.stage_commands import RUN_ID_VARIABLE
 from neuroshard_api.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.devices import (
@@ -36,6 +37,8 @@ class Launched:
     local_rank: int
     world_size: int
     local_world_size: int
+    run_id: str | None = None
+    """torchrun's id of all its processes. If unset: none was given."""
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -44,7 +47,8 @@ class Launched:
         missing = [name for name in (*names, "MASTER_ADDR") if name not in os.environ]
         if missing:
             raise InputError(f"{missing[0]} is not set; start with `torchrun ... -m neuroshard_trainer`")
-        return cls(**{name.lower(): int(os.environ[name]) for name in names})
+        numbers = {name.lower(): int(os.environ[name]) for name in names}
+        return cls(**numbers, run_id=os.environ.get(RUN_ID_VARIABLE))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +60,8 @@ class Process:
     device: torch.device
     group: dist.ProcessGroup
     """All ranks, for CPU tensors; TorchRec and DDP have the default group to themselves."""
+    run_id: str | None = None
+    """torchrun's id of all its processes. If unset: none was given."""
 
     @property
     def is_first(self) -> bool:
@@ -96,7 +102,7 @@ def start_process(
     if process.is_first:
         for warning in filter(None, warnings):
             logger.warning("%s", warning)
-    return process
+    return replace(process, run_id=launched.run_id)
 
 
 def joined(device: torch.device, *, timeout_seconds: float) -> Process:

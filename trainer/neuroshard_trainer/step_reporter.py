@@ -8,6 +8,7 @@ Every rank measures itself; every ``report_every`` steps rank 0 collects the rol
 """
 
 import hashlib
+import os
 import platform
 import re
 import resource
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from neuroshard_api.document import read_bytes
+from neuroshard_api.stage_commands import RUN_ID_VARIABLE
 from neuroshard_api.step_report import RankTimes, StepReport
 from torch import nn
 
@@ -86,6 +88,7 @@ class StepReporter:
         self._group = group
         self._plan_sha256 = file_sha256(plan_file)
         self._source = device_source(device)
+        self._run_id = os.environ.get(RUN_ID_VARIABLE)
         self._next_step = first_step
         self._begun: Mark | None = None
         self._waits: list[tuple[Mark, Mark]] = []
@@ -168,6 +171,7 @@ class StepReporter:
         report = StepReport(
             source=self._source,
             plan_sha256=self._plan_sha256,
+            run_id=self._run_id,
             first_step=self._next_step - len(self._times),
             num_steps=len(self._times),
             samples_per_second=_samples_per_second(self._samples_per_step, everyone),

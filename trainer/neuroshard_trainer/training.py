@@ -364,6 +364,7 @@ class _Progress:
         self._file = file
         self._schedule = schedule
         self._is_first = process.is_first
+        self._run_id = process.run_id
         self._began = time.monotonic()
 
     def log(self, step: int, what: str) -> None:
@@ -380,6 +381,7 @@ class _Progress:
         per_step = (time.monotonic() - self._began) / done if done else None
         number, path = self.checkpoint or (None, None)
         progress = TrainingProgress(
+            run_id=self._run_id,
             step=step,
             num_steps=self._schedule.num_steps,
             remaining_seconds=None if per_step is None else per_step * (self._schedule.num_steps - step),

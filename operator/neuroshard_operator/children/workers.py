@@ -12,6 +12,7 @@ from neuroshard_api.stage_commands import (
     PROGRESS_FILE,
     READY_FILE_VARIABLE,
     STEP_REPORT_FILE,
+    run_id,
     torchrun_environment,
     trainer_command,
     worker_environment,
@@ -131,7 +132,7 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
         **torchrun_environment(
             context.job,
             host=names.worker_host(context.name, context.attempt, 0),
-            run_id=f"{context.uid}-{context.attempt}",
+            run_id=run_id(context.uid, context.attempt),
             grace_seconds=_grace_seconds(context.spec.pod_template.spec),
         ),
         **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=data_dir),

@@ -56,11 +56,13 @@ class ProfileSummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportSummary:
-    """What the workers reported last."""
+    """What the workers reported last; each part may be of another run of them."""
 
     plan_hash: str
     """sha256 of the plan that was trained under; empty before the first steps were measured."""
     measured: MeasuredCost | None
+    measured_by: str | None
+    """torchrun's id of the run that measured; None where it is not known."""
     progress: TrainingProgress | None
 
 
@@ -153,10 +155,10 @@ def _profile(files: Mapping[str, bytes], where: str) -> ResultDocument:
 
 
 def _report(files: Mapping[str, bytes], where: str) -> ResultDocument:
-    plan_hash, measured, progress = "", None, None
+    plan_hash, measured, measured_by, progress = "", None, None, None
     if STEP_REPORT_FILE in files:
         report = StepReport.from_json(files[STEP_REPORT_FILE], where=f"{where}/{STEP_REPORT_FILE}")
-        plan_hash, measured = report.plan_sha256, measured_cost(report)
+        plan_hash, measured, measured_by = report.plan_sha256, measured_cost(report), report.run_id
     if PROGRESS_FILE in files:
         progress = TrainingProgress.from_json(files[PROGRESS_FILE], where=f"{where}/{PROGRESS_FILE}")
-    return ReportSummary(plan_hash=plan_hash, measured=measured, progress=progress)
+    return ReportSummary(plan_hash=plan_hash, measured=measured, measured_by=measured_by, progress=progress)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from neuroshard_api.job_status import CheckpointStatus, Cost, Metric, TrainerStatus
+from neuroshard_api.stage_commands import run_id
 from neuroshard_api.step_cost import error_percent, is_same_device
 
 from neuroshard_operator import names
@@ -36,8 +37,8 @@ def _cost(context: Context, report: ReportSummary) -> dict[str, object]:
     cost, plan = context.status.cost, context.status.plan
     if report.measured is None or cost is None or plan is None:
         return {}
-    if plan.hash != f"sha256:{report.plan_hash}":
-        return {}  # of workers that ran under an earlier plan
+    if plan.hash != f"sha256:{report.plan_hash}" or _is_of_another_attempt(context, report.measured_by):
+        return {}
     before = cost.measured
     if before is not None and before.model_copy(update={"last_updated_time": None}) == report.measured:
         return {}
@@ -46,9 +47,18 @@ def _cost(context: Context, report: ReportSummary) -> dict[str, object]:
     return {"cost": cost.model_copy(update={"measured": said, "error_percent": error})}
 
 
+def _is_of_another_attempt(context: Context, reported_by: str | None) -> bool:
+    """Return whether a report was found on the volume where an earlier attempt left it.
+
+    One with an id that the operator did not give, such as by torchrun's own --rdzv-id, is of the present attempt.
+    """
+    is_ours = reported_by is not None and reported_by.startswith(f"{context.uid}-")
+    return is_ours and reported_by != run_id(context.uid, context.attempt)
+
+
 def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
     progress = report.progress
-    if progress is None:
+    if progress is None or _is_of_another_attempt(context, progress.run_id):
         return {}
     metrics = tuple(
         Metric(name=name[:METRIC_NAME_CHARACTERS], value=f"{value:.6g}") for name, value in progress.metrics.items()

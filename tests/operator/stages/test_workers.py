@@ -357,6 +357,30 @@ def test_a_report_under_another_plan_is_not_believed() -> None:
     assert "measured" not in story.status["cost"]
 
 
+@pytest.mark.parametrize(
+    ("run_id", "is_believed"),
+    [("uid-1-0", False), ("uid-1-1", True), (None, True), ("of-a-user-7", True)],
+    ids=["of the attempt before", "of this attempt", "of an older trainer", "of a torchrun of one's own"],
+)
+def test_a_report_that_an_earlier_attempt_left_on_the_volume_is_not_believed(
+    run_id: str | None, *, is_believed: bool
+) -> None:
+    """The publisher of the next attempt finds it there before the trainer writes its own."""
+    story = Story().running()
+    assert story.world.training_job("job")["metadata"]["uid"] == "uid-1"
+    story.fail(names.WORKER, 1)
+    story.start_workers()
+    digest = story.status["plan"]["hash"].removeprefix("sha256:")
+    progress = builders.progress(run_id=run_id, checkpoint_step=200, checkpoint_path="/checkpoints/step-00000200")
+    report = builders.step_report(plan_sha256=digest, run_id=run_id)
+    files = {"progress.json": progress.to_json().encode(), "step-report.json": report.to_json().encode()}
+    story.world.publish("job-report", files)
+    story.settle()
+
+    assert [name in story.status for name in ("trainerStatus", "checkpoint")] == [is_believed] * 2
+    assert ("measured" in story.status["cost"]) == is_believed
+
+
 def test_a_failure_restarts_all_workers_with_the_same_plan() -> None:
     """The restart is recorded with its cause, then the next attempt starts."""
     story = Story().running()
