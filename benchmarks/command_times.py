@@ -13,8 +13,10 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.tables import TableSet
@@ -28,7 +30,20 @@ REPEATS = 3
 PUBLIC, NUM_PUBLIC_TABLES = "mlperf-dlrm-dcnv2", 26
 MOST_REPEATED_TABLES = 1_000
 LEAST_BATCH_SIZE, MOST_BATCH_SIZE = 512, 8192  # samples per device
-AIMS = {(26, 8): "1 s", (1_000, 1): "1 s", (400, 8): "1.5 s", (1_000, 128): "3 s", (10_000, 1_024): "60 s, 0.5 GB"}
+
+
+class Aim(NamedTuple):
+    """What a whole command should take at most."""
+
+    processor_s: float
+    peak_gb: float = float("inf")
+
+    def __str__(self) -> str:
+        """Return both limits, memory only where there is one."""
+        return f"{self.processor_s:g} s" + (f", {self.peak_gb:g} GB" if isfinite(self.peak_gb) else "")
+
+
+AIMS = {(26, 8): Aim(1), (1_000, 1): Aim(1), (400, 8): Aim(1.5), (1_000, 128): Aim(3), (10_000, 1_024): Aim(60, 0.5)}
 """By tables and devices; 26 tables are the public workload."""
 
 
@@ -82,11 +97,11 @@ def main() -> None:
         f"`neuroshard plan` with the bundled models of {DEVICE_TYPE}, from the start of the interpreter to its end,",
         f"median of {REPEATS} runs (largest set: one). 26 tables are {PUBLIC}; the others are drawn from the pool of",
         "the task distribution, with the devices' whole memory (for one device with a hundredth of the rows). Peak",
-        "memory is that of the largest run so far. The aims are for an idle machine; other work on it raises processor",
-        "time too.",
+        "memory is that of the largest run so far. The aims are for processor time and peak memory on an idle machine;",
+        "other work on it raises processor time too.",
         "",
-        "| tables | devices | processor time | by the clock | peak memory | aim |",
-        "|---|---|---|---|---|---|",
+        "| tables | devices | processor time | by the clock | peak memory | aim | met |",
+        "|---|---|---|---|---|---|---|",
     ]
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -98,9 +113,12 @@ def main() -> None:
             repeats = REPEATS if num_tables <= MOST_REPEATED_TABLES else 1
             runs = [measure(tables, num_devices, scratch) for _ in range(repeats)]
             peak_gb = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e9
+            processor_s = median(run.processor_s for run in runs)
+            is_met = processor_s <= aim.processor_s and peak_gb <= aim.peak_gb
             lines.append(
-                f"| {num_tables:,} | {num_devices:,} | {median(run.processor_s for run in runs):.2f} s "
-                f"| {median(run.clock_s for run in runs):.2f} s | {peak_gb:.2f} GB | {aim} |"
+                f"| {num_tables:,} | {num_devices:,} | {processor_s:.2f} s "
+                f"| {median(run.clock_s for run in runs):.2f} s | {peak_gb:.2f} GB | {aim} "
+                f"| {'yes' if is_met else 'no'} |"
             )
             print(lines[-1], file=sys.stderr)
     print(write_result("command-times", lines))

@@ -26,6 +26,7 @@ MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters o
 LEAST_WORK = 30_000  # with the next two: a third of a second for small sets on a node, which are cheap to search well
 LEAST_WORK_PER_DEVICE = 2_000
 MOST_LEAST_WORK = 160_000
+MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets, each half as much again; a last one gains nothing
 
 
 class Bundle(CostModel, Protocol):
@@ -127,11 +128,13 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
             raise infeasible(request, _packing(problem))
         return Found(placement=forced)
     # What the bound took is no search: on wide tables it would leave nothing of the budget.
+    named = request.search.work_budget
     result = iterated(
         problem,
         starts=list(_placed(baselines).values()),
-        work_budget=request.search.work_budget or _default_budget(problem),
-        published_work=0 if request.search.work_budget else published_work(problem),
+        work_budget=named or _default_budget(problem),
+        published_work=0 if named else published_work(problem),
+        most_rounds=MOST_ROUNDS if not named and _is_small(problem) else 0,
         bound_ms=bound_ms,
     )
     if result is None:
@@ -145,9 +148,20 @@ def attempts(problem: Problem) -> Attempts:
 
 
 def _default_budget(problem: Problem) -> int:
-    per_unit = min(MOST_WORK_PER_UNIT, WORK_PER_UNIT * problem.num_devices**0.5)
-    least = min(max(LEAST_WORK, LEAST_WORK_PER_DEVICE * problem.num_devices), MOST_LEAST_WORK)
-    return max(least, int(per_unit * len(problem.units)))
+    return max(_least_budget(problem), _budget_by_units(problem))
+
+
+def _is_small(problem: Problem) -> bool:
+    """Return whether a set has the least budget, whatever its units."""
+    return _budget_by_units(problem) <= _least_budget(problem)
+
+
+def _least_budget(problem: Problem) -> int:
+    return min(max(LEAST_WORK, LEAST_WORK_PER_DEVICE * problem.num_devices), MOST_LEAST_WORK)
+
+
+def _budget_by_units(problem: Problem) -> int:
+    return int(min(MOST_WORK_PER_UNIT, WORK_PER_UNIT * problem.num_devices**0.5) * len(problem.units))
 
 
 def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | PlannerError:

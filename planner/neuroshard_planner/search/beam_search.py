@@ -144,9 +144,7 @@ class SplitSearch:
         found: list[Candidate] = []
         for first in range(0, len(lanes), LANES_AT_ONCE):
             batch = lanes[first : first + LANES_AT_ONCE]
-            width = max(len(lane.kinds) for _, lane in batch)
-            left = self._work_budget - self._problem.work
-            affordable = PROBES_PER_EVALUATION * left // (width * self._problem.num_devices)
+            affordable = self._affordable(max(len(lane.kinds) for _, lane in batch))
             batch = batch[: max(affordable, 0 if found else 1)]
             if not batch:
                 break
@@ -171,10 +169,17 @@ class SplitSearch:
                     sigma=self._generator.uniform(0.0, MOST_SHUFFLE), size=len(lane.kinds)
                 ),
             )
-            for _ in range(NUM_SHUFFLES)
+            for _ in range(min(NUM_SHUFFLES, self._affordable(len(lane.kinds))))
         ]
+        if not lanes:
+            return candidate
         likely = self._placed([(candidate.state, lane) for lane in lanes])[:NUM_JUDGED_SHUFFLES]
         return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
+
+    def _affordable(self, num_shards: int) -> int:
+        """Return how many lanes of so many shards the work left pays for."""
+        left = self._work_budget - self._problem.work
+        return max(0, PROBES_PER_EVALUATION * left // (num_shards * self._problem.num_devices))
 
     def _placed(self, lanes: Sequence[tuple[IndexArray, Lane]]) -> list[tuple[IndexArray, Lane, Placement]]:
         """Place these lanes side by side; return those that found room, cheapest by additive loads first."""

@@ -34,6 +34,8 @@ MOST_LEAST_OPENING_WORK = 16_000  # on many devices the budget grows less than w
 PUBLISHED_SHARE = 0.5  # of the work after the opening for the published beam where it has none of its own
 SPLIT_SHARE = 2 / 3  # of a course's work that splitting and placing may take
 MOST_STALLED = 100  # perturbations in a row that improve nothing before the search ends
+ROUND_SHARE = 0.5  # of the work budget; what a round of perturbations adds to it
+LEAST_ROUND_GAIN = 0.001  # of the cost, in a round, for another one to follow
 CONSOLIDATION_SHARE = 0.1  # of the work budget, on top of it
 
 
@@ -58,7 +60,13 @@ class Course:
 
 
 def iterated(
-    problem: Problem, *, starts: Sequence[Placement], work_budget: int, bound_ms: float, published_work: int = 0
+    problem: Problem,
+    *,
+    starts: Sequence[Placement],
+    work_budget: int,
+    bound_ms: float,
+    published_work: int = 0,
+    most_rounds: int = 0,
 ) -> Found | None:
     """Return the best placement that the budget of device evaluations finds. None: nothing fits.
 
@@ -68,6 +76,7 @@ def iterated(
         work_budget: device evaluations and their like, counted from here.
         bound_ms: the search ends close to it.
         published_work: what the published beam may take on top of the budget.
+        most_rounds: rounds of perturbations that may follow on top of the budget, as long as the last one gained.
     """
     search = _Search(problem, starts, end=problem.work + work_budget)
     courses = courses_of(problem)
@@ -83,6 +92,12 @@ def iterated(
     if not search.found:
         return None
     search.perturb(courses, bound_ms=bound_ms)
+    for _ in range(most_rounds):
+        before_ms = search.least_ms()
+        search.end = max(search.end, problem.work + int(ROUND_SHARE * work_budget))
+        search.perturb(courses, bound_ms=bound_ms)
+        if search.least_ms() > before_ms * (1 - LEAST_ROUND_GAIN):
+            break
     is_exhausted = problem.work >= search.end
     return Found(
         placement=search.settled(problem.work + int(CONSOLIDATION_SHARE * work_budget)),
@@ -102,6 +117,8 @@ class _Search:
         mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
         self._slopes = tangent(problem, mean_sums)
         self._published: list[Placement] = []
+        self._generator = np.random.default_rng(problem.request.search.seed)
+        self._turn = self._stalled = 0
         self.end = end
         self.found: list[Placement] = []
         self.placements = self.levels = self.improvements = 0
@@ -112,7 +129,11 @@ class _Search:
 
     def is_within(self, limit_ms: float) -> bool:
         """Return whether a placement that costs at most the limit was found."""
-        return bool(self.found) and self._least_ms() <= limit_ms
+        return bool(self.found) and self.least_ms() <= limit_ms
+
+    def least_ms(self) -> float:
+        """Return the cost of the cheapest placement found."""
+        return float(self._problem.total_ms(self.found).min())
 
     def open(self, course: Course, *, until: int) -> None:
         """Descend from the most promising proposals."""
@@ -141,19 +162,20 @@ class _Search:
         self._count(splits, local)
 
     def perturb(self, courses: Sequence[Course], *, bound_ms: float) -> None:
-        """Descend from random changes to the cheapest placement, in the courses' turn, until nothing improves."""
+        """Descend from random changes to the cheapest placement, in the courses' turn, until nothing improves.
+
+        A second call goes on where the first ended.
+        """
         problem, local = self._problem, self._local(self.end)
-        best, best_ms = self.found[int(problem.total_ms(self.found).argmin())], self._least_ms()
-        generator = np.random.default_rng(problem.request.search.seed)
-        kicks = [Kicks(problem, course.options, slopes=self._slopes, generator=generator) for course in courses]
-        turn = stalled = 0
-        while problem.work < self.end and best_ms > bound_ms * (1 + CLOSE_ENOUGH) and stalled < MOST_STALLED:
-            turn = (turn + 1) % len(courses)
-            kicked = local.improve(kicks[turn].kicked(best), max_shards=courses[turn].max_shards)
+        best, best_ms = self.found[int(problem.total_ms(self.found).argmin())], self.least_ms()
+        kicks = [Kicks(problem, course.options, slopes=self._slopes, generator=self._generator) for course in courses]
+        while problem.work < self.end and best_ms > bound_ms * (1 + CLOSE_ENOUGH) and self._stalled < MOST_STALLED:
+            self._turn = (self._turn + 1) % len(courses)
+            kicked = local.improve(kicks[self._turn].kicked(best), max_shards=courses[self._turn].max_shards)
             kicked_ms = float(problem.total_ms([kicked])[0])
-            stalled = stalled + 1
+            self._stalled += 1
             if kicked_ms < best_ms:
-                best, best_ms, stalled = kicked, kicked_ms, 0
+                best, best_ms, self._stalled = kicked, kicked_ms, 0
                 self.found.append(kicked)
         self._count(None, local)
 
@@ -162,7 +184,7 @@ class _Search:
 
         It is no dearer than the published beam's placements: those that were found before it are not.
         """
-        least_ms = self._least_ms()
+        least_ms = self.least_ms()
         limits = [
             least_ms * (1 + self._problem.request.search.shard_tolerance),
             *self._problem.total_ms(self._published),
@@ -170,9 +192,6 @@ class _Search:
         limit_ms = max(least_ms, float(min(limits)))
         chosen = fewest_shards(self._problem, self.found, limit_ms=limit_ms)
         return consolidated(self._problem, chosen, limit_ms=limit_ms, work_budget=work_budget)
-
-    def _least_ms(self) -> float:
-        return float(self._problem.total_ms(self.found).min())
 
     def _splits(self, course: Course, until: int) -> SplitSearch:
         loads: FloatArray = (self._problem.kinds.representation @ self._slopes).sum(axis=1)

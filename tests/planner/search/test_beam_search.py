@@ -3,7 +3,7 @@
 import numpy as np
 from builders import GIB, request, table, tables, topology
 from neuroshard_api.request import Constraints, PlanRequest, SearchSettings
-from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Problem
 from neuroshard_planner.search.beam_search import PATIENCE, SplitSearch
 from neuroshard_planner.search.sharding_options import OptionTable
 from searches import problem_of
@@ -100,6 +100,20 @@ def test_equal_seeds_shuffle_alike() -> None:
     first, second = (search_of(asked)[2].run() for _ in range(2))
 
     assert [each.placement.devices.tolist() for each in first] == [each.placement.devices.tolist() for each in second]
+
+
+def test_shuffles_take_no_more_than_the_work_that_is_left() -> None:
+    """A state of many shards is placed in as many orders as the budget pays for, not always in 64."""
+    asked = request(*(table(f"t{index}", pooling_factor=1.0 + index % 11) for index in range(300)))
+    problem, options, search = search_of(asked)
+    (candidate,) = search.proposed([(1.0, 0.0)], 1)
+    loads = problem.kinds.representation.sum(axis=1).astype(np.float64)
+    lane_work = 300 * problem.num_devices / PROBES_PER_EVALUATION
+    nearly_done = SplitSearch(problem, options, loads=loads, work_budget=problem.work + int(3 * lane_work) + 1)
+
+    nearly_done._shuffled(candidate)
+
+    assert 1 <= nearly_done.placements <= 3
 
 
 def test_shuffled_orders_find_what_the_descending_order_misses() -> None:

@@ -15,6 +15,8 @@ from neuroshard_planner.search.iterated import MOST_STALLED, courses_of, iterate
 from neuroshard_planner.workload_store import read_workload
 from searches import planned, problem_of
 
+from benchmarks.tasks import workload_request
+
 
 def test_one_device_has_one_plan_at_once() -> None:
     """Nothing can be cut or moved, so a thousand tables take no search, and the plan is its own lower bound."""
@@ -83,6 +85,36 @@ def test_a_search_that_improves_nothing_ends_before_its_budget() -> None:
     assert not found.budget_exhausted
     assert problem.work < 1000 * MOST_STALLED
     assert np.bincount(found.placement.devices, minlength=4).tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("workload", ["mlperf-dlrm-v1", "criteo-kaggle"])
+def test_rounds_go_on_where_a_budget_ends_far_from_the_best_placement(workload: str) -> None:
+    """These sets of 26 tables lose more than a percent to a budget that ends in the middle of a descent."""
+    asked = workload_request(read_workload(workload), 8, devices_per_node=8)
+    totals = []
+    for most_rounds in (0, 6):
+        problem = problem_of(asked)
+        found = iterated(problem, starts=[], work_budget=5000, bound_ms=0.0, most_rounds=most_rounds)
+        assert found is not None
+        totals.append(float(problem.total_ms([found.placement])[0]))
+
+    assert totals[1] < 0.99 * totals[0]
+
+
+@pytest.mark.parametrize("most_rounds", [1, 6])
+def test_a_round_that_gains_nothing_is_the_last(most_rounds: int) -> None:
+    """Where the budget brings the search to its best placement, one round more of half as much work shows that."""
+    members = [
+        table(f"t{index}", pooling_factor=1.0 + 3.7 * index % 11, embedding_dim=16 * (index % 5 + 1))
+        for index in range(20)
+    ]
+    problem = problem_of(request(*members))
+    before = problem.work
+
+    found = iterated(problem, starts=[], work_budget=3000, bound_ms=0.0, most_rounds=most_rounds)
+
+    assert found is not None
+    assert 3000 * 1.5 <= problem.work - before < 3000 * 1.9
 
 
 @pytest.mark.parametrize(("num_tables", "limits"), [(8, [2, 4, 16]), (2100, [16])])
