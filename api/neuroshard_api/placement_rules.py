@@ -50,6 +50,7 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
             or _empty_block_problem(placement, request.topology)
             or (block_order_problem(placement) if placement.sharding_type is ShardingType.GRID else None)
             or _kernel_problem(placement, table)
+            or _sequence_problem(placement, table)
             or _replicated_problem(placement, table, request.optimizer)
         )
         if problem is not None:
@@ -256,6 +257,15 @@ def _kernel_problem(placement: TablePlacement, table: Table) -> Problem | None:
     if placement.data_type not in {None, table.data_type}:
         return ".data_type", f"is {placement.data_type}, the table's is {table.data_type}; leave it out"
     return None
+
+
+def _sequence_problem(placement: TablePlacement, table: Table) -> Problem | None:
+    """Return the problem of a table without bags that is cut by node. Source: EmbeddingCollectionSharder."""
+    if not (table.is_sequence and placement.sharding_type.is_by_node):
+        return None
+    return ".sharding_type", (
+        f"TorchRec shards no sequence {placement.sharding_type}; shard it table_wise, column_wise, or row_wise"
+    )
 
 
 def _replicated_problem(placement: TablePlacement, table: Table, optimizer: Optimizer) -> Problem | None:

@@ -60,7 +60,7 @@ class DeviceCost(Value):
     forward_communication_ms: Annotated[float, Field(ge=0)]
     backward_communication_ms: Annotated[float, Field(ge=0)]
     embedding_dim_sum: Count
-    """Pooled columns of all shards on the device, for each feature of a table; what its all-to-all sends."""
+    """Columns of all vectors that the device's shards return per sample, rounded; what its all-to-all sends."""
 
     @property
     def compute_ms(self) -> float:

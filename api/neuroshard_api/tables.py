@@ -77,6 +77,8 @@ class Pooling(StrEnum):
 
     SUM = "SUM"
     MEAN = "MEAN"
+    NONE = "NONE"
+    """There are no bags: every looked-up row is returned, as TorchRec's EmbeddingCollection does."""
 
 
 class Table(Value):
@@ -94,6 +96,8 @@ class Table(Value):
     """Type of the stored weights."""
     pooling: Pooling | None = None
     """How the rows of a bag become one vector. If unset: sum."""
+    is_weighted: bool | None = None
+    """Whether each lookup has a weight of 4 bytes, which travels with its index. If unset: no."""
     feature_names: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], AfterValidator(_countable_features)
     ] = ()
@@ -113,9 +117,19 @@ class Table(Value):
         return self.pooling is Pooling.MEAN
 
     @property
+    def is_sequence(self) -> bool:
+        """Whether every looked-up row is returned."""
+        return self.pooling is Pooling.NONE
+
+    @property
     def num_features(self) -> int:
-        """Features that look the table up; each gives a pooled vector per sample."""
+        """Features that look the table up; each has a list of lookups per sample."""
         return max(1, len(self.feature_names))
+
+    @property
+    def num_vectors(self) -> float:
+        """Mean vectors that are returned per sample: one of each feature, or of a sequence one of each lookup."""
+        return self.pooling_factor if self.is_sequence else float(self.num_features)
 
     @model_validator(mode="after")
     def _distinct_features(self) -> Self:

@@ -1,6 +1,6 @@
 """A TorchRec sharding plan as a JSON document that needs no torchrec to write or to read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -94,18 +94,27 @@ class TorchRecPlan(Document):
 
     @classmethod
     def of(
-        cls, plan: GivenPlan, *, module_path: str = DEFAULT_MODULE_PATH, compute_device: ComputeDevice = "cuda"
+        cls,
+        plan: GivenPlan,
+        *,
+        module_path: str = DEFAULT_MODULE_PATH,
+        collections: Mapping[str, Mapping[str, str]] | None = None,
+        column_wise: Collection[str] = (),
+        compute_device: ComputeDevice = "cuda",
     ) -> Self:
         """Return a plan in TorchRec's words; device ``d`` becomes rank ``d``.
 
-        TorchRec makes one lookup kernel and one pair of collectives for each sharding type. So where any table is cut
-        by columns, the whole ones are called column_wise too, with one shard; and where any is grid_shard, the
-        table_row_wise ones too, with one block.
+        TorchRec makes one lookup kernel and one pair of collectives for each sharding type of a collection. So where
+        any of its tables is cut by columns, the whole ones are called column_wise too, with one shard; and where any is
+        grid_shard, the table_row_wise ones too, with one block.
 
         Args:
             plan: a plan that matches its request.
-            module_path: of the EmbeddingBagCollection within the module given to DistributedModelParallel; an empty
+            module_path: of the collection of all tables within the module given to DistributedModelParallel; an empty
                 string if the collection itself is given.
+            collections: where there are several: the plan's name of each table by its name in the collection, by the
+                collection's path. If unset: all tables are in the collection at module_path.
+            column_wise: tables of the plan that are called column_wise also where they are whole.
             compute_device: ``cpu`` for processes that run gloo on the host.
 
         Raises:
@@ -116,33 +125,44 @@ class TorchRecPlan(Document):
         if problems:
             raise DocumentError("plan", problems)
         output = plan.request.memory.output_data_type
-        joined = _joined_types(plan.tables)
+        placements = {table.name: table for table in plan.tables}
+        num_rows = {table.name: table.num_embeddings for table in plan.request.tables.tables}
+        modules: dict[str, dict[str, TorchRecParameter]] = {}
+        for path, names in (collections or {module_path: {name: name for name in placements}}).items():
+            types = _joined_types([placements[known_as] for known_as in names.values()], column_wise)
+            modules[path] = {
+                name: _parameter(
+                    placements[known_as],
+                    sharding_type=types[known_as],
+                    num_rows=num_rows[known_as],
+                    topology=topology,
+                    compute_device=compute_device,
+                    output_dtype=None if output is DataType.FP32 else output,
+                )
+                for name, known_as in names.items()
+            }
         return cls(
             source=None if plan.predicted is None else plan.predicted.source,
             predicted_ms=None if plan.predicted is None else plan.predicted.total_ms,
             world_size=topology.num_devices,
             local_world_size=topology.devices_per_node,
-            modules={
-                module_path: {
-                    table.name: _parameter(
-                        table,
-                        sharding_type=joined.get(table.sharding_type, table.sharding_type),
-                        num_rows=definition.num_embeddings,
-                        topology=topology,
-                        compute_device=compute_device,
-                        output_dtype=None if output is DataType.FP32 else output,
-                    )
-                    for table, definition in zip(plan.tables, plan.request.tables.tables, strict=True)
-                }
-            },
+            modules=modules,
         )
 
 
-def _joined_types(tables: Sequence[TablePlacement]) -> Mapping[ShardingType, ShardingType]:
-    """Return the types that are written as another one, which the same kernels and collectives serve."""
-    found = {table.sharding_type for table in tables}
-    pairs = ((ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE), (ShardingType.TABLE_ROW_WISE, ShardingType.GRID))
-    return {one: other for one, other in pairs if other in found}
+def _joined_types(tables: Iterable[TablePlacement], column_wise: Collection[str]) -> Mapping[str, ShardingType]:
+    """Return the types that the tables of a collection are written as, by name."""
+    whole = ShardingType.TABLE_WISE
+    own = {
+        each.name: ShardingType.COLUMN_WISE
+        if each.sharding_type is whole and each.name in column_wise
+        else each.sharding_type
+        for each in tables
+    }
+    pairs = ((whole, ShardingType.COLUMN_WISE), (ShardingType.TABLE_ROW_WISE, ShardingType.GRID))
+    found = set(own.values())
+    joined = {one: other for one, other in pairs if other in found}
+    return {name: joined.get(kind, kind) for name, kind in own.items()}
 
 
 def _parameter(

@@ -3,19 +3,28 @@
 ==================  ===================================================================================================
 exchange            what travels
 ==================  ===================================================================================================
-pooled embeddings   every pooled column of every sample forward, its gradient backward
-indices             the indices and lengths of a table to each of its shards, forward only
+pooled embeddings   every column of every vector that tables return forward, its gradient backward
+indices             the indices, their weights, and lengths of a table to each of its shards, forward only
 ==================  ===================================================================================================
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import Table
 from neuroshard_api.topology import Topology
 
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, LENGTH_BYTES, FloatArray, IndexArray
+from neuroshard_costs.shards import (
+    BYTES_PER_ELEMENT,
+    INDEX_BYTES,
+    LENGTH_BYTES,
+    WEIGHT_BYTES,
+    FloatArray,
+    IndexArray,
+)
 
 _COLUMN_BYTES = 4  # per sample, of the FP32 pooled columns that stand for the bytes of indices
 
@@ -56,14 +65,25 @@ class TransferModel(Protocol):
         """
 
 
-def index_bytes(lookups: _Counts, bags: _Counts) -> _Counts:
-    """Return [n] the bytes that travel to shards with these [n] lookups and bags per step."""
-    return INDEX_BYTES * lookups + LENGTH_BYTES * bags
+def lookup_bytes(tables: Sequence[Table]) -> IndexArray:
+    """Return [tables] the bytes of a lookup: its index, and its weight where there is one."""
+    return np.array([INDEX_BYTES + WEIGHT_BYTES * bool(table.is_weighted) for table in tables], dtype=np.int64)
+
+
+def index_bytes(lookups: _Counts, lists: _Counts, bytes_per_lookup: IndexArray | int = INDEX_BYTES) -> _Counts:
+    """Return [n] the bytes that travel to shards with these [n] lookups and lists of lookups per step.
+
+    Args:
+        lookups: of all samples.
+        lists: each has a length; features times samples.
+        bytes_per_lookup: see lookup_bytes.
+    """
+    return bytes_per_lookup * lookups + LENGTH_BYTES * lists
 
 
 def pooled_exchange(request: PlanRequest) -> Exchange:
-    """Return the exchange of pooled embeddings: k times the columns of a table that k features look up."""
-    total = sum(table.embedding_dim * table.num_features for table in request.tables.tables)
+    """Return the exchange of embeddings: k times the columns of a table that k features look up, or k lookups."""
+    total = sum(table.embedding_dim * table.num_vectors for table in request.tables.tables)
     return Exchange(
         topology=request.topology,
         batch_size_per_device=request.batch_size_per_device,
@@ -76,8 +96,8 @@ def least_index_bytes(request: PlanRequest) -> float:
     """Return the bytes of all indices and lengths of a step where no table is split."""
     tables = request.tables.tables
     lookups = request.global_batch_size * np.array([table.pooling_factor for table in tables])
-    bags = request.global_batch_size * np.array([float(table.num_features) for table in tables])
-    return float(index_bytes(lookups, bags).sum())
+    lists = request.global_batch_size * np.array([float(table.num_features) for table in tables])
+    return float(index_bytes(lookups, lists, lookup_bytes(tables)).sum())
 
 
 def index_exchange(request: PlanRequest, num_bytes: float) -> Exchange:

@@ -19,6 +19,7 @@ DATA_TYPES = (DataType.FP32, DataType.FP16, DataType.BF16, DataType.INT8)
 BYTES_PER_ELEMENT = {DataType.FP32: 4, DataType.FP16: 2, DataType.BF16: 2, DataType.INT8: 1}
 
 INDEX_BYTES = 8  # a KeyedJaggedTensor holds 64-bit row ids
+WEIGHT_BYTES = 4  # and, where lookups are weighted, an FP32 weight of each
 LENGTH_BYTES = 4  # and, of every sample and feature, a length of 32 bits (lengths_dtype), which travels as it is
 
 _TYPE_BYTES = np.array([BYTES_PER_ELEMENT[data_type] for data_type in DATA_TYPES], dtype=np.float64)
@@ -48,7 +49,7 @@ class ShardArrays:
     num_columns: FloatArray
     """[n]"""
     bags: FloatArray
-    """[n] pooled vectors that one call returns: features times samples."""
+    """[n] vectors that one call returns: features times samples, or lookups of a sequence."""
     lookups: FloatArray
     """[n] rows read per call, repeats counted."""
     data_type: IndexArray

@@ -138,6 +138,8 @@ def _job_sample(space: SampleSpace, job: TableSet, random: np.random.Generator) 
 def _timeable(table: Table, job: TableSet, space: SampleSpace) -> Table:
     """Return the table with all that the set says of it, in a type that can be timed."""
     changes: dict[str, object] = {"colocation_group": None}
+    if table.is_sequence:
+        changes["pooling"] = None  # backends time bags alone
     if table.data_type not in space.data_types:
         changes["data_type"] = space.data_types[0]
     if table.reuse_histogram is None:

@@ -159,6 +159,10 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
         lambda: problems(grid(A, TOPOLOGY, (0, 32)), of=(MEAN_A,)),
         "tables[0].sharding_type: 'a' is grid_shard and 'a' has mean pooling" + WRONG_MEANS + ALL_BY_ROWS,
     ),
+    "a sequence by node": (
+        lambda: problems(on_node(A, 0, TOPOLOGY), of=(A.model_copy(update={"pooling": Pooling.NONE}),)),
+        "tables[0].sharding_type: TorchRec shards no sequence table_row_wise; shard it table_wise, column_wise",
+    ),
     "copied means": (
         lambda: problems(everywhere(A, TOPOLOGY), of=(MEAN_A,)),
         "tables[0].sharding_type: 'a' is data_parallel and 'a' has mean pooling",

@@ -26,7 +26,7 @@ def shard_arrays(
 ) -> ShardArrays:
     """Return one whole-table shard per table, in the order of the set.
 
-    A table that several features look up returns a bag per feature and sample.
+    A table that several features look up returns a bag per feature and sample, a sequence one per lookup.
 
     Args:
         tables: what the model declares.
@@ -42,7 +42,7 @@ def shard_arrays(
     return ShardArrays(
         num_rows=rows,
         num_columns=np.array([table.embedding_dim for table in tables.tables], dtype=np.float64),
-        bags=np.array([float(table.num_features * global_batch_size) for table in tables.tables]),
+        bags=np.array([table.num_vectors * global_batch_size for table in tables.tables]),
         lookups=lookups,
         data_type=np.array([DATA_TYPES.index(table.data_type) for table in tables.tables], dtype=np.int64),
         output_bytes_per_element=np.full(len(rows), float(BYTES_PER_ELEMENT[output_data_type])),

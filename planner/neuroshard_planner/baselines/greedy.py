@@ -18,10 +18,10 @@ Baseline = Callable[[Problem], Placement]
 
 
 def dim_greedy(problem: Problem) -> Placement:
-    """Even out the pooled columns."""
-    features = np.array([table.num_features for table in problem.request.tables.tables])
+    """Even out the columns of returned vectors."""
+    vectors = np.array([table.num_vectors for table in problem.request.tables.tables])
     _, columns, _ = _numbers(problem)
-    return _greedy(problem, features * columns, "dim_greedy")
+    return _greedy(problem, vectors * columns, "dim_greedy")
 
 
 def size_greedy(problem: Problem) -> Placement:

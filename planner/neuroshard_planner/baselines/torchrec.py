@@ -96,6 +96,12 @@ def _require_supported(problem: Problem) -> None:
         raise InfeasibleError(f"TorchRec's planner cannot co-locate tables, as {name!r} asks for; drop the group")
     if problem.allowed is not None:
         raise InfeasibleError("TorchRec's planner cannot pin tables or leave out devices; drop those constraints")
+    sequence = next((table for table in tables if table.is_sequence), None)
+    if sequence is not None:
+        raise InfeasibleError(
+            f"TorchRec's planner is asked for pooled tables alone here, and {sequence.name!r} is a sequence; "
+            "use the neuroshard algorithm"
+        )
     if problem.memory.shard_capacity_bytes <= 0:
         raise InfeasibleError(
             "TorchRec's planner found no plan: no memory is left for shards; lower memory.dense_bytes"

@@ -6,7 +6,7 @@ A device needs most at one of three moments of a step:
 moment     what is alive besides weights, gradients and optimizer state
 =========  ============================================================================================================
 exchange   the samples of the device and the lookups of its shards, in the copies that the exchange of indices makes
-lookups    pooled embeddings and their gradients before and after the all-to-all, and the kernels' sort buffers
+lookups    returned vectors and their gradients before and after the all-to-all, and the kernels' sort buffers
 dense      the dense part's activations and temporary tensors, received embeddings included
 =========  ============================================================================================================
 
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 from neuroshard_api.plan import DeviceMemory
 from neuroshard_api.request import PlanRequest
-from neuroshard_costs.exchanges import index_bytes
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, LENGTH_BYTES, IndexArray, state_row_bytes
+from neuroshard_costs.exchanges import index_bytes, lookup_bytes
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, LENGTH_BYTES, IndexArray, state_row_bytes
 
 from neuroshard_planner.errors import InfeasibleError
 
@@ -45,22 +45,24 @@ class MemoryLedger:
         self._element_bytes: IndexArray = np.array([BYTES_PER_ELEMENT[table.data_type] for table in tables])
         # On a CPU the kernels sort otherwise, in memory of their own that torch's allocator does not see.
         self._sort_bytes_per_lookup = 0 if request.topology.device.is_cpu else SORT_BYTES
-        self._num_features: IndexArray = np.array([table.num_features for table in tables])
+        num_features: IndexArray = np.array([table.num_features for table in tables])
+        num_vectors = [table.num_vectors for table in tables]
         pooling_factors = [table.pooling_factor for table in tables]
         self._num_lookups: IndexArray = _rounded(request.global_batch_size, pooling_factors)
         is_exchanged = request.topology.num_devices > 1
         num_batches = request.num_batches_in_flight
-        num_bags = request.global_batch_size * self._num_features
-        each_batch = index_bytes(self._num_lookups, num_bags)
-        local = INDEX_BYTES * _rounded(request.batch_size_per_device, pooling_factors).sum(dtype=np.float64)
-        local += LENGTH_BYTES * request.batch_size_per_device * float(self._num_features.sum())
+        num_lists = request.global_batch_size * num_features
+        bytes_per_lookup = lookup_bytes(tables)
+        each_batch = index_bytes(self._num_lookups, num_lists, bytes_per_lookup)
+        local = (bytes_per_lookup * _rounded(request.batch_size_per_device, pooling_factors)).sum(dtype=np.float64)
+        local += LENGTH_BYTES * request.batch_size_per_device * float(num_features.sum())
         # The newest batch is still being copied to the device; without a pipeline the only one is distributed.
         num_distributed = max(1, num_batches - 1) + is_exchanged
         # What is exchanged exists twice, as it was received and in the order of the lookups, beside the batch before:
         # SplitTableBatchedEmbeddingBagsCodegen.forward keeps its indices and offsets until it is called again.
         num_exchanged = max(num_distributed, LEAST_EXCHANGED * is_exchanged)
         is_pipelined = num_batches > 1
-        self._input_bytes: IndexArray = num_exchanged * each_batch + OFFSET_BYTES * num_bags
+        self._input_bytes: IndexArray = num_exchanged * each_batch + OFFSET_BYTES * num_lists
         self._freed_input_bytes: IndexArray = (0 if is_pipelined else num_exchanged - 1) * each_batch
         dense_input_bytes = 0 if request.dense is None else num_batches * request.dense.input_bytes
         self.local_input_bytes = int((num_batches + is_exchanged) * local) + dense_input_bytes
@@ -70,11 +72,12 @@ class MemoryLedger:
         # Where the wire has a type of its own, what is sent and what is received is one more copy.
         is_converted = is_exchanged and request.memory.wire_type is not request.memory.output_data_type
         copies_bytes = 2 * output_bytes + is_converted * BYTES_PER_ELEMENT[request.memory.wire_type]
-        total_columns = sum(table.embedding_dim * table.num_features for table in tables)
-        # Every pooled value exists twice (with its gradient) before the all-to-all, on the device of the shard for
-        # the global batch, and twice after it, on every device for its own batch.
-        self._activation_bytes_per_column = copies_bytes * request.global_batch_size
-        self._received_bytes = copies_bytes * request.batch_size_per_device * total_columns
+        columns = np.array([table.embedding_dim for table in tables], dtype=np.int64)
+        # Every value of a returned vector exists twice (with its gradient) before the all-to-all, on the device of the
+        # shard for the global batch, and twice after it, on every device for its own batch.
+        self._activation_bytes_per_column = copies_bytes * _rounded(request.global_batch_size, num_vectors)
+        received = _rounded(request.batch_size_per_device, num_vectors) * columns
+        self._received_bytes = copies_bytes * int(received.sum())
         if not is_exchanged:
             self._received_bytes = 0  # there is no all-to-all, hence no second copy
         device_bytes = request.topology.device.memory_bytes
@@ -101,8 +104,8 @@ class MemoryLedger:
         return num_rows * state_row_bytes(self._request.optimizer, num_columns)
 
     def activation_bytes(self, tables: IndexArray, num_columns: IndexArray) -> IndexArray:
-        """Return the pooled embeddings and gradients of shards before the all-to-all, [n]: a set for every feature."""
-        return self._num_features[tables] * num_columns * self._activation_bytes_per_column
+        """Return the returned vectors and gradients of shards before the all-to-all, [n]."""
+        return num_columns * self._activation_bytes_per_column[tables]
 
     def input_bytes(self, tables: IndexArray) -> IndexArray:
         """Return the indices, lengths and offsets of shards while a batch is exchanged, [n]."""

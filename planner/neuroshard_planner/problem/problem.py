@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from neuroshard_api.request import Pipeline, PlanRequest
-from neuroshard_costs.exchanges import TransferModel, index_bytes
+from neuroshard_costs.exchanges import TransferModel, index_bytes, lookup_bytes
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from numpy.typing import NDArray
@@ -176,7 +176,10 @@ class Problem:
             optimizer=request.optimizer,
             output_data_type=request.memory.output_data_type,
         )
-        self._num_features: IndexArray = np.array([table.num_features for table in request.tables.tables])
+        tables = request.tables.tables
+        self._num_features: IndexArray = np.array([table.num_features for table in tables])
+        self._num_vectors: FloatArray = np.array([table.num_vectors for table in tables])
+        self._lookup_bytes = lookup_bytes(tables)
         self._kind_of: dict[tuple[int, ShardSize], int] = {}
         first = self._tables.take(np.zeros(1, dtype=np.int64))
         self.kinds = ShardKinds(num_representation=costs.represent(first).shape[1])
@@ -224,9 +227,10 @@ class Problem:
         rows, columns = shards.num_rows.astype(np.int64), shards.num_columns.astype(np.int64)
         np.add.at(memory_bytes, kind, self.memory.shard_bytes(tables, rows, columns))
         traffic = np.zeros((len(keys), len(Collective)))
-        bags = (self._num_features[tables] * self.request.global_batch_size).astype(np.float64)
-        np.add.at(traffic[:, Collective.POOLED_EMBEDDINGS], kind, self._num_features[tables] * shards.num_columns)
-        np.add.at(traffic[:, Collective.INDICES], kind, index_bytes(shards.lookups, bags))
+        lists = (self._num_features[tables] * self.request.global_batch_size).astype(np.float64)
+        num_bytes = index_bytes(shards.lookups, lists, self._lookup_bytes[tables])
+        np.add.at(traffic[:, Collective.POOLED_EMBEDDINGS], kind, self._num_vectors[tables] * shards.num_columns)
+        np.add.at(traffic[:, Collective.INDICES], kind, num_bytes)
         self.kinds.append(
             unit=np.array([unit for unit, _ in keys], dtype=np.int64),
             sizes=[size for _, size in keys],

@@ -8,7 +8,7 @@ from builders import GIB, dense_profile, device_type, request, table, tables, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.request import Constraints, MemorySettings, Pipeline, PlanRequest
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.tables import DataType, Optimizer, Pooling
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from searches import problem_of, random_placement, search_requests
@@ -60,6 +60,31 @@ def test_every_feature_of_a_table_has_pooled_values_of_its_own() -> None:
     assert three.activation_bytes(FIRST, width) == 3 * one.activation_bytes(FIRST, width)
     received = [each.fixed_bytes - each.local_input_bytes for each in (one, three)]
     assert received[1] == 3 * received[0] > 0
+
+
+def test_a_sequence_has_a_vector_of_every_lookup() -> None:
+    """Rows are returned as they are looked up: before the exchange for the global batch, after it for the own one."""
+    settings = MemorySettings(reserve_fraction=0.0)
+    members = (table(pooling_factor=2.5, pooling=pooling) for pooling in (Pooling.SUM, Pooling.NONE))
+    bags, sequence = (MemoryLedger(request(each, batch_size_per_device=100, memory=settings)) for each in members)
+    width = np.array([64])
+
+    assert bags.activation_bytes(FIRST, width).tolist() == [64 * 2 * 4 * 400]
+    assert sequence.activation_bytes(FIRST, width).tolist() == [64 * 2 * 4 * 1000]
+    received = [each.fixed_bytes - each.local_input_bytes for each in (bags, sequence)]
+    assert received[1] == 2.5 * received[0] > 0
+    assert sequence.input_bytes(FIRST).tolist() == bags.input_bytes(FIRST).tolist()
+
+
+def test_a_weighted_lookup_has_twelve_bytes() -> None:
+    """Index and weight travel together; lengths and offsets do not change."""
+    plain, weighted = (
+        MemoryLedger(request(table(pooling_factor=2.0, is_weighted=given), batch_size_per_device=100))
+        for given in (None, True)
+    )
+    lookups_in_flight = 3 * 2 * 400
+
+    assert (weighted.input_bytes(FIRST) - plain.input_bytes(FIRST)).tolist() == [4 * lookups_in_flight]
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ import pytest
 from builders import request, table, tables, topology
 from exact_costs import ExactCosts
 from neuroshard_api.request import ComputePeak
+from neuroshard_api.tables import Pooling
 from neuroshard_planner.baselines.greedy import dim_greedy
+from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.plan_cost import Exchanges, device_costs, device_traffic, predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
-from searches import placed, problem_of
+from neuroshard_planner.problem.step_cost import Collective
+from searches import placed, planned, problem_of
 
 
 def test_a_device_waits_for_the_slowest_forward_compute() -> None:
@@ -51,6 +54,33 @@ def test_columns_are_summed_over_all_devices() -> None:
     traffic = device_traffic(problem, placed(problem, (0, 64, 2), (1, 64, 2), (2, 64, 0)))
 
     assert traffic[:, 0].tolist() == [64, 0, 128, 0]
+
+
+def test_a_sequence_sends_a_vector_of_every_lookup_and_a_weighted_table_a_weight() -> None:
+    """Traffic of both exchanges, by hand: columns per sample, and bytes of a global batch of 32,768."""
+    members = (
+        table("bags", pooling_factor=2.5),
+        table("rows", pooling_factor=2.5, pooling=Pooling.NONE),
+        table("weighted", pooling_factor=2.5, is_weighted=True),
+    )
+    problem = problem_of(request(*members))
+    traffic = device_traffic(problem, placed(problem, (0, 64, 0), (1, 64, 1), (2, 64, 2)))
+
+    assert traffic[:3, Collective.POOLED_EMBEDDINGS].tolist() == [64, 160, 64]
+    samples = problem.request.global_batch_size
+    assert traffic[:3, Collective.INDICES].tolist() == [samples * each for each in (24, 24, 34)]
+
+
+def test_a_plan_with_sequences_is_sound_and_dearer_than_one_with_bags() -> None:
+    """Three to six times as much travels, from the same tables and lookups; plan and request agree."""
+    found = [
+        planned(request(*(table(f"t{at}", pooling_factor=3.3 + at, pooling=pooling) for at in range(4)), num_devices=2))
+        for pooling in (Pooling.SUM, Pooling.NONE)
+    ]
+
+    assert [plan_problems(each) for each in found] == [[], []]
+    communication = [each.predicted.devices[0].forward_communication_ms for each in found]
+    assert communication[1] > 2 * communication[0]  # an exchange has a latency too
 
 
 def six_tables(num_nodes: int = 1) -> Problem:
