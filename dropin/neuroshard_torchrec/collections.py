@@ -1,5 +1,6 @@
 """The embedding collections of a module, by path. Reads the module; plans nothing."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,13 +8,20 @@ from torch import nn
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import (
+    ManagedCollisionEmbeddingBagCollection,
+    ManagedCollisionEmbeddingCollection,
+)
 
 from neuroshard_torchrec.errors import DropInError
 
+logger = logging.getLogger(__name__)
+
 Sharders = Sequence[ModuleSharder[nn.Module]]
+_MANAGED_COLLISION = (ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,29 +30,32 @@ class TableCollection:
 
     path: str
     """Within the module that is planned; empty: it is that module."""
-    configs: tuple[EmbeddingBagConfig, ...]
+    configs: tuple[BaseEmbeddingConfig, ...]
     weights: Mapping[str, nn.Parameter]
     """By the table's name."""
     sharder: ModuleSharder[nn.Module]
+    is_weighted: bool
+    """Whether the input has a weight of each lookup; those of feature processors do not travel."""
+    remaps_ids: bool
+    """Whether a managed collision module maps ids to rows, so that the ids of a batch are no rows."""
 
 
 def collections_of(module: nn.Module, sharders: Sharders | None = None) -> tuple[TableCollection, ...]:
-    """Return the collections of pooled tables that the sharders spread, in the module's order.
+    """Return the collections of tables that the sharders spread, in the module's order.
 
     Args:
         module: on any device, meta included.
         sharders: as DistributedModelParallel gets them. None: TorchRec's default ones.
 
     Raises:
-        DropInError: there is none, a collection holds sequences or has remapped ids, or two collections share a table.
+        DropInError: there is none, or one of another kind, or two collections share a table.
     """
     by_type = {sharder_name(each.module_type): each for each in sharders or get_default_sharders()}
     found = tuple(_collections(module, "", by_type))
     if not found:
         raise DropInError(
-            f"{type(module).__name__} has no EmbeddingBagCollection that one of the sharders takes "
-            f"({', '.join(sorted(name.rpartition('.')[2] for name in by_type))}); "
-            "give the module that holds the tables, and the sharders of DistributedModelParallel"
+            f"{type(module).__name__} has no EmbeddingBagCollection or EmbeddingCollection that one of the sharders "
+            "takes; give the module that holds the tables, and the sharders of DistributedModelParallel"
         )
     owners: dict[int, str] = {}
     for collection in found:
@@ -64,24 +75,48 @@ def _collections(
 ) -> Iterator[TableCollection]:
     sharder = by_type.get(sharder_name(type(module)))
     if sharder is None:
+        if isinstance(module, (EmbeddingBagCollection, EmbeddingCollection)):
+            logger.warning(
+                "%s is a %s, which none of the sharders takes: every rank keeps it whole, as part of the dense model",
+                path or "the module",
+                type(module).__name__,
+            )
         for name, child in module._modules.items():  # noqa: SLF001 - named_children leaves out a child's second name
             if child is not None:
                 yield from _collections(child, _place(path, name), by_type)
         return
-    inner = module._embedding_bag_collection if isinstance(module, FeatureProcessedEmbeddingBagCollection) else module  # noqa: SLF001 - it has no public name
-    if not isinstance(inner, EmbeddingBagCollection):
+    inner = _tables_of(module)
+    if inner is None:
         raise DropInError(
-            f"{path or 'the module'} is a {type(module).__name__}; "
-            "plans cover EmbeddingBagCollection, with or without feature processors: "
+            f"{path or 'the module'} is a {type(module).__name__}; plans cover EmbeddingBagCollection and "
+            "EmbeddingCollection, with or without feature processors or managed collision: "
             "plan modules with other collections with TorchRec's planner"
         )
+    configs: Sequence[BaseEmbeddingConfig] = (
+        inner.embedding_bag_configs() if isinstance(inner, EmbeddingBagCollection) else inner.embedding_configs()
+    )
     weights = sharder.shardable_parameters(module)
     yield TableCollection(
         path=path,
-        configs=tuple(config for config in inner.embedding_bag_configs() if config.name in weights),
+        configs=tuple(config for config in configs if config.name in weights),
         weights=weights,
         sharder=sharder,
+        is_weighted=isinstance(inner, EmbeddingBagCollection)
+        and inner.is_weighted()
+        and not isinstance(module, FeatureProcessedEmbeddingBagCollection),
+        remaps_ids=isinstance(module, _MANAGED_COLLISION),
     )
+
+
+def _tables_of(module: nn.Module) -> EmbeddingBagCollection | EmbeddingCollection | None:
+    """Return the collection that a module is or wraps. None: it is another kind."""
+    if isinstance(module, FeatureProcessedEmbeddingBagCollection):
+        inner = module._embedding_bag_collection  # noqa: SLF001 - it has no public name
+    elif isinstance(module, _MANAGED_COLLISION):
+        inner = module._embedding_module  # noqa: SLF001 - it has no public name
+    else:
+        inner = module
+    return inner if isinstance(inner, (EmbeddingBagCollection, EmbeddingCollection)) else None
 
 
 def _place(path: str, name: str) -> str:

@@ -13,22 +13,27 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from neuroshard_api.document import DocumentError, validated
-from neuroshard_api.tables import TableSet
+from neuroshard_api.tables import Pooling, TableSet
 from neuroshard_profiler.batches import DataBatch, Jagged
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.statistics import DataStatistics, data_statistics
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig, EmbeddingBagConfig
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from neuroshard_torchrec.collections import Sharders, TableCollection, collections_of
 from neuroshard_torchrec.errors import DropInError
 
 Limits = Mapping[str, ParameterConstraints]
 """TorchRec's constraints, by the table's name."""
-SampleBatches: TypeAlias = KeyedJaggedTensor | Iterable[KeyedJaggedTensor] | None
+SampleBatch: TypeAlias = KeyedJaggedTensor | tuple[KeyedJaggedTensor, ...]
+"""A global batch: in one tensor, or in several of different features."""
+SampleBatches: TypeAlias = KeyedJaggedTensor | Iterable[SampleBatch] | None
 """Global batches, one of them, or none."""
+Batches: TypeAlias = Sequence[tuple[KeyedJaggedTensor, ...]]
+_Named: TypeAlias = tuple[str, TableCollection, BaseEmbeddingConfig]
+"""Name in the table set, and where it is found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,13 +44,25 @@ class ModelTables:
     collections: tuple[TableCollection, ...]
     places: Mapping[str, tuple[str, str]]
     """Path of the collection and name in it, by the name in the table set."""
+    statistics: DataStatistics | None
+    """What sample batches say of each table, over all of its features. None: there were none."""
+
+    @property
+    def by_path(self) -> Mapping[str, Mapping[str, str]]:
+        """Names in the table set by names in the collection, by the collection's path."""
+        found: dict[str, dict[str, str]] = {each.path: {} for each in self.collections}
+        for known_as, (path, name) in self.places.items():
+            found[path][name] = known_as
+        return found
 
 
-def batches_of(given: SampleBatches) -> tuple[KeyedJaggedTensor, ...]:
+def batches_of(given: SampleBatches) -> Batches:
     """Return the batches that were given in any of the accepted ways."""
     if given is None:
         return ()
-    return (given,) if isinstance(given, KeyedJaggedTensor) else tuple(given)
+    if isinstance(given, KeyedJaggedTensor):
+        return ((given,),)
+    return tuple((each,) if isinstance(each, KeyedJaggedTensor) else each for each in given)
 
 
 def table_set_of(module: nn.Module, sample_batches: SampleBatches = (), *, name: str | None = None) -> TableSet:
@@ -80,20 +97,21 @@ def model_tables(
     collections = collections_of(module, sharders)
     counts = Counter(config.name for each in collections for config in each.configs)
     named = [
-        (_name(each.path, config.name, is_unique=counts[config.name] == 1), each.path, config)
+        (_name(each.path, config.name, is_unique=counts[config.name] == 1), each, config)
         for each in collections
         for config in each.configs
     ]
-    statistics = _statistics([(known_as, config) for known_as, _, config in named], batches_of(sample_batches))
+    statistics = _statistics(named, batches_of(sample_batches))
     measured = {} if statistics is None else {each.name: each for each in statistics.features}
     tables = []
-    for known_as, _, config in named:
-        table = {
+    for known_as, collection, config in named:
+        table: dict[str, object] = {
             "name": known_as,
             "num_embeddings": config.num_embeddings,
             "embedding_dim": config.embedding_dim,
             "data_type": config.data_type.name,
-            "pooling": config.pooling.name,
+            "pooling": config.pooling.name if isinstance(config, EmbeddingBagConfig) else Pooling.NONE,
+            "is_weighted": True if collection.is_weighted else None,
             "feature_names": list(config.feature_names),
             "pooling_factor": _declared_lookups(config, (constraints or {}).get(config.name)),
         }
@@ -117,7 +135,8 @@ def model_tables(
     return ModelTables(
         table_set=table_set,
         collections=collections,
-        places={known_as: (path, config.name) for known_as, path, config in named},
+        places={known_as: (collection.path, config.name) for known_as, collection, config in named},
+        statistics=statistics,
     )
 
 
@@ -125,7 +144,7 @@ def _name(path: str, name: str, *, is_unique: bool) -> str:
     return re.sub(r"[^A-Za-z0-9_.:/-]", "_", name if is_unique or not path else f"{path}/{name}")
 
 
-def _declared_lookups(config: EmbeddingBagConfig, limits: ParameterConstraints | None) -> float:
+def _declared_lookups(config: BaseEmbeddingConfig, limits: ParameterConstraints | None) -> float:
     """Return lookups per sample over all features, as TorchRec's planner counts them."""
     factors = [1.0] if limits is None else list(limits.pooling_factors)
     if len(factors) == 1:  # TorchRec's default stands for each feature
@@ -138,28 +157,27 @@ def _declared_lookups(config: EmbeddingBagConfig, limits: ParameterConstraints |
     return sum(factors)
 
 
-def _statistics(
-    tables: Sequence[tuple[str, EmbeddingBagConfig]], batches: Sequence[KeyedJaggedTensor]
-) -> DataStatistics | None:
-    """Count lookups and reuse of each table over all of its features; None without batches."""
+def _statistics(tables: Sequence[_Named], batches: Batches) -> DataStatistics | None:
+    """Count lookups, reuse, and repeated lists of each table over all of its features; None without batches."""
     if not batches:
         return None
-    if any(batch.variable_stride_per_key() for batch in batches):
+    if any(part.variable_stride_per_key() for batch in batches for part in batch):
         raise DropInError("sample_batches: have features of unlike numbers of samples; give batches of one size")
-    sizes = {batch.stride() for batch in batches}
+    sizes = {part.stride() for batch in batches for part in batch}
     if len(sizes) > 1:
         raise DropInError(f"sample_batches: have {', '.join(map(str, sorted(sizes)))} samples; give equal batches")
-    counted = (_counted(tables, batch) for batch in batches)
+    size = sizes.pop()
+    counted = (_counted(tables, batch, size) for batch in batches)
     try:
-        return data_statistics(counted, batch_size=sizes.pop(), ids_are_rows=True)
+        return data_statistics(counted, batch_size=size, ids_are_rows=True)
     except DataError as error:
         raise DropInError(f"sample_batches: {error}") from error
 
 
-def _counted(tables: Sequence[tuple[str, EmbeddingBagConfig]], batch: KeyedJaggedTensor) -> DataBatch:
-    features = batch.to_dict()
+def _counted(tables: Sequence[_Named], batch: Sequence[KeyedJaggedTensor], size: int) -> DataBatch:
+    features = {name: feature for part in batch for name, feature in part.to_dict().items()}
     counted = {}
-    for known_as, config in tables:
+    for known_as, collection, config in tables:
         missing = next((each for each in config.feature_names if each not in features), None)
         if missing is not None:
             raise DropInError(
@@ -167,14 +185,19 @@ def _counted(tables: Sequence[tuple[str, EmbeddingBagConfig]], batch: KeyedJagge
                 f"only {', '.join(map(repr, list(features)[:5]))}; give whole batches of the model"
             )
         parts = [features[each] for each in config.feature_names]
-        lengths = torch.stack([each.lengths() for each in parts]).sum(dim=0)
         ids = torch.cat([each.values() for each in parts])
         outside = ids[(ids < 0) | (ids >= config.num_embeddings)]
-        if outside.numel():
+        if outside.numel() and not collection.remaps_ids:
             raise DropInError(
                 f"sample_batches: have id {int(outside[0])} for table {known_as!r} of {config.num_embeddings} rows"
             )
-        counted[known_as] = Jagged(
-            lengths=lengths.cpu().numpy().astype(np.int64), ids=ids.cpu().numpy().astype(np.int64)
-        )
-    return DataBatch(num_samples=batch.stride(), features=counted, sessions=None)
+        counted[known_as] = _by_sample(parts)
+    return DataBatch(num_samples=size, features=counted, sessions=np.zeros(size, dtype=np.int64))
+
+
+def _by_sample(parts: Sequence[JaggedTensor]) -> Jagged:
+    """Return the features of a table as one: of each sample the ids of the first, then those of the next."""
+    lengths = [each.lengths().cpu().numpy().astype(np.int64) for each in parts]
+    ids = np.concatenate([each.values().cpu().numpy().astype(np.int64) for each in parts])
+    sample = np.concatenate([np.repeat(np.arange(len(each)), each) for each in lengths])
+    return Jagged(lengths=np.sum(lengths, axis=0), ids=ids[np.argsort(sample, kind="stable")])

@@ -4,12 +4,20 @@ from dropin_models import META, TwoTowers, batch, config
 from neuroshard_api.tables import DataType, Pooling
 from neuroshard_torchrec import DropInError, model_tables, table_set_of
 from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import DataType as TorchRecType
-from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import (
+    DistanceLFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    MCHManagedCollisionModule,
+)
+from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 pytestmark = pytest.mark.torchrec
@@ -101,6 +109,98 @@ class Sequences(nn.Module):
         self.history = EmbeddingCollection(tables=[table], device=META)
 
 
+def test_sequences_are_tables_without_bags() -> None:
+    """Every looked-up row is returned; the collection is a place like any other."""
+    found = model_tables(Sequences())
+    [table] = found.table_set.tables
+
+    assert table.pooling is Pooling.NONE
+    assert table.is_sequence
+    assert found.places == {"t": ("history", "t")}
+
+
+def test_tables_of_managed_collision_are_read_and_take_ids_that_are_no_rows() -> None:
+    """Reuse counts by id; rows are those of the table, to which ids are mapped."""
+    table = config("t", rows=100, features=("f",))
+    remapped = ManagedCollisionEmbeddingBagCollection(
+        EmbeddingBagCollection(tables=[table], device=META),
+        ManagedCollisionCollection(
+            {
+                "t": MCHManagedCollisionModule(
+                    zch_size=100, device=META, eviction_policy=DistanceLFU_EvictionPolicy(), eviction_interval=10
+                )
+            },
+            [table],
+        ),
+    )
+    found = model_tables(remapped, sample_batches=batch({"f": 3}, samples=16, lowest=10**9, ids=10**9 + 50))
+
+    assert found.places == {"t": ("", "t")}
+    assert found.table_set.tables[0].num_embeddings == 100
+    assert found.table_set.tables[0].pooling_factor == 3.0
+
+
+@pytest.mark.parametrize(("given", "expected"), [(True, True), (False, None)])
+def test_weights_of_lookups_are_read(given: bool, expected: bool | None) -> None:  # noqa: FBT001 - the case
+    """Of weighted bags; those of feature processors do not travel."""
+    module = EmbeddingBagCollection(tables=[config("t", features=("f",))], device=META, is_weighted=given)
+    processed = FeatureProcessedEmbeddingBagCollection(
+        EmbeddingBagCollection(tables=[config("t", features=("f",))], device=META, is_weighted=True),
+        PositionWeightedModuleCollection({"f": 10}, device=META),
+    )
+
+    assert table_set_of(module).tables[0].is_weighted is expected
+    assert table_set_of(processed).tables[0].is_weighted is None
+
+
+def test_a_table_without_named_features_has_one_of_its_own_name() -> None:
+    """As TorchRec has it."""
+    table = EmbeddingBagConfig(name="t", num_embeddings=10, embedding_dim=8)
+    module = EmbeddingBagCollection(tables=[table], device=META)
+
+    assert table_set_of(module, batch({"t": 2}, samples=4, ids=10)).tables[0].feature_names == ("t",)
+
+
+def test_a_collection_that_no_sharder_takes_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """TorchRec leaves it whole on every rank, in the dense part."""
+    module = nn.ModuleDict({"bags": EmbeddingBagCollection(tables=[config("b")], device=META), "rest": Sequences()})
+    found = model_tables(module, sharders=[EmbeddingBagCollectionSharder()])
+
+    assert list(found.places) == ["b"]
+    assert "rest.history is a EmbeddingCollection, which none of the sharders takes" in caplog.text
+
+
+def test_repeated_lists_of_a_batch_are_counted() -> None:
+    """Over all features of a table: two of four samples have the lists of another one."""
+    lists = KeyedJaggedTensor.from_lengths_sync(
+        keys=["a", "b"],
+        values=torch.tensor([1, 1, 2, 3, 7, 8, 7, 8, 9, 9]),
+        lengths=torch.tensor([1, 1, 1, 1, 2, 0, 2, 2]),
+    )
+    table = config("t", rows=100, features=("a", "b"))
+    different = KeyedJaggedTensor.from_lengths_sync(
+        keys=["a", "b"],
+        values=torch.tensor([1, 1, 2, 2, 7, 8, 7, 8, 5, 5]),
+        lengths=torch.tensor([1, 1, 1, 1, 2, 2, 1, 1]),
+    )
+    found = [
+        model_tables(EmbeddingBagCollection(tables=[table], device=META), sample_batches=each).statistics
+        for each in (lists, different)
+    ]
+
+    assert [each.features[0].duplication_factor for each in found if each is not None] == [1.0, 2.0]
+
+
+def test_a_batch_may_be_in_several_parts() -> None:
+    """As models take them: a tensor for each collection."""
+    module = TwoTowers()
+    users = batch({"id_id": 2, "country_id": 3}, samples=8)
+    items = batch({"item": 1, "last_item": 2, "tags_id": 4}, samples=8)
+    tables = table_set_of(module, [(users, items)]).tables
+
+    assert [each.pooling_factor for each in tables] == [2.0, 3.0, 3.0, 4.0]
+
+
 class Shared(nn.Module):
     """One collection in two places."""
 
@@ -122,14 +222,19 @@ class TwoNames(nn.Module):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.Linear(2, 2), "Linear has no EmbeddingBagCollection"),
-        (Sequences(), "history is a EmbeddingCollection"),
+        (nn.Linear(2, 2), "Linear has no EmbeddingBagCollection or EmbeddingCollection that one of the sharders takes"),
+        (
+            QuantEmbeddingBagCollection(
+                [config("t", data_type=TorchRecType.INT8)], is_weighted=False, device=torch.device("cpu")
+            ),
+            "the module is a EmbeddingBagCollection; plans cover",
+        ),
         (Shared(), r"table right\.t is the same parameter as left\.t"),
         (TwoNames(), r"table right\.t is the same parameter as left\.t"),
         (EmbeddingBagCollection(tables=[config("t", columns=10)], device=META), "multiple of 4"),
         (EmbeddingBagCollection(tables=[config("t", data_type=TorchRecType.INT8)], device=META), "INT8"),
     ],
-    ids=["no-tables", "sequences", "shared", "two-names", "width", "type"],
+    ids=["no-tables", "quantized", "shared", "two-names", "width", "type"],
 )
 def test_what_cannot_be_planned_is_named(module: nn.Module, message: str) -> None:
     """One sentence, before anything is searched."""
@@ -154,8 +259,9 @@ UNLIKE_SIZES = KeyedJaggedTensor(
         ([UNLIKE_SIZES], "features of unlike numbers of samples"),
         ([batch({"a": 0}, samples=4)], "has no ids in the sample batches"),
         ([batch({"a": 1}, samples=4), batch({"a": 1}, samples=8)], "have 4, 8 samples; give equal batches"),
+        ([(batch({"a": 1}, samples=4), batch({"b": 1}, samples=8))], "have 4, 8 samples; give equal batches"),
     ],
-    ids=["feature", "range", "negative", "unlike", "empty", "sizes"],
+    ids=["feature", "range", "negative", "unlike", "empty", "sizes", "parts"],
 )
 def test_batches_of_another_model_are_refused(batches: list[object], message: str) -> None:
     """With the table and what was found."""

@@ -1,4 +1,5 @@
 import logging
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import DataType as TorchRecType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.optim import RowWiseAdagrad
 
 
@@ -205,6 +207,38 @@ def test_several_collections_are_a_warning(caplog: pytest.LogCaptureFixture) -> 
     assert "2 collections are priced as one kernel call and one exchange; each runs its own" in caplog.text
 
 
+def test_sequences_are_planned_by_their_path() -> None:
+    """A collection that returns rows lies beside one that returns bags."""
+    rows = EmbeddingConfig(name="words", num_embeddings=500, embedding_dim=16, feature_names=["text"])
+    module = nn.ModuleDict(
+        {
+            "bags": EmbeddingBagCollection(tables=[config("t")], device=META),
+            "rows": EmbeddingCollection(tables=[rows], device=META),
+        }
+    )
+
+    assert {path: list(each) for path, each in planner().plan(module).plan.items()} == {
+        "bags": ["t"],
+        "rows": ["words"],
+    }
+
+
+def test_without_an_installed_package_nothing_is_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A source tree on the path has no release by which plans could be told apart; the plan is made all the same."""
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("neuroshard_torchrec.question.version", missing)
+    found = planner(cache_dir=tmp_path).plan(TwoTowers())
+
+    assert sorted(found.plan) == ["items", "users"]
+    assert not list(tmp_path.iterdir())
+    assert "the plan is not cached: neuroshard-operator is not installed" in caplog.text
+
+
 def test_constraints_are_given_by_name() -> None:
     """TorchRec's third argument is another one."""
     with pytest.raises(TypeError, match="positional"):
@@ -369,7 +403,7 @@ def test_a_cached_plan_of_another_request_is_planned_again(tmp_path: Path, caplo
 def test_a_plan_of_another_release_is_planned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases differ in their search."""
     planner(cache_dir=tmp_path).plan(TwoTowers())
-    monkeypatch.setattr("neuroshard_torchrec.planner.version", lambda _: "999")
+    monkeypatch.setattr("neuroshard_torchrec.question.version", lambda _: "999")
     planner(cache_dir=tmp_path).plan(TwoTowers())
 
     assert len(list(tmp_path.iterdir())) == 2

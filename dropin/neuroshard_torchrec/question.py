@@ -1,0 +1,153 @@
+"""What a planner is asked: tables, devices, and settings as one request. Plans nothing."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from neuroshard_api.document import DocumentError, validated
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import Optimizer
+from neuroshard_api.topology import Topology
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+
+from neuroshard_torchrec.collections import Sharders
+from neuroshard_torchrec.devices import PlannedDevices, planned_devices
+from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.limits import translated
+from neuroshard_torchrec.model_tables import Batches, Limits, ModelTables, model_tables
+from neuroshard_torchrec.optimizers import optimizers_of
+
+DENSE_COPIES = 4
+"""Weights, gradients, and two moments of the dense part."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannerSettings:
+    """What a planner was made with; NeuroShardPlanner describes the fields."""
+
+    topology: TorchRecTopology | Topology | None
+    batch_size: int
+    constraints: Limits | None
+    device_type: str | None
+    bundle: Path | None
+    optimizer: Optimizer | str | None
+    sample_batches: Batches
+    dense_memory_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is planned: equal digests have equal plans."""
+
+    tables: ModelTables
+    devices: PlannedDevices
+    request: PlanRequest
+    column_wise_only: frozenset[str]
+    release: str | None
+    """Of this package. None: it is not installed, as in a source tree on the path."""
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        content = json.dumps(
+            [
+                self.release,
+                self.request.to_json(),
+                self.devices.bundle.manifest.to_json(),
+                sorted(self.tables.places.items()),
+                sorted(self.column_wise_only),
+            ]
+        )
+        object.__setattr__(self, "digest", hashlib.sha256(content.encode()).hexdigest())
+
+    @property
+    def shapes(self) -> dict[str, str]:
+        """Each table in words, for telling questions apart."""
+        return {table.name: repr(table) for table in self.request.tables.tables}
+
+
+def question_of(
+    module: nn.Module, sharders: Sharders | None, settings: PlannerSettings, *, processes: int | None = None
+) -> Question:
+    """Return what is to be planned.
+
+    Args:
+        module: on any device, meta included.
+        sharders: as DistributedModelParallel gets them. None: TorchRec's default ones.
+        settings: of the planner.
+        processes: of the process group that shards the module. None: not known.
+
+    Raises:
+        DropInError: the module, the devices, or the constraints cannot be planned.
+    """
+    tables = model_tables(
+        module, sharders=sharders, sample_batches=settings.sample_batches, constraints=settings.constraints
+    )
+    devices = planned_devices(settings.topology, device_type=settings.device_type, bundle=settings.bundle)
+    if processes not in {None, devices.topology.num_devices}:
+        raise DropInError(
+            f"topology: has {devices.topology.num_devices} devices, the process group has {processes} processes"
+        )
+    limits = translated(
+        tables, settings.constraints, max_memory_bytes=devices.max_memory_bytes, compute_device=devices.compute_device
+    )
+    for warning in limits.warnings:
+        logger.warning("%s", warning)
+    if len(tables.collections) > 1:
+        logger.warning(
+            "%d collections are priced as one kernel call and one exchange; each runs its own",
+            len(tables.collections),
+        )
+    raw = {
+        "schema_version": PlanRequest.schema_name,
+        "tables": tables.table_set.model_dump(mode="json", exclude_none=True),
+        "topology": devices.topology.model_dump(mode="json"),
+        "batch_size_per_device": settings.batch_size,
+        "optimizer": settings.optimizer or _declared_optimizer(tables),
+        "memory": {
+            "dense_bytes": _dense_bytes(module, tables)
+            if settings.dense_memory_bytes is None
+            else settings.dense_memory_bytes
+        },
+        "constraints": limits.constraints.model_dump(mode="json", exclude_none=True),
+    }
+    try:
+        request = validated(PlanRequest, raw, where="request")
+    except DocumentError as error:
+        raise DropInError(str(error)) from error
+    return Question(
+        tables=tables,
+        devices=devices,
+        request=request,
+        column_wise_only=limits.column_wise_only,
+        release=_release(),
+    )
+
+
+def _declared_optimizer(tables: ModelTables) -> Optimizer:
+    found = optimizers_of(tables.collections)
+    if len(found) > 1:
+        logger.warning("tables have the optimizers %s; all are priced as %s", ", ".join(found), found[-1])
+    return found[-1]
+
+
+def _dense_bytes(module: nn.Module, tables: ModelTables) -> int:
+    of_tables = {id(weight) for each in tables.collections for weight in each.weights.values()}
+    dense = [weight for weight in module.parameters() if id(weight) not in of_tables]
+    lazy = sum(map(is_lazy, dense))
+    if lazy:
+        logger.warning("%d dense parameters have no shape yet; their memory is not counted", lazy)
+    return DENSE_COPIES * sum(weight.numel() * weight.element_size() for weight in dense if not is_lazy(weight))
+
+
+def _release() -> str | None:
+    try:
+        return version("neuroshard-operator")
+    except PackageNotFoundError:
+        return None
