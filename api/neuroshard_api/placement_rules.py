@@ -48,7 +48,7 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
         problem = (
             shard_problem(placement, rows=table.num_embeddings, columns=table.embedding_dim, devices=request.topology)
             or _empty_block_problem(placement, request.topology)
-            or (block_order_problem(placement) if placement.sharding_type is ShardingType.GRID else None)
+            or block_order_problem(placement)
             or _kernel_problem(placement, table)
             or _sequence_problem(placement, table)
             or _replicated_problem(placement, table, request.optimizer)

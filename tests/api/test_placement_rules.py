@@ -127,6 +127,10 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
         lambda: problems(grid(A, TOPOLOGY, (1, 20), (0, 4), (1, 8))),
         "tables[0].shards: grid_shard has blocks of 20, 8 columns on device 2, and TorchRec registers the first",
     ),
+    "a wide piece before a narrow one on a device": (
+        lambda: problems(by_columns(A, (1, 20), (0, 4), (1, 8))),
+        "tables[0].shards: column_wise has blocks of 20, 8 columns on device 1, and TorchRec registers the first",
+    ),
     "a device without a row": (
         lambda: problems(by_rows(B, TOPOLOGY), of=(B,)),
         "tables[0].sharding_type: row_wise leaves device 3 without a row, for which FBGEMM has no kernel",

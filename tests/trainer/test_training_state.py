@@ -49,12 +49,12 @@ def shards(state: TrainingState, part: str, table: str = "user") -> list[torch.T
 
 
 def test_a_new_shard_begins_with_the_weighted_mean_of_the_old(tmp_path: Path, group: Any) -> None:
-    """Columns 0 to 20, 20 to 32 become 0 to 8, 8 to 24, 24 to 32; weights move exactly, other tables not at all."""
-    old = state_under({"user": ((0, 20), (0, 12))}, group)
+    """Columns 0 to 12, 12 to 32 become 0 to 8, 8 to 16, 16 to 32; weights move exactly, other tables not at all."""
+    old = state_under({"user": ((0, 12), (0, 20))}, group)
     old.dense_optimizer.init_state()  # as after a step
     for value, shard in zip((1.0, 5.0), shards(old, "momentum1"), strict=True):
         shard.copy_(value + torch.arange(60.0))
-    for column, shard in zip((0, 20), shards(old, "weight"), strict=True):
+    for column, shard in zip((0, 12), shards(old, "weight"), strict=True):
         shard.copy_(torch.arange(column, column + shard.shape[1]).float().expand_as(shard))
     shards(old, "momentum1", "item")[0].fill_(9.0)
     checkpoints = CheckpointFolder(tmp_path, keep=1, group=group)
@@ -63,14 +63,14 @@ def test_a_new_shard_begins_with_the_weighted_mean_of_the_old(tmp_path: Path, gr
     )
     folder = checkpoints.save(old.tensors(), manifest)
 
-    new = state_under({"user": ((0, 8), (0, 16), (0, 8))}, group)
+    new = state_under({"user": ((0, 8), (0, 8), (0, 16))}, group)
     new.load(checkpoints, folder, manifest.table_widths)
 
     means = [shard - torch.arange(60.0) for shard in shards(new, "momentum1")]
-    assert [set(mean.tolist()) for mean in means] == [{1.0}, {2.0}, {5.0}]  # 12 columns of 1 and 4 of 5 are 2
+    assert [set(mean.tolist()) for mean in means] == [{1.0}, {3.0}, {5.0}]  # 4 columns of 1 and 4 of 5 are 3
     assert [shard[7].tolist() for shard in shards(new, "weight")] == [
         list(range(8)),
-        list(range(8, 24)),
-        list(range(24, 32)),
+        list(range(8, 16)),
+        list(range(16, 32)),
     ]
     assert set(shards(new, "momentum1", "item")[0].tolist()) == {9.0}

@@ -12,11 +12,14 @@ from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 
 
 def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlacement, ...]:
-    """Return the shards of every table in the request's order; columns are dealt out by ascending device."""
+    """Return the shards of every table in the request's order.
+
+    Columns are dealt out by ascending device, and on a device to its narrowest shard first, as TorchRec registers them.
+    """
     tables = problem.request.tables.tables
     kinds = problem.kinds
     unit = kinds.unit[placement.kinds]
-    order = np.lexsort((placement.devices, unit))
+    order = np.lexsort((kinds.num_columns[placement.kinds], placement.devices, unit))
     shards: dict[int, list[tuple[int, int]]] = {}
     for position in order.tolist():
         pair = (int(placement.devices[position]), int(kinds.num_columns[placement.kinds[position]]))

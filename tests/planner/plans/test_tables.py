@@ -3,6 +3,7 @@
 import pytest
 from builders import request, table, tables
 from exact_costs import ExactCosts
+from neuroshard_api.placement_rules import block_order_problem
 from neuroshard_api.plan import Shard
 from neuroshard_api.request import Constraints
 from neuroshard_api.sharding import ShardingType
@@ -24,6 +25,16 @@ def test_a_split_tables_columns_are_dealt_out_by_ascending_device() -> None:
         Shard(device=device, num_rows=1_000_000, column_offset=offset, num_columns=columns)
         for device, offset, columns in ((0, 0, 64), (2, 64, 24), (3, 88, 40))
     )
+
+
+def test_a_device_gets_the_narrowest_of_its_shards_first() -> None:
+    """TorchRec takes the first one's width for all of them, and cannot register a wide one before a narrow one."""
+    problem = problem_of(request(table("a", embedding_dim=128), num_devices=4))
+
+    (found,) = table_placements(problem, placed(problem, (0, 64, 1), (0, 24, 1), (0, 40, 0)))
+
+    assert [(shard.device, shard.num_columns) for shard in found.shards] == [(0, 40), (1, 24), (1, 64)]
+    assert block_order_problem(found) is None
 
 
 def test_a_whole_table_is_table_wise() -> None:
