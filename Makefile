@@ -49,7 +49,7 @@ kernels: $(DEV) $(CUDA_SYMBOLS) ## Compare the table of training kernels with th
 .PHONY: placements
 placements: $(DEV) ## Train 200 random plans of all placements on four gloo ranks; writes build/placements/differences.json
 	rm -rf build/placements && mkdir -p build/placements
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/trainer/placements_worker.py build/placements 200 0
+	PYTHONPATH=tests $(BIN)/python tests/trainer/placements_worker.py build/placements 200 0
 
 .PHONY: lint
 lint: $(DEV) ## Style: ruff, its formatter, codespell, yamllint

@@ -26,6 +26,7 @@ from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.planning import plan as search
 
 from benchmarks.plan_times import spread
+from benchmarks.process_family import kill_family
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 
 WORLD_SIZE = 2
@@ -152,11 +153,7 @@ def started(command: list[str], log: Path) -> Iterator["subprocess.Popen[bytes]"
     try:
         yield process
     finally:
-        if process.poll() is None:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
-            process.kill()
-        process.wait()
+        kill_family(process)
 
 
 def wait_for(log: Path, line: str) -> None:

@@ -1,8 +1,11 @@
-"""Settings of all tests: generated cases are the same in every run, and Ctrl-C can be pressed."""
+"""What all tests share: generated cases are the same in every run, and Ctrl-C can be pressed."""
 
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+from rank_server import RankServer
 
 settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")
@@ -10,3 +13,10 @@ settings.load_profile("deterministic")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts something in the background has it ignore Ctrl-C, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[RankServer]:
+    """Groups of ranks, forked from one process."""
+    with RankServer() as server:
+        yield server

@@ -1,4 +1,4 @@
-"""One process of a torchrun: plans a model with both planners, trains it under each, and compares.
+"""One of several ranks: plans a model with both planners, trains it under each, and compares.
 
 Arguments: none. Exits with an error where the plan's shards, logits or updated weights differ from TorchRec's own, or
 where an error of one rank is not the error of all.
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from dropin_models import TwoTowers, batch, config
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
+from rank_server import joined_ranks
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -28,7 +29,12 @@ SAMPLES = 8  # of each rank
 def main() -> None:
     """Compare the plans, then the errors."""
     logging.disable(logging.WARNING)
-    dist.init_process_group("gloo")
+    with joined_ranks():
+        compare()
+
+
+def compare() -> None:
+    """Train under both plans, and fail on one rank."""
     topology = Topology(world_size=dist.get_world_size(), compute_device="cpu")
     ours = NeuroShardPlanner(topology, SAMPLES, device_type="h100-80gb")
     columns = {
@@ -43,7 +49,6 @@ def main() -> None:
     dist.all_gather_object(plans, ours.last_plan.to_json())
     assert len(set(plans)) == 1
     require_one_error(ours)
-    dist.destroy_process_group()
 
 
 def trained(planner: NeuroShardPlanner | EmbeddingShardingPlanner) -> list[torch.Tensor]:
@@ -112,7 +117,3 @@ def require_one_error(planner: NeuroShardPlanner) -> None:
     for message, module in cases.items():
         with pytest.raises(DropInError, match=re.escape(message)):
             planner.collective_plan(module)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,22 +1,27 @@
 """Four ranks, of which the third fails at each vote. Each writes the errors it raised to FOLDER/RANK.json."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from four_ranks import fork_ranks
 from neuroshard_api.document import DocumentError
 from neuroshard_trainer.agreement import agreed, together
 from neuroshard_trainer.errors import InputError
+from rank_server import joined_ranks
 
 FAILING = 2
 
 
-def main(folder: Path) -> None:
+def main(folder: str) -> None:
     """Vote on each kind of error, by both functions."""
+    with joined_ranks():
+        vote_in(Path(folder))
+
+
+def vote_in(folder: Path) -> None:
+    """Fail at each vote, and write what was raised."""
     rank = dist.get_rank()
     found: dict[str, str] = {}
 
@@ -32,8 +37,3 @@ def main(folder: Path) -> None:
             message = str(raised.value)
             assert found.setdefault(type(problem).__name__, message) == message
     (folder / f"{rank}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    fork_ranks(place, lambda: main(place))

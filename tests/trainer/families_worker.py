@@ -4,7 +4,6 @@ Argument: a folder. Weights must be the same bits, and sums of squares too, of w
 """
 
 import logging
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import builders
 import torch
 import torch.distributed as dist
-from four_ranks import fork_ranks
 from neuroshard_api.document import validated
 from neuroshard_api.job_model import Model
 from neuroshard_api.job_training import Training
@@ -27,6 +25,7 @@ from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, re
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.training_state import TrainingState, widths_of
 from placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
+from rank_server import joined_ranks
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
@@ -118,9 +117,15 @@ def parts(tensor: torch.Tensor | ShardedTensor) -> list[tuple[list[int], torch.T
     return [([0] * tensor.dim(), tensor.detach().as_subclass(torch.Tensor))]
 
 
-def main(folder: Path) -> None:
+def main(folder: str) -> None:
     """Check every pair, with state per row and per element."""
     logging.disable(logging.WARNING)
+    with joined_ranks():
+        check_pairs(Path(folder))
+
+
+def check_pairs(folder: Path) -> None:
+    """Save under every family, and load under every family what was saved under each."""
     world = dist.group.WORLD
     assert world is not None
     for optimizer in (Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD):
@@ -150,8 +155,3 @@ def main(folder: Path) -> None:
                 for name, pairs in cells(state).items():
                     for part, wanted in pairs:
                         assert torch.equal(part, wanted), f"{optimizer}: {name} from {old} to {new}: {part}, {wanted}"
-
-
-if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    fork_ranks(place, lambda: main(place))

@@ -1,10 +1,9 @@
-"""One process of a torchrun: trains one step under each plan and holds it against the unsharded model.
+"""One of several ranks: trains one step under each plan and holds it against the unsharded model.
 
 Arguments: plan files. Exits with an error where logits differ before or after the step.
 """
 
 import logging
-import sys
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
+from rank_server import joined_ranks
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -29,13 +29,12 @@ CPU = torch.device("cpu")
 Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
 
 
-def main(files: list[str]) -> None:
+def main(*files: str) -> None:
     """Check every file's plan, with either architecture."""
     logging.disable(logging.WARNING)
-    dist.init_process_group("gloo")
-    for index, file in enumerate(files):
-        check(Path(file), list(Architecture)[index % 2])
-    dist.destroy_process_group()
+    with joined_ranks():
+        for index, file in enumerate(files):
+            check(Path(file), list(Architecture)[index % 2])
 
 
 def check(file: Path, architecture: Architecture) -> None:
@@ -106,7 +105,3 @@ def copy_weights(sharded: DistributedModelParallel, weights: dict[str, torch.Ten
         for shard in tensor.local_shards():
             (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
             shard.tensor.copy_(weights[name][row : row + rows, column : column + columns])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -16,7 +16,6 @@ from typing import Any
 import builders
 import torch
 import torch.distributed as dist
-from four_ranks import fork_ranks
 from neuroshard_api.placement_rules import placement_problems
 from neuroshard_api.plan import GivenPlan
 from neuroshard_api.request import PlanRequest
@@ -32,6 +31,7 @@ from neuroshard_trainer.optimizers import (
 )
 from neuroshard_trainer.plan_adapter import sharding_plan
 from placements import given_plan, random_placement
+from rank_server import RankServer, joined_ranks
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.optim import SGD, Adagrad
@@ -83,9 +83,15 @@ class Bags(nn.Module):
         return logits
 
 
-def main(folder: Path, count: int, seed: int) -> None:
+def main(folder: str, count: int, seed: int) -> None:
     """Check ``count`` plans in one process group."""
     logging.disable(logging.WARNING)
+    with joined_ranks():
+        check_plans(Path(folder), count, seed)
+
+
+def check_plans(folder: Path, count: int, seed: int) -> None:
+    """Check random plans, and write the largest differences of all ranks."""
     differences: dict[str, float] = {}
     drawn: dict[str, int] = {}
     for each in range(seed, seed + count):
@@ -240,4 +246,5 @@ def lookups_of(tables: Sequence[Table], *, seed: int) -> KeyedJaggedTensor:
 
 if __name__ == "__main__":
     place, plans, first = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    fork_ranks(place, lambda: main(place, plans, first))
+    with RankServer() as ranks:
+        ranks.succeed(f"{__file__}:main", place, plans, first, folder=place, count=4, per_node=2)

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
-from four_ranks import run_four
+from rank_server import RankServer
+
+WORKER = Path(__file__).with_name("agreement_worker.py")
 
 
-def test_a_file_that_one_rank_cannot_read_is_an_error_of_all(tmp_path: Path) -> None:
+def test_a_file_that_one_rank_cannot_read_is_an_error_of_all(tmp_path: Path, ranks: RankServer) -> None:
     """No rank is left in the collective: each raises, and the others name the rank."""
-    run_four(Path(__file__).with_name("agreement_worker.py"), tmp_path)
+    ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=4)
 
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
     expected = {

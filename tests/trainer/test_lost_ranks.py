@@ -1,20 +1,20 @@
 """A rank that is killed or stopped at any moment of a training, on real processes."""
 
-import json
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from neuroshard_api.exit_codes import ExitCode
+from rank_server import Ended, RankServer, output
 from trainer_builders import job_data, plan_of, write_job, write_plan
 
 WORKER = Path(__file__).with_name("failure_worker.py")
+LOST_FILE = "lost"
+WAITS_S = 60.0
+"""How long the test waits for the survivor."""
 LIMIT_SECONDS = 25
 """14 s by the heartbeat's own times, which test_heartbeat holds, and some for a machine that is busy."""
 
@@ -63,74 +63,77 @@ STOPPED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator["subprocess.Popen[str]"]:
-    """The process that forks ranks; its ranks end with it."""
-    with subprocess.Popen(
-        [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as started:
-        yield started
-        assert started.stdin is not None
-        started.stdin.close()
-
-
 def fail(
-    worker: "subprocess.Popen[str]",
+    ranks: RankServer,
     folder: Path,
     moment: Moment,
     lost: int,
     number: signal.Signals | None,
+    *,
+    timeout_seconds: int = 3600,
     **checkpoint: Any,
-) -> dict[str, Any]:
-    """Train on two ranks of which one fails; collectives alone would wait for an hour."""
+) -> Ended:
+    """Train on two ranks of which one fails; by default collectives alone would wait for an hour."""
     spec: dict[str, Any] = {
         "data": {"numSamples": 400},
-        "rendezvous": {"timeoutSeconds": 3600},
+        "rendezvous": {"timeoutSeconds": timeout_seconds},
         "checkpoint": {"everySteps": 4, **checkpoint},
     }
     job = write_job(folder, job_data(world_size=2, **spec))
     plan = write_plan(folder, plan_of({"user": ((0, 16), (1, 16))}, world_size=2))
-    scenario = {
-        "arguments": [str(job), "--plan", str(plan), "--run-dir", str(folder / "run")],
-        "moment": moment.function,
-        "call": moment.call,
-        "lost": lost,
-        "signal": number,
-        "folder": str(folder),
-    }
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    worker.stdin.write(json.dumps(scenario) + "\n")
-    worker.stdin.flush()
-    found: dict[str, Any] = json.loads(worker.stdout.readline())
-    return found
+    return ranks.run(
+        f"{WORKER}:main",
+        [str(job), "--plan", str(plan), "--run-dir", str(folder / "run")],
+        lost,
+        moment.function,
+        moment.call,
+        {"signal": number, "file": folder / LOST_FILE},
+        folder=folder,
+        count=2,
+        # One that is stopped does not end: it is killed once the survivor has failed.
+        after_failure_s=0 if number is signal.SIGSTOP else WAITS_S,
+    )
+
+
+def seconds_to_end(ended: Ended, folder: Path, lost: int) -> float:
+    """Return how long the survivor took to end after the loss."""
+    return ended.ended_at[1 - lost] - float((folder / LOST_FILE).read_text())
 
 
 def errors_of(folder: Path, rank: int) -> list[str]:
     """Return the error sentences of a rank."""
-    return [line for line in (folder / f"rank-{rank}.log").read_text().splitlines() if line.startswith("error: ")]
+    return [line for line in output(folder, rank).splitlines() if line.startswith("error: ")]
 
 
 @pytest.mark.parametrize(("moment", "lost", "number"), [*KILLED, *STOPPED])
 def test_the_survivor_ends_as_one_that_lost_a_peer(
-    worker: "subprocess.Popen[str]", tmp_path: Path, moment: Moment, lost: int, number: signal.Signals
+    ranks: RankServer, tmp_path: Path, moment: Moment, lost: int, number: signal.Signals
 ) -> None:
     """By code 7 and one sentence, whatever the ranks were at."""
-    found = fail(worker, tmp_path, moment, lost, number)
+    found = fail(ranks, tmp_path, moment, lost, number)
 
-    assert found["codes"][1 - lost] == ExitCode.PEER_LOST
-    assert found["seconds"] < LIMIT_SECONDS
+    assert found.codes[1 - lost] == ExitCode.PEER_LOST
+    assert seconds_to_end(found, tmp_path, lost) < LIMIT_SECONDS
     (sentence,) = errors_of(tmp_path, 1 - lost)
     assert re.search(r"(while|after step \d+).* another process was gone or did not answer", sentence)
 
 
-def test_all_ranks_end_alike_where_the_logits_of_one_are_not_finite(
-    worker: "subprocess.Popen[str]", tmp_path: Path
+def test_a_rank_that_hangs_is_lost_to_the_others_after_the_collectives_timeout(
+    ranks: RankServer, tmp_path: Path
 ) -> None:
-    """The count is that of all ranks, so that none takes the others for lost."""
-    found = fail(worker, tmp_path, MOMENTS["evaluation"], 1, None)
+    """Where that is shorter than the heartbeat's."""
+    found = fail(ranks, tmp_path, MOMENTS["training"], 1, signal.SIGSTOP, timeout_seconds=4)
 
-    assert found["codes"] == [ExitCode.INVALID_INPUT, ExitCode.INVALID_INPUT]
+    assert found.codes[0] == ExitCode.PEER_LOST
+    (sentence,) = errors_of(tmp_path, 0)
+    assert re.search(r"after step \d+ another process was gone or did not answer .*([Tt]imed out|timeout)", sentence)
+
+
+def test_all_ranks_end_alike_where_the_logits_of_one_are_not_finite(ranks: RankServer, tmp_path: Path) -> None:
+    """The count is that of all ranks, so that none takes the others for lost."""
+    found = fail(ranks, tmp_path, MOMENTS["evaluation"], 1, None)
+
+    assert found.codes == [ExitCode.INVALID_INPUT, ExitCode.INVALID_INPUT]
     for rank in range(2):
         (sentence,) = errors_of(tmp_path, rank)
         assert re.search(r"\d+ of 40 logits of the evaluation are not finite", sentence)
@@ -138,18 +141,18 @@ def test_all_ranks_end_alike_where_the_logits_of_one_are_not_finite(
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_rank_that_is_killed_while_it_saves_in_the_background_costs_the_newest_steps_only(
-    worker: "subprocess.Popen[str]", tmp_path: Path, lost: int
+    ranks: RankServer, tmp_path: Path, lost: int
 ) -> None:
     """What was being written is none; the next start resumes from the checkpoint before it."""
     second_save = Moment(MOMENTS["checkpoint's tensors"].function, call=2)
     never = Moment(second_save.function, call=1000)
 
-    found = fail(worker, tmp_path, second_save, lost, signal.SIGKILL, inBackground=True)
-    assert found["codes"][1 - lost] == ExitCode.PEER_LOST
+    found = fail(ranks, tmp_path, second_save, lost, signal.SIGKILL, inBackground=True)
+    assert found.codes[1 - lost] == ExitCode.PEER_LOST
     checkpoints = tmp_path / "run" / "checkpoints"
     assert [path.name for path in checkpoints.glob("step-*")] == ["step-00000004"]
     assert (checkpoints / ".step-00000008.part").exists()
 
-    assert fail(worker, tmp_path, never, lost, None, inBackground=True)["codes"] == [ExitCode.OK, ExitCode.OK]
-    assert "going on from step 4" in (tmp_path / "rank-0.log").read_text()
+    assert fail(ranks, tmp_path, never, lost, None, inBackground=True).codes == [ExitCode.OK, ExitCode.OK]
+    assert "going on from step 4" in output(tmp_path, 0)
     assert not (checkpoints / ".step-00000008.part").exists()

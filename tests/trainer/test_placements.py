@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from four_ranks import run_four
 from neuroshard_api.sharding import ShardingType
+from rank_server import RankServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a minute where nothing else runs
 NUM_PLANS = 24
@@ -13,9 +13,10 @@ TOLERANCE = {"logits": 1e-6, "sgd weights": 1e-6, "adagrad weights": 1e-6, "roww
 """The root of row-wise Adagrad's mean of squares enlarges what small gradients are rounded by."""
 
 
-def test_random_plans_of_all_families_compute_what_the_unsharded_model_does(tmp_path: Path) -> None:
+def test_random_plans_of_all_families_compute_what_the_unsharded_model_does(tmp_path: Path, ranks: RankServer) -> None:
     """Logits, and weights after two updates; row-wise Adagrad where no table has blocks of columns."""
-    run_four(Path(__file__).with_name("placements_worker.py"), tmp_path, NUM_PLANS, 0)
+    worker = Path(__file__).with_name("placements_worker.py")
+    ranks.succeed(f"{worker}:main", tmp_path, NUM_PLANS, 0, folder=tmp_path, count=4, per_node=2)
 
     found = json.loads((tmp_path / "differences.json").read_text())
     assert set(found["tables"]) == set(ShardingType), "every family was drawn"
@@ -23,6 +24,7 @@ def test_random_plans_of_all_families_compute_what_the_unsharded_model_does(tmp_
     assert all(difference < TOLERANCE[kind] for kind, difference in found["largest"].items()), found
 
 
-def test_a_checkpoint_of_any_family_loads_under_any_other(tmp_path: Path) -> None:
+def test_a_checkpoint_of_any_family_loads_under_any_other(tmp_path: Path, ranks: RankServer) -> None:
     """Weights and sums of squared gradients to the last bit, row-wise and element-wise."""
-    run_four(Path(__file__).with_name("families_worker.py"), tmp_path)
+    worker = Path(__file__).with_name("families_worker.py")
+    ranks.succeed(f"{worker}:main", tmp_path, folder=tmp_path, count=4, per_node=2)

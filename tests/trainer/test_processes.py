@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import builders
-import psutil
 import pytest
 import torch.distributed as dist
 from exact_costs import ExactCosts
@@ -25,12 +24,15 @@ from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.plan_adapter import load_sharding_plan
-from processes import has_ended
+from rank_server import RankServer
 from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
+
+from benchmarks.process_family import kill_family
 
 pytestmark = pytest.mark.timeout(400)  # seconds where nothing else runs, minutes on a machine that is busy
 
 ROOT = Path(__file__).parents[2]
+TRAINER = "neuroshard_trainer.__main__:main"
 EXAMPLE = ROOT / "examples" / "torchrec"
 TWO_PROCESSES: Mapping[str, Cuts] = {
     "table-wise": {},
@@ -71,42 +73,31 @@ def processes(count: int, *arguments: str | Path, **variables: str) -> Iterator[
     try:
         yield started
     finally:
-        if started.poll() is None:
-            for child in psutil.Process(started.pid).children(recursive=True):
-                child.kill()
-            started.kill()
-        started.wait()
+        kill_family(started)
         assert started.stdout is not None
         started.stdout.close()
-
-
-def succeeds(count: int, *arguments: str | Path) -> str:
-    """Return what the processes print; they end well."""
-    with processes(count, *arguments) as started:
-        printed, _ = started.communicate()
-    assert started.returncode == 0, printed
-    return printed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "cuts"), [(2, TWO_PROCESSES), (4, FOUR_PROCESSES)], ids=["2", "4"])
 def test_every_plan_computes_what_the_unsharded_model_does(
-    tmp_path: Path, count: int, cuts: Mapping[str, Cuts]
+    tmp_path: Path, ranks: RankServer, count: int, cuts: Mapping[str, Cuts]
 ) -> None:
     """Logits before and after one update of all weights, with both architectures."""
     files = [write_plan(tmp_path, plan_of(cut, world_size=count), f"{name}.json") for name, cut in cuts.items()]
+    worker = Path(__file__).with_name("parity_worker.py")
 
-    succeeds(count, Path(__file__).with_name("parity_worker.py"), *files)
+    ranks.succeed(f"{worker}:main", *files, folder=tmp_path, count=count)
 
 
 @pytest.mark.slow
-def test_the_guides_script_trains_under_a_plan(tmp_path: Path) -> None:
-    """The example in docs/guides/bring-your-own-trainer.md runs as it stands there, and reports its steps."""
+def test_the_guides_script_trains_under_a_plan(tmp_path: Path, ranks: RankServer) -> None:
+    """The example in docs/guides/bring-your-own-trainer.md runs as it is there, and reports its steps."""
     request = builders.request(num_devices=2).model_copy(update={"tables": read_table_set(EXAMPLE / "tables.csv")})
     plan = search(request, bundle=ExactCosts(request.topology.device))
     file = write_plan(tmp_path, plan)
 
-    printed = succeeds(2, EXAMPLE / "train_under_plan.py", file)
+    printed = ranks.succeed("rank_server:run_script", EXAMPLE / "train_under_plan.py", file, folder=tmp_path, count=2)
 
     losses = [float(line.split()[-1]) for line in printed.splitlines() if line.startswith("step ")]
     assert len(losses) == 3
@@ -184,15 +175,14 @@ def run_alone(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]) -> None
 
 
 @pytest.mark.slow
-def test_a_pipelined_run_of_two_ranks_ends_as_a_plain_one(tmp_path: Path) -> None:
+def test_a_pipelined_run_of_two_ranks_ends_as_a_plain_one(tmp_path: Path, ranks: RankServer) -> None:
     """All weights and both optimizers to the last bit, with a cut table and evaluations in between."""
     saved = {}
     for pipeline in ("None", "SparseDist"):
         cuts = TWO_PROCESSES["uneven"]
         training: dict[str, Any] = {"pipeline": pipeline, "maxSteps": 25, "evalEverySteps": 10}
-        succeeds(
-            2, "-m", "neuroshard_trainer", *options(tmp_path, cuts=cuts, world_size=2, run_dir=pipeline, **training)
-        )
+        arguments = options(tmp_path, cuts=cuts, world_size=2, run_dir=pipeline, **training)
+        ranks.succeed(TRAINER, arguments, folder=tmp_path, count=2)
         manifest = CheckpointManifest.read(tmp_path / pipeline / "checkpoints" / "step-00000025" / "checkpoint.json")
         saved[pipeline] = {name: digest for name, digest in manifest.files.items() if name != ".metadata"}
         report = StepReport.read(tmp_path / pipeline / "step-report.json")
@@ -231,34 +221,3 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     assert ended.step == whole.step == stopped + 10
     assert ended.metrics["auc"] == pytest.approx(whole.metrics["auc"], abs=2e-3)
     assert ended.metrics["normalized_entropy"] == pytest.approx(whole.metrics["normalized_entropy"], abs=1e-3)
-
-
-@pytest.mark.slow
-def test_the_others_end_when_a_rank_is_killed(tmp_path: Path) -> None:
-    """With a sentence each, well within the timeout, and the launcher tells the cause."""
-    arguments = options(tmp_path, cuts={}, world_size=2, run_dir="run")
-    with processes(2, "-m", "neuroshard_trainer", *arguments) as started:
-        lines_until(started, "step 10 of")
-        ranks = psutil.Process(started.pid).children()
-        ranks[-1].kill()
-        printed, _ = started.communicate(timeout=45)  # a collective would wait for 60
-
-    assert started.returncode == 128 + signal.SIGKILL, printed
-    (sentence,) = [line for line in printed.splitlines() if line.startswith("error: rank 0")]
-    assert re.search(r"after step \d+ another process was gone or did not answer", sentence)
-
-
-@pytest.mark.slow
-def test_all_end_when_a_rank_hangs(tmp_path: Path) -> None:
-    """The others with a sentence after the timeout, then the launcher, and by it the one that hangs."""
-    arguments = options(tmp_path, cuts={}, world_size=2, run_dir="run", rendezvous={"timeoutSeconds": 8})
-    with processes(2, "-m", "neuroshard_trainer", *arguments) as started:
-        lines_until(started, "step 10 of")
-        hung = psutil.Process(started.pid).children()[-1]
-        hung.suspend()
-        printed, _ = started.communicate(timeout=60)
-
-        assert has_ended(hung.pid)
-    assert started.returncode == ExitCode.PEER_LOST, printed
-    (sentence,) = [line for line in printed.splitlines() if line.startswith("error: rank 0")]
-    assert re.search(r"after step \d+ another process was gone or did not answer .*([Tt]imed out|timeout)", sentence)

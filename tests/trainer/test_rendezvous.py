@@ -1,6 +1,7 @@
 """Nodes whose launchers start at different times, never start, or die: exit codes that a restart policy can use."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import builders
-import psutil
 import pytest
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.stage_commands import NODE_RANK_VARIABLE, torchrun_environment
 from neuroshard_cluster.waiting import eventually
+
+from benchmarks.process_family import kill_family
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -86,19 +88,10 @@ class Nodes:
     def end(self) -> None:
         """Kill all."""
         for process in self._started:
-            kill(process)
+            kill_family(process)
 
     def _log(self, rank: int) -> Path:
         return self.folder / f"node-{rank}.log"
-
-
-def kill(launcher: "subprocess.Popen[bytes]") -> None:
-    """Kill a launcher and its processes at once, as the death of their node does."""
-    if launcher.poll() is None:
-        family = [psutil.Process(launcher.pid), *psutil.Process(launcher.pid).children(recursive=True)]
-        for process in family:
-            process.kill()
-    launcher.wait()
 
 
 @pytest.fixture
@@ -136,9 +129,21 @@ def test_the_death_of_a_node_is_a_lost_peer_to_the_other(nodes: Nodes, dead: int
     launchers = [nodes.start(rank, timeout_s=120, steps=ENDLESS) for rank in (0, 1)]
     for rank in (0, 1):
         eventually(f"rank {rank} trains", nodes.trains(rank), within_s=120)
-    kill(launchers[dead])
+    kill_family(launchers[dead])  # at once, as the death of its node does
 
     assert launchers[1 - dead].wait() == ExitCode.PEER_LOST, nodes.log(1 - dead)
+
+
+def test_the_launcher_ends_with_the_cause_where_a_rank_is_killed(tmp_path: Path) -> None:
+    """The other one, which ends because it lost a peer, is a consequence."""
+    until_lost = f'trap "exit {ExitCode.PEER_LOST:d}" TERM; while true; do sleep 0.1; done'
+    (tmp_path / "rank.sh").write_text(f'if [ "$RANK" = 1 ]; then kill -9 $$; fi; {until_lost}')
+    arguments = ["--standalone", "--nproc-per-node", "2", "--no-python", "bash", str(tmp_path / "rank.sh")]
+    launcher = subprocess.Popen([sys.executable, "-m", "neuroshard_trainer.launch", *arguments])
+    try:
+        assert launcher.wait(timeout=100) == 128 + signal.SIGKILL
+    finally:
+        kill_family(launcher)
 
 
 def test_a_rank_that_does_not_stop_is_killed_within_the_grace_period(tmp_path: Path) -> None:
@@ -155,4 +160,4 @@ def test_a_rank_that_does_not_stop_is_killed_within_the_grace_period(tmp_path: P
 
         assert launcher.wait(timeout=20) == ExitCode.STOPPED
     finally:
-        kill(launcher)
+        kill_family(launcher)
