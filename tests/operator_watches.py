@@ -1,19 +1,17 @@
 """What the operator's watches have brought of a cluster in memory. They may lag behind it."""
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from neuroshard_api.training_job import KIND
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import Json
-from neuroshard_operator.cluster.caches import Indices, JobKey, Profiler
-from neuroshard_operator.cluster.watches import profiler_at_work
-from neuroshard_operator.observed import parsing
+from neuroshard_operator.cluster.caches import WATCHED, Indices
+from neuroshard_operator.cluster.watched import WatchedObjects
 
 Place = tuple[str, str]
 """Kind and name of an object."""
-Kept = TypeVar("Kept")
 
 
 class Watches:
@@ -24,7 +22,7 @@ class Watches:
         self._objects = objects
         self._namespace = namespace
         self._seen: dict[Place, Json] = {}
-        self._trimmed: dict[tuple[str, str], Any] = {}
+        self._watched = WatchedObjects()
         self._lost: set[Place] = set()
 
     def lose_deletions(self) -> None:
@@ -37,62 +35,27 @@ class Watches:
             if kinds is not None and place[0] not in kinds:
                 continue
             if place not in self._objects:
-                if place not in self._lost:
-                    self._seen.pop(place, None)
+                if place not in self._lost and place in self._seen:
+                    self._watched.drop(self._seen.pop(place))
             elif _version_of(self._seen.get(place)) != _version_of(self._objects[place]):
-                self._seen[place] = copy.deepcopy(self._objects[place])
+                self._bring(place)
 
     def indices(self) -> Indices:
         """Return what the watches have brought, cut down as the operator does it."""
-        return Indices(
-            training_jobs=Index(lambda: self._index(KIND, parsing.training_job)),
-            jobs=Index(lambda: self._index("Job", parsing.job)),
-            pods=Index(lambda: self._index("Pod", parsing.pod)),
-            config_maps=Index(lambda: self._index("ConfigMap", parsing.config_map)),
-            objects={
-                kind: Index(lambda kind=kind: self._index(kind, lambda body: parsing.other(kind, body)))  # type: ignore[misc]
-                for kind in ("Service", "ServiceAccount", "Role", "RoleBinding")
-            },
-            profilers=Index(self._profilers),
-        )
+        return self._watched.indices()
 
-    def _index(self, kind: str, trim: Callable[[Json], Kept]) -> dict[JobKey, list[Kept]]:
-        found: dict[JobKey, list[Kept]] = {}
-        for (each, name), body in self._seen.items():
-            labels = body["metadata"].get("labels") or {}
-            if each != kind or (kind != KIND and labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY):
-                continue
-            version = (kind, body["metadata"]["resourceVersion"])
-            if version not in self._trimmed:
-                self._trimmed[version] = trim(body)
-            owner = name if kind == KIND else labels.get(names.JOB_LABEL, "")
-            found.setdefault((self._namespace, owner), []).append(self._trimmed[version])
-        return found
-
-    def _profilers(self) -> dict[JobKey, list[Profiler]]:
-        found: dict[JobKey, list[Profiler]] = {}
-        for (_, owner), jobs in self._index("Job", parsing.job).items():
-            for job in jobs:
-                for key, profiler in profiler_at_work(job, self._namespace, owner).items():
-                    found.setdefault(key, []).append(profiler)
-        return found
-
-
-class Index(Mapping[Any, Any]):
-    """An index that is read whenever it is asked."""
-
-    def __init__(self, read: Callable[[], Mapping[Any, Any]]) -> None:
-        """Read by `read`."""
-        self._read = read
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._read()[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._read())
-
-    def __len__(self) -> int:
-        return len(self._read())
+    def _bring(self, place: Place) -> None:
+        """Bring an object as the watch of its kind does, whose selector passes our children alone."""
+        before, body = self._seen.get(place), copy.deepcopy(self._objects[place])
+        self._seen[place] = body
+        if before is not None and before["metadata"]["uid"] != body["metadata"]["uid"] and place not in self._lost:
+            self._watched.drop(before)
+        labels = body["metadata"].get("labels") or {}
+        if place[0] == KIND or labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY:
+            if place[0] in WATCHED:
+                self._watched.bring(place[0], body)
+        elif before is not None:
+            self._watched.drop(before)
 
 
 def _version_of(body: Mapping[str, Any] | None) -> str:

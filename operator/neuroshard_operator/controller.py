@@ -29,6 +29,8 @@ MISSED_RESYNCS = 3
 """So many intervals without a resync, and the operator counts as dead."""
 RESYNC_SPREAD = 0.1
 """Of the interval, over which a resync wakes jobs one after the other: an event need not wait behind all of them."""
+FILL_AGAIN_S = 1.0
+"""Until everything is listed again, while the watches have not brought all that is there."""
 REST_S = 0.2
 """Between two passes at a job: its children's events come in bursts, our own writes among them."""
 STALE_S = 0.5
@@ -86,20 +88,23 @@ class Controller:
         self._lists = Resync(api, caches, self._namespaces)
         self._stalled: tuple[str, ...] = ()
         self._stages: dict[JobKey, str] = {}
-        self._is_filled = False
-        self.is_ready = False
-        """Whether the API server has answered: from then on this replica does its work."""
+        self._filled = asyncio.Event()
         metrics.watch_age(lambda: self.resync_age_s, lambda: len(self.queue))
 
     @property
     def resync_age_s(self) -> float:
-        """Seconds since all jobs were last listed and woken; the start counts as the first time."""
+        """Seconds since all jobs were last listed and woken by a replica that is ready; the start counts as one."""
         return time.monotonic() - self._resynced_s
 
     @property
     def is_alive(self) -> bool:
         """Whether the last resync is recent and found no watch that has stopped."""
         return not self._stalled and self.resync_age_s < MISSED_RESYNCS * self._settings.resync_seconds
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the watches have brought what is there: from then on this replica does its work."""
+        return self._filled.is_set()
 
     async def run(self) -> None:
         """Work until cancelled. Raises NamespacesChangedError."""
@@ -114,8 +119,7 @@ class Controller:
             self.queue.close()
 
     def wake(self, key: JobKey) -> None:
-        """Ask for a pass at a job. Kopf calls event handlers only once all its indices are filled."""
-        self._is_filled = True
+        """Ask for a pass at a job."""
         self.queue.wake(key)
 
     def wake_for_profile(self, namespace: str) -> None:
@@ -135,7 +139,7 @@ class Controller:
                 raise
             except Exception:
                 logger.exception("jobs could not be listed")
-            await asyncio.sleep(self._settings.resync_seconds)
+            await asyncio.sleep(self._settings.resync_seconds if self.is_ready else FILL_AGAIN_S)
 
     async def _resync(self) -> None:
         """Compare what the watches show with the API server, and wake every job.
@@ -148,20 +152,23 @@ class Controller:
             now_reachable = await reachable(self._api, self._settings.namespaces)
             if set(now_reachable) != set(self._namespaces):
                 raise NamespacesChangedError(", ".join(now_reachable) or "none")
-        self._stalled = done.stalled
-        if done.stalled:
-            logger.error("the watches of these kinds have stopped: %s", ", ".join(done.stalled))
+        self._stalled = done.stalled if self.is_ready else ()
+        if self._stalled:
+            logger.error("the watches of these kinds have stopped: %s", ", ".join(self._stalled))
         known = {*self._caches.known(), *done.jobs}
         for key in self._stages.keys() - known:
             self.queue.wake(key)
-        # Before the first event some index may be empty still, and a pass would miss children that are there.
         pause_s = RESYNC_SPREAD * self._settings.resync_seconds / max(1, len(known))
-        for number, key in enumerate(known if self._is_filled else ()):
+        for number, key in enumerate(known):
             self.queue.wake_after(key, number * pause_s)
-        self.is_ready = True
-        self._resynced_s = time.monotonic()
+        # Before, a pass would miss children that are there.
+        if not self.is_ready and await self._lists.is_filled():
+            self._filled.set()
+        if self.is_ready:
+            self._resynced_s = time.monotonic()
 
     async def _work_forever(self) -> None:
+        await self._filled.wait()
         while True:
             key, waited_s = await self.queue.take()
             self._metrics.queue_wait.observe(waited_s)

@@ -18,7 +18,8 @@ from neuroshard_api.exit_codes import ExitCode
 from neuroshard_operator.cluster.api import ApiError, KubernetesApi
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.resync import reachable
-from neuroshard_operator.cluster.watches import indices_of, register, watch_settings
+from neuroshard_operator.cluster.watched import WatchedObjects
+from neuroshard_operator.cluster.watches import register, watch_settings
 from neuroshard_operator.controller import Controller, NamespacesChangedError
 from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.lease import Lease, LeaseLostError, while_leading
@@ -91,6 +92,7 @@ class Operator:
     async def _work(self) -> None:
         settings, lease = self._settings, self._lease
         registry = kopf.OperatorRegistry()
+        watched = WatchedObjects()
         api = self._api(timeout_s=settings.call_timeout_seconds, may_write=lambda: lease is None or lease.is_held)
         namespaces = await self._reachable(api)
         started: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
@@ -100,8 +102,8 @@ class Operator:
             return kopf.login_with_service_account(**context) or kopf.login_with_kubeconfig(**context)
 
         @kopf.on.startup(registry=registry)
-        async def start(**context: Any) -> None:  # noqa: ANN401 - Kopf's
-            caches = Caches(indices_of(context))
+        async def start(**_: Any) -> None:  # noqa: ANN401 - Kopf's
+            caches = Caches(watched.indices())
             controller = Controller(
                 api=api, caches=caches, settings=settings, metrics=self._metrics, namespaces=namespaces
             )
@@ -109,6 +111,7 @@ class Operator:
 
         register(
             registry,
+            watched,
             wake=lambda key: started.result().wake(key),
             wake_for_profile=lambda namespace: started.result().wake_for_profile(namespace),
         )

@@ -3,7 +3,9 @@
 import asyncio
 from datetime import timedelta
 
+import neuroshard_operator.controller as controller_module
 import pytest
+from neuroshard_operator.cluster import resync
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller
 from neuroshard_operator.process.metrics import Metrics
@@ -44,3 +46,33 @@ def test_a_profile_that_comes_or_goes_wakes_a_job(status: dict[str, object], nam
         return len(controller.queue)
 
     assert asyncio.run(wakes()) == woken
+
+
+def test_no_job_is_reconciled_before_the_watches_have_brought_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that saw the job and not its children would make them a second time."""
+    monkeypatch.setattr(resync, "FILL_S", 0)
+    monkeypatch.setattr(controller_module, "FILL_AGAIN_S", 0)
+    world = World()
+    world.submit("early")
+    world.watches.catch_up()
+    world.submit("late")
+
+    async def story() -> None:
+        caches = Caches(world.watches.indices())
+        controller = Controller(api=world, caches=caches, settings=SETTINGS, metrics=Metrics())
+        controller.wake((NAMESPACE, "early"))
+        work = asyncio.create_task(controller.run())
+        for _ in range(1000):  # dozens of lists and passes
+            await asyncio.sleep(0)
+        assert not controller.is_ready
+        assert not world.writes
+
+        world.watches.catch_up()
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert world.writes
+        assert controller.is_ready
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    asyncio.run(story())

@@ -41,7 +41,7 @@ class Profiler:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Indices:
-    """Kopf's indices: what the watches see, by the job that it belongs to. Read only."""
+    """What the watches have brought, by the job that it belongs to. Read only."""
 
     training_jobs: Mapping[JobKey, Collection[TrainingJobObject]]
     jobs: Mapping[JobKey, Collection[ChildJob]]
@@ -84,7 +84,7 @@ class Caches:
     def drop(self, uids: Collection[str], present: Collection[str] = frozenset()) -> None:
         """Show objects no longer: they are gone, and the watch lost their deletion; those ``present`` are shown again.
 
-        Kopf empties its indices by DELETED events alone. After a watch was away for longer than the API server's
+        Objects leave the indices by DELETED events alone. After a watch was away for longer than the API server's
         history, it lists what is there and never hears of what went meanwhile.
         """
         shown = {uid for kind in WATCHED for uid in self.versions(kind)}

@@ -17,6 +17,9 @@ from neuroshard_operator.cluster.api import FORBIDDEN, NOT_FOUND, PATHS, Api, Ap
 from neuroshard_operator.cluster.caches import WATCHED, Caches, JobKey
 
 PODS = ("/api/v1", "pods")
+FILL_S = 2.0
+"""Without anything new, until what is missing counts as deleted since it was listed."""
+FILL_LOOK_S = 0.5
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,24 @@ class Resync:
         if gone:
             logger.warning("%d objects are gone whose deletion no watch has brought", len(gone))
         return Resynced(jobs=frozenset(jobs), stalled=tuple(stalled), unreachable=tuple(sorted(unreachable)))
+
+    async def is_filled(self) -> bool:
+        """Wait while the watches bring what the last list had and they do not show; return whether nothing is missing.
+
+        False: what is missing was deleted, or its watch has stopped; another list tells.
+        """
+        missing = self._missing()
+        waited_s = 0.0
+        while missing and waited_s < FILL_S:
+            await asyncio.sleep(FILL_LOOK_S)
+            before, missing = missing, self._missing()
+            waited_s = waited_s + FILL_LOOK_S if missing == before else 0.0
+        return not missing
+
+    def _missing(self) -> int:
+        """Return how many objects of the last list no watch has brought."""
+        overdue = {kind: uids.keys() for kind, uids in self._overdue.items() if uids}
+        return sum(len(uids - self._caches.versions(kind).keys()) for kind, uids in overdue.items())
 
     async def _list(self, kind: str) -> tuple[list[tuple[JobKey, str, str]], set[str]]:
         """Return place, uid and version of all objects of a kind, and the namespaces that could not be listed."""
