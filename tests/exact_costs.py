@@ -7,9 +7,9 @@ from neuroshard_api.bundle import BundleManifest, ErrorReport, Network
 from neuroshard_api.request import Pipeline, PlanRequest
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.bundle import NETWORK_FEATURES
-from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.features import FEATURE_VERSION, Float32Array
-from neuroshard_costs.shards import DATA_TYPES, FloatArray, ShardArrays
+from neuroshard_costs.shards import NUM_CALLS, FloatArray, ShardArrays
 from neuroshard_costs.simulator.compute import (
     DEVICE_SECONDS,
     HOST_SECONDS,
@@ -20,7 +20,6 @@ from neuroshard_costs.simulator.compute import (
 )
 from neuroshard_costs.simulator.constants import SUB_WARP_COLUMNS
 from neuroshard_costs.simulator.device import DeviceSimulator
-from neuroshard_planner.problem.plan_cost import SimulatedTransfers
 from numpy.typing import NDArray
 
 MS_PER_SECOND = 1000.0
@@ -49,13 +48,13 @@ class ExactCosts:
         )
 
     def represent(self, shards: ShardArrays) -> Float32Array:
-        """Return [n, 40]: per data type 7 resources' busy milliseconds, the shards, those above 32 and 64 columns."""
+        """Return [n, 160]: per call 7 resources' busy milliseconds, the shards, those above 32 and 64 columns."""
         demands = demand_seconds(self.device, shards) * MS_PER_SECOND
         above = shards.num_columns[:, None] > np.array(SUB_WARP_COLUMNS, dtype=np.float64)
         own = np.concatenate((demands, np.ones((len(shards), 1)), above), axis=1)
-        is_type = np.arange(len(DATA_TYPES)) == shards.data_type[:, None]
-        per_type: FloatArray = is_type[:, :, None] * own[:, None, :]
-        return per_type.reshape(len(shards), -1).astype(np.float32)
+        is_call = np.arange(NUM_CALLS) == shards.call[:, None]
+        per_call: FloatArray = is_call[:, :, None] * own[:, None, :]
+        return per_call.reshape(len(shards), -1).astype(np.float32)
 
     def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
         """Return [..., 2] the simulator's forward and backward times; 0 without shards."""
@@ -67,11 +66,11 @@ class ExactCosts:
 
     def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
         """Return [..., 2] the times of one call in the fewest lanes."""
-        demands = sums.reshape(-1, len(DATA_TYPES), NUM_DEMANDS + 3)[:, :, :NUM_DEMANDS].astype(np.float64).sum(axis=1)
+        demands = sums.reshape(-1, NUM_CALLS, NUM_DEMANDS + 3)[:, :, :NUM_DEMANDS].astype(np.float64).sum(axis=1)
         kernels = combined_seconds(demands / MS_PER_SECOND, np.full(len(demands), 0.25)) + DEVICE_SECONDS
-        occupied = np.zeros((len(demands), len(DATA_TYPES)), dtype=np.bool_)
+        occupied = np.zeros((len(demands), NUM_CALLS), dtype=np.bool_)
         occupied[:, 0] = True
-        spread = np.zeros((len(demands), len(DATA_TYPES), 2))
+        spread = np.zeros((len(demands), NUM_CALLS, 2))
         spread[:, 0] = kernels
         return self._step_ms(spread, occupied, sums, pipeline)
 
@@ -79,9 +78,9 @@ class ExactCosts:
         self, kernels: FloatArray, occupied: NDArray[np.bool_], sums: Float32Array, pipeline: Pipeline
     ) -> Float32Array:
         """Return [..., 2] the times of a device's calls one after another, as simulator.compute.set_seconds does."""
-        device: FloatArray = kernels.reshape(-1, len(DATA_TYPES), 2).sum(axis=1)
+        device: FloatArray = kernels.reshape(-1, NUM_CALLS, 2).sum(axis=1)
         if pipeline is Pipeline.NONE:
-            calls = occupied.reshape(-1, len(DATA_TYPES)).sum(axis=1)
+            calls = occupied.reshape(-1, NUM_CALLS).sum(axis=1)
             device = overlapped(np.stack([device, calls[:, None] * HOST_SECONDS]))
         return (device * MS_PER_SECOND).reshape(*sums.shape[:-1], 2).astype(np.float32)
 
@@ -92,7 +91,15 @@ class ExactCosts:
 
     def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
         """Return [..., 2] the simulator's forward and backward all-to-all times."""
-        return SimulatedTransfers(DeviceSimulator(self.device)).transfer_ms(max_dim_sums, exchange)
+        return DeviceSimulator(self.device).transfer_ms(max_dim_sums, exchange)
+
+    def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
+        """Return [..., 2] the simulator's forward and backward times."""
+        return DeviceSimulator(self.device).reduction_ms(num_bytes, reduction)
+
+    def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
+        """Return [...] the simulator's times."""
+        return DeviceSimulator(self.device).dense_update_ms(gradient_bytes)
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return none: the simulator has no training range."""

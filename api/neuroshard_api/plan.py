@@ -1,11 +1,11 @@
 """A sharding plan: where every shard of every table lives, what it should cost, and how that was found."""
 
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
+from neuroshard_api.collectives import CollectiveTime
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
@@ -46,6 +46,17 @@ class TablePlacement(Value):
         return len({shard.column_offset for shard in self.shards})
 
 
+class CollectiveCost(CollectiveTime):
+    """Time of one collective of a step, from the last device's start on, and what a device brings to it.
+
+    Of indices only what a pipeline cannot hide. Of node_rows both stages together.
+    """
+
+    num_bytes: Count
+    """In one direction: what the device receives of indices, its pooled embeddings or partial sums of all samples, or
+    its gradients."""
+
+
 class DeviceCost(Value):
     """Time of the embedding part of one step on one device, in milliseconds."""
 
@@ -58,9 +69,14 @@ class DeviceCost(Value):
     input_communication_ms: Annotated[float, Field(ge=0)] = 0.0
     """What the exchange of indices adds to the step: all of it, or what a pipeline cannot hide behind compute."""
     forward_communication_ms: Annotated[float, Field(ge=0)]
+    """Forward, and backward: the sums over collectives but that of indices."""
     backward_communication_ms: Annotated[float, Field(ge=0)]
+    dense_update_ms: Annotated[float, Field(ge=0)] = 0.0
+    """Passes over all rows of data_parallel tables: gradients cleared, optimizer applied."""
+    collectives: tuple[CollectiveCost, ...] = ()
+    """Those that the plan's tables take part in. Empty in older plans: not known."""
     embedding_dim_sum: Count
-    """Columns of all vectors that the device's shards return per sample, rounded; what its all-to-all sends."""
+    """Columns of all vectors that the device's shards by columns return per sample, rounded; what its all-to-all sends."""
 
     @property
     def compute_ms(self) -> float:
@@ -75,7 +91,7 @@ class DeviceCost(Value):
     @property
     def total_ms(self) -> float:
         """Sum of the terms, the wait included."""
-        return self.compute_ms + self.wait_ms + self.communication_ms
+        return self.compute_ms + self.wait_ms + self.communication_ms + self.dense_update_ms
 
     def decisive_ms(self, compute_peak: ComputePeak) -> float:
         """Return the time by which the devices of a plan rank: the device with most of it is the one waited for.
@@ -109,6 +125,8 @@ class DeviceMemory(Value):
     """The same for all lookups of the device's own samples, before they are exchanged, and their dense features."""
     sort_bytes: Count = 0
     """Temporary memory in which the backward kernels sort the lookups. 0 where another moment needs more."""
+    gradient_bytes: Count = 0
+    """Dense gradients of data_parallel tables."""
     dense_bytes: Count
     """The dense part; if it was counted, without its working memory where another moment needs more."""
     reserve_bytes: Count
@@ -165,15 +183,6 @@ PRICE_FIELDS = ("bundle", "predicted", "lower_bound_ms", "gap", "memory", "searc
 """What a plan gives as a whole or not at all."""
 
 
-def unpriced(tables: Sequence[TablePlacement]) -> str | None:
-    """Return, as the end of a sentence, which placement the cost models do not price. None: they price all."""
-    found = next((table for table in tables if not table.sharding_type.is_by_columns), None)
-    if found is None:
-        return None
-    known = " and ".join(each.value for each in ShardingType if each.is_by_columns)
-    return f": the cost models price {known} tables, and {found.name!r} is {found.sharding_type.value}"
-
-
 class GivenPlan(Document):
     """A plan, with or without a price: it carries the request it answers, and the shards that answer it.
 
@@ -211,7 +220,7 @@ class GivenPlan(Document):
     @property
     def no_price(self) -> str:
         """Why there is no price, in a sentence that begins with the field."""
-        return f"predicted: is missing, the plan has no price{unpriced(self.tables) or ''}; give a plan that has one"
+        return "predicted: is missing, the plan has no price; give a plan that has one"
 
 
 class Plan(GivenPlan):

@@ -8,6 +8,8 @@ data_parallel    the whole table on every device
 
 from enum import StrEnum
 
+from neuroshard_api.topology import Topology
+
 
 class ShardingType(StrEnum):
     """How a table is cut; names as in TorchRec."""
@@ -21,7 +23,7 @@ class ShardingType(StrEnum):
 
     @property
     def is_by_columns(self) -> bool:
-        """Whether every shard has all rows of its columns, on one device: what the cost models price."""
+        """Whether every shard has all rows of its columns, on one device."""
         return self in {ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE}
 
     @property
@@ -68,6 +70,17 @@ class ComputeKernel(StrEnum):
     def of(cls, sharding_type: ShardingType) -> "ComputeKernel":
         """Return the kernel that runs a sharding type."""
         return cls.DENSE if sharding_type is ShardingType.DATA_PARALLEL else cls.FUSED
+
+
+def num_row_parts(family: Family, topology: Topology) -> int:
+    """Return the blocks that the rows of a table, or of a block of its columns, are cut into: 1 where they are not."""
+    match family:
+        case Family.ROWS:
+            return topology.num_devices
+        case Family.NODE_ROWS:
+            return topology.devices_per_node
+        case Family.COLUMNS | Family.REPLICATED:
+            return 1
 
 
 def row_blocks(num_rows: int, num_parts: int) -> tuple[tuple[int, int], ...]:

@@ -18,7 +18,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from neuroshard_costs.errors import BundleDamagedError, BundleNotFoundError, BundleVersionError
-from neuroshard_costs.exchanges import Exchange, index_exchange, least_index_bytes, pooled_exchange
+from neuroshard_costs.exchanges import Exchange, Reduction, index_exchange, least_index_bytes, pooled_exchange
 from neuroshard_costs.features import (
     COMMUNICATION_FEATURES,
     COMPUTE_FEATURES,
@@ -30,8 +30,9 @@ from neuroshard_costs.features import (
     compute_features,
 )
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork, Weights
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, DATA_TYPES, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, NUM_CALLS, FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.compute import overlapped
+from neuroshard_costs.simulator.device import DeviceSimulator
 
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -61,22 +62,22 @@ class CostBundle:
     backward_communication: CommunicationNetwork
 
     def represent(self, shards: ShardArrays) -> Float32Array:
-        """Return [n, R + 6]: the demands of shards, and what they add to the counts of calls; sum over a device."""
+        """Return [n, R + NUM_CALL_COUNTS]: demands of shards, and what they add to the counts of calls; both add up."""
         return np.concatenate((self.compute.demands(compute_features(shards)), call_counts(shards)), axis=1)
 
     def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
-        """Return [..., 2]: forward and backward milliseconds of devices with these sums of representations [..., R+6].
+        """Return [..., 2]: forward and backward milliseconds of devices with these sums of representations.
 
-        Both never fall when shards are added. A device makes a call per data type that occurs on it; one without shards
-        costs 0.
+        Both never fall when shards are added. A device makes a call per family and data type that occurs on it; one
+        without shards costs 0.
 
         Args:
-            sums: float32.
+            sums: float32, [..., R + NUM_CALL_COUNTS].
             pipeline: without one the host's launch of each call counts where it takes longer than the device.
         """
         counts = sums[..., -NUM_CALL_COUNTS:] > 0
-        calls = counts[..., : len(DATA_TYPES)].sum(axis=-1)[..., None]
-        above = counts[..., len(DATA_TYPES) :]
+        calls = counts[..., :NUM_CALLS].sum(axis=-1)[..., None]
+        above = counts[..., NUM_CALLS:]
         share = np.where(above[..., 1], 1.0, np.where(above[..., 0], 0.5, LEAST_WARP_SHARE)).astype(np.float32)
         return self._calls_ms(sums, share, calls, pipeline)
 
@@ -122,6 +123,14 @@ class CostBundle:
             scales = (calibration.forward_communication_scale, calibration.backward_communication_scale)
             times = [factor * time**exponent for time, (exponent, factor) in zip(times, scales, strict=True)]
         return np.stack(times, axis=-1)
+
+    def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
+        return DeviceSimulator(self.manifest.device).reduction_ms(num_bytes, reduction)
+
+    def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
+        """Return [...] milliseconds (see TransferModel)."""
+        return DeviceSimulator(self.manifest.device).dense_update_ms(gradient_bytes)
 
     def device_problem(self, device: DeviceType) -> str | None:
         """Return the fault of pricing a device of another product with these models. None: it is the same one."""

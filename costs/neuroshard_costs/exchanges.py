@@ -3,8 +3,9 @@
 ==================  ===================================================================================================
 exchange            what travels
 ==================  ===================================================================================================
-pooled embeddings   every column of every vector that tables return forward, its gradient backward
+pooled embeddings   every column of every vector that tables cut by columns return forward, its gradient backward
 indices             the indices, their weights, and lengths of a table to each of its shards, forward only
+reductions          parts of pooled sums, of tables cut by rows; gradients of replicated tables
 ==================  ===================================================================================================
 """
 
@@ -14,6 +15,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import Family
 from neuroshard_api.tables import Table
 from neuroshard_api.topology import Topology
 
@@ -51,6 +53,16 @@ class Exchange:
         return self.mean_dim_sum * num_samples * self.bytes_per_element
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reduction:
+    """Collectives in which devices add up what each has a part of, of one family but columns."""
+
+    topology: Topology
+    """The devices and their links."""
+    family: Family
+    """ROWS and NODE_ROWS add up pooled embeddings, REPLICATED gradients."""
+
+
 class TransferModel(Protocol):
     """A cost model of exchanges."""
 
@@ -63,6 +75,20 @@ class TransferModel(Protocol):
             max_dim_sums: [...] columns of the fullest device.
             exchange: everything else that decides the times.
         """
+
+    def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds of a family's collectives, copies included.
+
+        Non-decreasing in the bytes; 0 on a single device.
+
+        Args:
+            num_bytes: [...] what is added up: on each device the partial sums of all samples, for NODE_ROWS on the
+                devices of the fullest node; for REPLICATED the gradients of all rows.
+            reduction: everything else that decides the times.
+        """
+
+    def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
+        """Return [...] milliseconds in which a device goes through gradients of all rows of its replicated tables."""
 
 
 def lookup_bytes(tables: Sequence[Table]) -> IndexArray:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
-from neuroshard_costs.shards import DATA_TYPES, OPTIMIZERS, FloatArray, ShardArrays
+from neuroshard_costs.shards import NUM_CALLS, OPTIMIZERS, FloatArray, ShardArrays
 from neuroshard_costs.simulator.cache import missed_rows
 from neuroshard_costs.simulator.constants import BURST_BYTES, SECTOR_BYTES, SUB_WARP_COLUMNS
 from neuroshard_costs.simulator.granules import sector_bytes, sorted_bytes
@@ -112,20 +112,20 @@ def compute_features(shards: ShardArrays) -> Float32Array:
     return np.concatenate((logs.T, one_hot, shards.reuse_histogram, lookup_bins), axis=1, dtype=np.float32)
 
 
-NUM_CALL_COUNTS = len(DATA_TYPES) + len(SUB_WARP_COLUMNS)
+NUM_CALL_COUNTS = NUM_CALLS + len(SUB_WARP_COLUMNS)
 """Columns of call_counts."""
 
 
 def call_counts(shards: ShardArrays) -> Float32Array:
-    """Return [n, 6]: what each shard adds to the counts that decide its device's calls and their lanes.
+    """Return [n, NUM_CALL_COUNTS]: what each shard adds to the counts that decide its device's calls and their lanes.
 
-    Summed over a device: the shards of each data type (a call for each type that occurs), and the shards wider than 32
-    and than 64 columns. Counts add up, unlike the presence of a type or the widest shard, and a running sum that shards
-    are taken out of stays exact.
+    Summed over a device: the shards of each family and data type (a call for each pair that occurs), and the shards
+    wider than 32 and than 64 columns. Counts add up, unlike the presence of a type or the widest shard, and a running
+    sum that shards are taken out of stays exact.
     """
-    by_type = np.arange(len(DATA_TYPES)) == shards.data_type[:, None]
+    by_call = np.arange(NUM_CALLS) == shards.call[:, None]
     wider = shards.num_columns[:, None] > np.array(SUB_WARP_COLUMNS, dtype=np.float64)
-    return np.concatenate((by_type, wider), axis=1, dtype=np.float32)
+    return np.concatenate((by_call, wider), axis=1, dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
 
 import numpy as np
+from neuroshard_api.sharding import Family
 from neuroshard_api.tables import DataType, Optimizer
 from numpy.typing import NDArray
 
@@ -16,11 +17,21 @@ OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD, Optim
 DATA_TYPES = (DataType.FP32, DataType.FP16, DataType.BF16, DataType.INT8)
 """Order of the codes in ShardArrays.data_type; append only, trained networks depend on it."""
 
+FAMILIES = (Family.COLUMNS, Family.ROWS, Family.NODE_ROWS, Family.REPLICATED)
+"""Families by their codes."""
+
+COLUMNS, ROWS, NODE_ROWS, REPLICATED = range(4)
+"""Codes in ShardArrays.family: positions in FAMILIES."""
+
 BYTES_PER_ELEMENT = {DataType.FP32: 4, DataType.FP16: 2, DataType.BF16: 2, DataType.INT8: 1}
 
 INDEX_BYTES = 8  # a KeyedJaggedTensor holds 64-bit row ids
 WEIGHT_BYTES = 4  # and, where lookups are weighted, an FP32 weight of each
+GRADIENT_BYTES = 4  # per element, of the dense gradients of replicated tables: they are FP32
 LENGTH_BYTES = 4  # and, of every sample and feature, a length of 32 bits (lengths_dtype), which travels as it is
+
+NUM_CALLS = len(FAMILIES) * len(DATA_TYPES)
+"""Kernel calls that a device may make in each direction: one for each family and data type."""
 
 _TYPE_BYTES = np.array([BYTES_PER_ELEMENT[data_type] for data_type in DATA_TYPES], dtype=np.float64)
 _STATE_BYTES = 4  # FBGEMM keeps optimizer state in FP32
@@ -53,7 +64,9 @@ class ShardArrays:
     lookups: FloatArray
     """[n] rows read per call, repeats counted."""
     data_type: IndexArray
-    """[n] position in DATA_TYPES, of the stored weights. Shards of one type on one device share a kernel call."""
+    """[n] position in DATA_TYPES, of the stored weights."""
+    family: IndexArray
+    """[n] position in FAMILIES. Shards of one family and data type on one device share a kernel call."""
     output_bytes_per_element: FloatArray
     """[n] of pooled vectors and of their gradients in the kernel; what travels may have another type."""
     optimizer: IndexArray
@@ -65,6 +78,12 @@ class ShardArrays:
 
     def __len__(self) -> int:
         return len(self.num_rows)
+
+    @property
+    def call(self) -> IndexArray:
+        """[n] number of the kernel call among the NUM_CALLS that a device may make."""
+        code: IndexArray = self.family * len(DATA_TYPES) + self.data_type
+        return code
 
     @property
     def pooling_factor(self) -> FloatArray:
@@ -103,6 +122,17 @@ class ShardArrays:
     def take(self, index: IndexArray) -> Self:
         """Return the shards at these positions, repeats allowed."""
         return type(self)(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+    def of_family(self, family: IndexArray, *, num_columns: FloatArray) -> Self:
+        """Return the shards with these widths [n], looked up with those of other families [n]."""
+        return replace(self, family=family, num_columns=num_columns)
+
+    def put(self, index: IndexArray, shards: Self) -> Self:
+        """Return the shards with others [m] at these positions [m]."""
+        columns = {field.name: getattr(self, field.name).copy() for field in fields(self)}
+        for name, values in columns.items():
+            values[index] = getattr(shards, name)
+        return type(self)(**columns)
 
 
 def slice_columns(shards: ShardArrays, index: IndexArray, num_columns: FloatArray) -> ShardArrays:

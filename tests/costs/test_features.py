@@ -72,7 +72,9 @@ def test_counts_say_which_calls_a_device_makes() -> None:
     )
     shards = shard_arrays(table_set(*members), global_batch_size=4096, optimizer=Optimizer.SGD)
 
-    assert call_counts(shards).sum(axis=0).tolist() == [1, 2, 0, 0, 2, 1]
+    by_rows = replace(shards, family=np.full(3, ROWS))
+    assert call_counts(shards).sum(axis=0).tolist() == [1, 2, *[0] * 14, 2, 1]
+    assert call_counts(by_rows).sum(axis=0).tolist() == [*[0] * 4, 1, 2, *[0] * 10, 2, 1]
 
 
 def test_larger_caches_miss_less() -> None:

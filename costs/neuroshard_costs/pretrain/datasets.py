@@ -42,7 +42,7 @@ from neuroshard_api.tables import REUSE_BINS
 
 from neuroshard_costs.features import Collectives
 from neuroshard_costs.reuse.shard_arrays import rescaled_counts, zipf_counts
-from neuroshard_costs.shards import DATA_TYPES, OPTIMIZERS, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.shards import COLUMNS, DATA_TYPES, OPTIMIZERS, FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.communication import Network
 from neuroshard_costs.simulator.compute import DEVICE_SECONDS, call_times
 from neuroshard_costs.simulator.device import DeviceSimulator
@@ -289,6 +289,7 @@ def _with_reuse(random: np.random.Generator, drawn: _Drawn) -> ShardArrays:
         bags=drawn.bags,
         lookups=lookups,
         data_type=drawn.data_type,
+        family=np.full_like(drawn.data_type, COLUMNS),  # a call of another family takes as long
         output_bytes_per_element=drawn.output_bytes_per_element,
         optimizer=drawn.optimizer,
         reuse_histogram=counts / touched[:, None],

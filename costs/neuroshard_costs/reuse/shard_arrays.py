@@ -9,7 +9,7 @@ from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import REUSE_BINS, DataType, Optimizer, Table, TableSet
 
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS, mix_poisson_bins, poisson_bins, rescaled_bins
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, DATA_TYPES, OPTIMIZERS, FloatArray, ShardArrays
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, COLUMNS, DATA_TYPES, OPTIMIZERS, FloatArray, ShardArrays
 
 DEFAULT_ZIPF_EXPONENT = 0.85  # fitted to published traces: benchmarks/zipf_fit.py
 
@@ -45,6 +45,7 @@ def shard_arrays(
         bags=np.array([table.num_vectors * global_batch_size for table in tables.tables]),
         lookups=lookups,
         data_type=np.array([DATA_TYPES.index(table.data_type) for table in tables.tables], dtype=np.int64),
+        family=np.full(len(rows), COLUMNS, dtype=np.int64),
         output_bytes_per_element=np.full(len(rows), float(BYTES_PER_ELEMENT[output_data_type])),
         optimizer=np.full(len(rows), OPTIMIZERS.index(optimizer), dtype=np.int64),
         reuse_histogram=counts / touched[:, None],

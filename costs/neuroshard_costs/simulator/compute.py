@@ -14,7 +14,7 @@ from neuroshard_api.request import Pipeline
 from neuroshard_api.topology import DeviceType
 
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
-from neuroshard_costs.shards import DATA_TYPES, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.shards import NUM_CALLS, FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.cache import missed_rows
 from neuroshard_costs.simulator.granules import random_bytes, sector_bytes, sorted_bytes
@@ -38,7 +38,7 @@ class CallTimes(NamedTuple):
     device_seconds: FloatArray
     """[m, 2] forward and backward: what the device is busy, one call after another; 0 for an empty set."""
     num_calls: IndexArray
-    """[m] calls in each direction: one per data type."""
+    """[m] calls in each direction: one per family and data type."""
 
 
 def set_seconds(
@@ -61,13 +61,12 @@ def set_seconds(
 
 def call_times(device: DeviceType, shards: ShardArrays, set_index: IndexArray, num_sets: int) -> CallTimes:
     """Return the calls of each set: the device works through one call after another."""
-    types = len(DATA_TYPES)
-    call = set_index * types + shards.data_type
-    is_used = np.bincount(call, minlength=num_sets * types) > 0
-    kernels = kernel_seconds(device, shards, call, num_sets * types) + is_used[:, None] * DEVICE_SECONDS
+    call = set_index * NUM_CALLS + shards.call
+    is_used = np.bincount(call, minlength=num_sets * NUM_CALLS) > 0
+    kernels = kernel_seconds(device, shards, call, num_sets * NUM_CALLS) + is_used[:, None] * DEVICE_SECONDS
     return CallTimes(
-        device_seconds=kernels.reshape(num_sets, types, 2).sum(axis=1),
-        num_calls=is_used.reshape(num_sets, types).sum(axis=1),
+        device_seconds=kernels.reshape(num_sets, NUM_CALLS, 2).sum(axis=1),
+        num_calls=is_used.reshape(num_sets, NUM_CALLS).sum(axis=1),
     )
 
 

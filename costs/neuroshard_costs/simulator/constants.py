@@ -109,6 +109,25 @@ COPIES = Constant(
     2, "copies", Status.DOCUMENTED, "TorchRec: from blocks by sender to rows by sample, then to the features' order"
 )
 
+RING_INTRA_NODE_EFFICIENCY = Constant(
+    0.80, "of the data sheet", Status.MEASURED, "350 to 360 of 450 GB/s: rings on an H100 node (NVIDIA/nccl 1281)"
+)
+RING_INTER_NODE_EFFICIENCY = Constant(
+    0.86, "of the data sheet", Status.MEASURED, "86 of 100 GB/s per node: all-reduce on 2 A100 nodes (NVIDIA/nccl 1048)"
+)
+SHARP_EFFICIENCY = Constant(
+    1.07, "of the data sheet", Status.MEASURED, "480 of 450 GB/s: all-reduce on an H100 node (NVIDIA/nccl-tests 212)"
+)
+GATHERED_COPY_PASSES = Constant(
+    2.455, "passes over the bytes", Status.MEASURED, "TorchRec's planner constants: BATCHED_COPY_PERF_FACTOR"
+)
+DENSE_UPDATE_PASSES = Constant(
+    9.22,
+    "passes over the gradient",
+    Status.MEASURED,
+    "TorchRec's planner constants: DP_ELEMENTWISE_KERNELS_PERF_FACTOR",
+)
+
 
 def constants() -> dict[str, Constant]:
     """Return every constant by its name, in the order of this module."""

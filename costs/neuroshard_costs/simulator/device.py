@@ -8,11 +8,14 @@ import numpy as np
 from neuroshard_api.request import Pipeline
 from neuroshard_api.topology import DeviceType
 
+from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.communication import Direction, Network, Numbers, all_to_all_seconds
 from neuroshard_costs.simulator.compute import set_seconds
+from neuroshard_costs.simulator.reductions import dense_update_seconds, reduction_seconds
 
 _MS_PER_SECOND = 1000.0
+_DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 
 
 class DeviceSimulator:
@@ -86,6 +89,34 @@ class DeviceSimulator:
             direction=direction,
         )
         return self._noisy(seconds) * _MS_PER_SECOND
+
+    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
+        times = [
+            self.communication_ms(
+                Network.of(exchange.topology),
+                max_dim_sum=max_dim_sums,
+                mean_dim_sum=exchange.mean_dim_sum,
+                batch_size_per_device=exchange.batch_size_per_device,
+                bytes_per_element=exchange.bytes_per_element,
+                direction=direction,
+            )
+            for direction in _DIRECTIONS
+        ]
+        return np.stack(np.broadcast_arrays(*times, max_dim_sums)[:2], axis=-1)
+
+    def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
+        network = Network.of(reduction.topology)
+        times = [
+            reduction_seconds(self.device, network, num_bytes=num_bytes, family=reduction.family, direction=direction)
+            for direction in _DIRECTIONS
+        ]
+        return self._noisy(np.stack(times, axis=-1)) * _MS_PER_SECOND
+
+    def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
+        """Return [...] milliseconds (see TransferModel)."""
+        return self._noisy(dense_update_seconds(self.device, gradient_bytes)) * _MS_PER_SECOND
 
     def _noisy(self, seconds: FloatArray) -> FloatArray:
         if self.noise == 0:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.sharding import Family, ShardingType
 from neuroshard_api.tables import DIM_MULTIPLE, Table
+from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
@@ -191,7 +192,8 @@ class _LedgerStorage:
         for option in sharding_options:
             rows, columns = np.array([shard.size for shard in option.shards], dtype=np.int64).T
             tables = np.full(len(rows), self._position[option.name])
-            needed = self._ledger.shard_bytes(tables, rows, columns)
+            family = FAMILIES.index(Family.of(ShardingType(option.sharding_type)))
+            needed = self._ledger.shard_bytes(tables, rows, columns, family)
             for shard, num_bytes in zip(option.shards, needed.tolist(), strict=True):
                 shard.storage = Storage(hbm=num_bytes, ddr=0)
 

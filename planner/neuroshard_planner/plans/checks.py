@@ -6,7 +6,7 @@ from math import isclose
 
 import numpy as np
 from neuroshard_api.placement_rules import placement_devices, placement_problems
-from neuroshard_api.plan import PRICE_FIELDS, DeviceMemory, GivenPlan, Plan, TablePlacement, unpriced
+from neuroshard_api.plan import DeviceMemory, GivenPlan, Plan, TablePlacement
 from neuroshard_api.request import Constraints, PlanRequest
 
 from neuroshard_planner.errors import PlanError, RequestError
@@ -39,9 +39,6 @@ def plan_problems(plan: GivenPlan) -> list[str]:
     problems = table_problems(plan.tables, plan.request)
     if problems or not isinstance(plan, Plan):
         return problems or list(_constraint_problems(plan))
-    no_price = unpriced(plan.tables)
-    if no_price is not None:
-        return [f"predicted: is not known{no_price}; leave out {', '.join(PRICE_FIELDS)}"]
     return [
         *_constraint_problems(plan),
         *_memory_problems(plan),
@@ -154,7 +151,7 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
     columns = np.zeros(plan.request.topology.num_devices)
     num_vectors = {table.name: table.num_vectors for table in plan.request.tables.tables}
     for table in plan.tables:
-        for shard in table.shards:
+        for shard in table.shards if table.sharding_type.is_by_columns else ():
             columns[shard.device] += num_vectors.get(table.name, 1) * shard.num_columns
     devices = plan.predicted.devices
     if len(devices) != len(columns):
@@ -164,7 +161,7 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
         if abs(cost.embedding_dim_sum - right) > 0.5 + TOLERANCE * right:  # it is rounded
             yield (
                 f"predicted.devices[{device}].embedding_dim_sum: is {cost.embedding_dim_sum}, "
-                f"the shards there have {round(right)} pooled columns"
+                f"the shards by columns there have {round(right)} pooled columns"
             )
     slowest = max(cost.total_ms for cost in devices)
     if not isclose(plan.predicted.total_ms, slowest, rel_tol=TOLERANCE):

@@ -1,12 +1,13 @@
 """From a placement to the tables of a plan document and back. Decides nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
-from neuroshard_api.plan import DeviceMemory, Shard, TablePlacement, unpriced
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.plan import DeviceMemory, Shard, TablePlacement
+from neuroshard_api.sharding import Family, ShardingType, num_row_parts, row_blocks
+from neuroshard_costs.shards import FAMILIES
 
-from neuroshard_planner.errors import PlanError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 
@@ -15,43 +16,90 @@ def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlace
     """Return the shards of every table in the request's order.
 
     Columns are dealt out by ascending device, and on a device to its narrowest shard first, as TorchRec registers them.
+    Tables that are cut by the rows of a node are all table_row_wise or all grid_shard: TorchRec makes a call of each.
     """
-    tables = problem.request.tables.tables
-    kinds = problem.kinds
+    tables, topology, kinds = problem.request.tables.tables, problem.request.topology, problem.kinds
     unit = kinds.unit[placement.kinds]
     order = np.lexsort((kinds.num_columns[placement.kinds], placement.devices, unit))
-    shards: dict[int, list[tuple[int, int]]] = {}
-    for position in order.tolist():
-        pair = (int(placement.devices[position]), int(kinds.num_columns[placement.kinds[position]]))
-        shards.setdefault(int(unit[position]), []).append(pair)
+    pieces: dict[int, list[_Piece]] = {}
+    sizes = problem.sizes_of(placement.kinds[order])
+    for owner, device, size in zip(unit[order].tolist(), placement.devices[order].tolist(), sizes, strict=True):
+        pieces.setdefault(owner, []).append((device, size.num_columns, FAMILIES[size.family]))
+    types = {index: _sharding_type(own, topology.devices_per_node) for index, own in pieces.items()}
+    if ShardingType.GRID in types.values():
+        types = {
+            index: ShardingType.GRID if kind is ShardingType.TABLE_ROW_WISE else kind for index, kind in types.items()
+        }
     placed: dict[int, TablePlacement] = {}
     for index, definition in enumerate(problem.units):
         for table in definition.tables:
-            alone = len(definition.tables) == 1
-            pairs = shards[index] if alone else [(shards[index][0][0], tables[table].embedding_dim)]
-            placed[table] = _placement(tables[table].name, tables[table].num_embeddings, pairs)
+            name, rows, columns = tables[table].name, tables[table].num_embeddings, tables[table].embedding_dim
+            own = pieces[index]
+            if len(definition.tables) > 1:
+                own = [(device, columns, family) for device, _, family in own]
+            blocks = row_blocks(rows, num_row_parts(Family.of(types[index]), topology))
+            shards = tuple(_shards(own, blocks, topology.devices_per_node))
+            placed[table] = TablePlacement(name=name, sharding_type=types[index], shards=shards)
     return tuple(placed[table] for table in range(len(tables)))
 
 
-def _placement(name: str, num_rows: int, pairs: list[tuple[int, int]]) -> TablePlacement:
-    shards = []
+_Piece = tuple[int, int, Family]
+"""Device, columns and family of a placed shard."""
+
+
+def _sharding_type(pieces: Sequence[_Piece], devices_per_node: int) -> ShardingType:
+    """Return the type of a unit with these pieces, of one family."""
+    match pieces[0][2]:
+        case Family.COLUMNS:
+            return ShardingType.TABLE_WISE if len(pieces) == 1 else ShardingType.COLUMN_WISE
+        case Family.ROWS:
+            return ShardingType.ROW_WISE
+        case Family.NODE_ROWS:
+            return ShardingType.TABLE_ROW_WISE if len(pieces) == devices_per_node else ShardingType.GRID
+        case Family.REPLICATED:
+            return ShardingType.DATA_PARALLEL
+
+
+def _shards(pieces: Sequence[_Piece], blocks: Sequence[tuple[int, int]], devices_per_node: int) -> Iterator[Shard]:
+    """Yield the shards of a table by ascending column and device.
+
+    Args:
+        pieces: by ascending device.
+        blocks: first row and rows of every block of rows.
+        devices_per_node: each block of columns of a table that is cut by the rows of a node is on all of these.
+    """
+    family = pieces[0][2]
+    if family is Family.NODE_ROWS:
+        pieces = _by_column_blocks(pieces, devices_per_node)
     offset = 0
-    for device, num_columns in pairs:
-        shards.append(Shard(device=device, num_rows=num_rows, column_offset=offset, num_columns=num_columns))
-        offset += num_columns
-    kind = ShardingType.TABLE_WISE if len(shards) == 1 else ShardingType.COLUMN_WISE
-    return TablePlacement(name=name, sharding_type=kind, shards=tuple(shards))
+    for position, (device, num_columns, _) in enumerate(pieces):
+        block = position % len(blocks)
+        first_row, num_rows = blocks[block]
+        yield Shard(
+            device=device, row_offset=first_row, num_rows=num_rows, column_offset=offset, num_columns=num_columns
+        )
+        if block == len(blocks) - 1 and family is not Family.REPLICATED:
+            offset += num_columns
+
+
+def _by_column_blocks(pieces: Sequence[_Piece], devices_per_node: int) -> Sequence[_Piece]:
+    """Return the pieces node by node, of each node by ascending width of the blocks of columns that it has."""
+    by_device = groupby(sorted(pieces, key=lambda piece: piece[:2]), key=lambda piece: piece[0])
+    ranked = [(rank, piece) for _, own in by_device for rank, piece in enumerate(own)]
+    return [
+        piece for _, piece in sorted(ranked, key=lambda each: (each[1][0] // devices_per_node, each[0], each[1][0]))
+    ]
 
 
 def tables_memory(ledger: MemoryLedger, tables: Sequence[TablePlacement]) -> tuple[DeviceMemory, ...]:
     """Return the ledger of every device under these tables, which stand in the request's order."""
     shards = [
-        (position, shard.num_rows, shard.num_columns, shard.device)
+        (position, shard.num_rows, shard.num_columns, FAMILIES.index(Family.of(table.sharding_type)), shard.device)
         for position, table in enumerate(tables)
         for shard in table.shards
     ]
-    position, num_rows, num_columns, devices = np.array(shards, dtype=np.int64).T
-    return tuple(ledger.devices(position, num_rows, num_columns, devices))
+    position, num_rows, num_columns, families, devices = np.array(shards, dtype=np.int64).T
+    return tuple(ledger.devices(position, num_rows, num_columns, devices, families))
 
 
 def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placement:
@@ -60,19 +108,14 @@ def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placemen
     Args:
         tables: without problems (see checks.py) for the problem's request.
         problem: takes up the kinds of the shards.
-
-    Raises:
-        PlanError: a table is sharded in a way that the cost models cannot score.
     """
-    no_price = unpriced(tables)
-    if no_price is not None:
-        raise PlanError(f"the plan has no price{no_price}; shard these tables otherwise, or take it without a price")
     shards: list[tuple[int, ShardSize, int]] = []
     for index, unit in enumerate(problem.units):
         table = tables[unit.tables[0]]
-        if len(unit.tables) > 1:
-            shards.append((index, ShardSize(unit.num_rows, unit.num_columns), table.shards[0].device))
-        else:
-            shards += [(index, ShardSize(shard.num_rows, shard.num_columns), shard.device) for shard in table.shards]
+        family = FAMILIES.index(Family.of(table.sharding_type))
+        is_group = len(unit.tables) > 1
+        for shard in table.shards[:1] if is_group else table.shards:
+            size = problem.row_block(index, family, unit.num_columns if is_group else shard.num_columns)
+            shards.append((index, size, shard.device))
     kinds = problem.kinds_of([index for index, _, _ in shards], [size for _, size, _ in shards])
     return Placement(kinds=kinds, devices=np.array([device for _, _, device in shards], dtype=np.int64))

@@ -10,6 +10,9 @@ lookups    returned vectors and their gradients before and after the all-to-all,
 dense      the dense part's activations and temporary tensors, received embeddings included
 =========  ============================================================================================================
 
+Of a table that is cut by rows a device has the pooled embeddings of all samples, as of every other, and its part of the
+lookups. A replicated table serves the device's own samples, and its gradients have all rows.
+
 Without a pipeline the moments follow each other. A pipeline exchanges the next batch meanwhile, whose copies are then
 alive at all three. The search adds up shards one by one and counts exchange and lookups together, which is never less.
 """
@@ -19,8 +22,18 @@ from collections.abc import Sequence
 import numpy as np
 from neuroshard_api.plan import DeviceMemory
 from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import num_row_parts
 from neuroshard_costs.exchanges import index_bytes, lookup_bytes
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, LENGTH_BYTES, IndexArray, state_row_bytes
+from neuroshard_costs.shards import (
+    BYTES_PER_ELEMENT,
+    COLUMNS,
+    FAMILIES,
+    GRADIENT_BYTES,
+    LENGTH_BYTES,
+    REPLICATED,
+    IndexArray,
+    state_row_bytes,
+)
 
 from neuroshard_planner.errors import InfeasibleError
 
@@ -48,10 +61,14 @@ class MemoryLedger:
         num_features: IndexArray = np.array([table.num_features for table in tables])
         num_vectors = [table.num_vectors for table in tables]
         pooling_factors = [table.pooling_factor for table in tables]
-        self._num_lookups: IndexArray = _rounded(request.global_batch_size, pooling_factors)
+        num_samples: IndexArray = np.full((len(FAMILIES), 1), request.global_batch_size)
+        num_samples[REPLICATED] = request.batch_size_per_device
+        num_parts = np.array([[num_row_parts(family, request.topology)] for family in FAMILIES])
+        self._num_lookups: IndexArray = -(-_rounded(num_samples, pooling_factors) // num_parts)
+        """[families, tables] of a shard, where rows are looked up evenly."""
         is_exchanged = request.topology.num_devices > 1
         num_batches = request.num_batches_in_flight
-        num_lists = request.global_batch_size * num_features
+        num_lists = num_samples * num_features
         bytes_per_lookup = lookup_bytes(tables)
         each_batch = index_bytes(self._num_lookups, num_lists, bytes_per_lookup)
         local = (bytes_per_lookup * _rounded(request.batch_size_per_device, pooling_factors)).sum(dtype=np.float64)
@@ -62,8 +79,10 @@ class MemoryLedger:
         # SplitTableBatchedEmbeddingBagsCodegen.forward keeps its indices and offsets until it is called again.
         num_exchanged = max(num_distributed, LEAST_EXCHANGED * is_exchanged)
         is_pipelined = num_batches > 1
-        self._input_bytes: IndexArray = num_exchanged * each_batch + OFFSET_BYTES * num_lists
-        self._freed_input_bytes: IndexArray = (0 if is_pipelined else num_exchanged - 1) * each_batch
+        num_copies = np.full((len(FAMILIES), 1), num_exchanged)
+        num_copies[REPLICATED] = 1  # of the device's own samples, which are not exchanged
+        self._input_bytes: IndexArray = num_copies * each_batch + OFFSET_BYTES * num_lists
+        self._freed_input_bytes: IndexArray = (0 if is_pipelined else num_copies - 1) * each_batch
         dense_input_bytes = 0 if request.dense is None else num_batches * request.dense.input_bytes
         self.local_input_bytes = int((num_batches + is_exchanged) * local) + dense_input_bytes
         """A device's own samples: lookups of all tables, and dense features where they were counted."""
@@ -75,7 +94,7 @@ class MemoryLedger:
         columns = np.array([table.embedding_dim for table in tables], dtype=np.int64)
         # Every value of a returned vector exists twice (with its gradient) before the all-to-all, on the device of the
         # shard for the global batch, and twice after it, on every device for its own batch.
-        self._activation_bytes_per_column = copies_bytes * _rounded(request.global_batch_size, num_vectors)
+        self._activation_bytes_per_column: IndexArray = copies_bytes * _rounded(num_samples, num_vectors)
         received = _rounded(request.batch_size_per_device, num_vectors) * columns
         self._received_bytes = copies_bytes * int(received.sum())
         if not is_exchanged:
@@ -103,26 +122,38 @@ class MemoryLedger:
         """Return the optimizer state of shards, [n]; each column slice keeps row-wise state of its own."""
         return num_rows * state_row_bytes(self._request.optimizer, num_columns)
 
-    def activation_bytes(self, tables: IndexArray, num_columns: IndexArray) -> IndexArray:
+    def activation_bytes(
+        self, tables: IndexArray, num_columns: IndexArray, families: IndexArray | int = COLUMNS
+    ) -> IndexArray:
         """Return the returned vectors and gradients of shards before the all-to-all, [n]."""
-        return num_columns * self._activation_bytes_per_column[tables]
+        size: IndexArray = num_columns * self._activation_bytes_per_column[families, tables]
+        return size
 
-    def input_bytes(self, tables: IndexArray) -> IndexArray:
+    def input_bytes(self, tables: IndexArray, families: IndexArray | int = COLUMNS) -> IndexArray:
         """Return the indices, lengths and offsets of shards while a batch is exchanged, [n]."""
-        return self._input_bytes[tables]
+        size: IndexArray = self._input_bytes[families, tables]
+        return size
 
-    def sort_bytes(self, tables: IndexArray) -> IndexArray:
+    def sort_bytes(self, tables: IndexArray, families: IndexArray | int = COLUMNS) -> IndexArray:
         """Return the temporary memory in which the backward kernels sort the lookups of shards, [n]."""
-        return self._sort_bytes_per_lookup * self._num_lookups[tables]
+        size: IndexArray = self._sort_bytes_per_lookup * self._num_lookups[families, tables]
+        return size
 
-    def shard_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
-        """Return all that shards need on their device, [n]."""
+    def gradient_bytes(self, num_rows: IndexArray, num_columns: IndexArray, families: IndexArray | int) -> IndexArray:
+        """Return the dense gradients of shards, [n]: 0 but for replicated tables."""
+        return np.where(np.asarray(families) == REPLICATED, GRADIENT_BYTES * num_rows * num_columns, 0)
+
+    def shard_bytes(
+        self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray, families: IndexArray | int = COLUMNS
+    ) -> IndexArray:
+        """Return all that shards of these families need on their device, [n]."""
         return (
             self.weights_bytes(tables, num_rows, num_columns)
             + self.optimizer_state_bytes(num_rows, num_columns)
-            + self.activation_bytes(tables, num_columns)
-            + self.input_bytes(tables)
-            + self.sort_bytes(tables)
+            + self.activation_bytes(tables, num_columns, families)
+            + self.input_bytes(tables, families)
+            + self.sort_bytes(tables, families)
+            + self.gradient_bytes(num_rows, num_columns, families)
         )
 
     def _check_countable(self) -> None:
@@ -140,7 +171,12 @@ class MemoryLedger:
             )
 
     def devices(
-        self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray, device: IndexArray
+        self,
+        tables: IndexArray,
+        num_rows: IndexArray,
+        num_columns: IndexArray,
+        device: IndexArray,
+        families: IndexArray | int = COLUMNS,
     ) -> Sequence[DeviceMemory]:
         """Return the ledger of every device under a placement of n shards, at the moment when it needs most."""
         request = self._request
@@ -153,16 +189,17 @@ class MemoryLedger:
         columns = zip(
             per_device(self.weights_bytes(tables, num_rows, num_columns)),
             per_device(self.optimizer_state_bytes(num_rows, num_columns)),
-            per_device(self.activation_bytes(tables, num_columns)),
-            per_device(self.input_bytes(tables)),
-            per_device(self._freed_input_bytes[tables]),
-            per_device(self.sort_bytes(tables)),
+            per_device(self.activation_bytes(tables, num_columns, families)),
+            per_device(self.input_bytes(tables, families)),
+            per_device(self._freed_input_bytes[families, tables]),
+            per_device(self.sort_bytes(tables, families)),
+            per_device(self.gradient_bytes(num_rows, num_columns, families)),
             strict=True,
         )
         return [self._highest(*map(int, sums)) for sums in columns]
 
     def _highest(  # noqa: PLR0917 - the sums of one device
-        self, weights: int, state: int, activation: int, inputs: int, freed_inputs: int, sort: int
+        self, weights: int, state: int, activation: int, inputs: int, freed_inputs: int, sort: int, gradients: int
     ) -> DeviceMemory:
         """Return a device's ledger at the moment when its sum is highest; of equals at the lookups."""
 
@@ -174,6 +211,7 @@ class MemoryLedger:
                 input_bytes=inputs,
                 local_input_bytes=local_inputs,
                 sort_bytes=sort,
+                gradient_bytes=gradients,
                 dense_bytes=self._resident_bytes + working,
                 reserve_bytes=self.reserve_bytes,
                 capacity_bytes=self.capacity_bytes,
@@ -188,6 +226,7 @@ class MemoryLedger:
         return max(moments, key=lambda each: each.used_bytes)
 
 
-def _rounded(num_samples: int, pooling_factors: Sequence[float]) -> IndexArray:
-    """Return the lookups of a batch by table, [tables]."""
-    return np.array([round(num_samples * each) for each in pooling_factors], dtype=np.int64)
+def _rounded(num_samples: IndexArray | int, pooling_factors: Sequence[float]) -> IndexArray:
+    """Return the lookups of batches [...] of this many samples by table, [..., tables]."""
+    lookups: IndexArray = np.rint(num_samples * np.array(pooling_factors)).astype(np.int64)
+    return lookups

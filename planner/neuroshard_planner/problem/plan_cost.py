@@ -1,87 +1,86 @@
 """What a placement costs, device by device, under a cost model or under the device simulator."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
-from neuroshard_api.plan import DeviceCost, PlanCost
-from neuroshard_costs.exchanges import Exchange, pooled_exchange
-from neuroshard_costs.shards import FloatArray
-from neuroshard_costs.simulator.communication import Direction, Network
+from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.plan import CollectiveCost, DeviceCost, PlanCost
+from neuroshard_api.sharding import Family
+from neuroshard_costs.exchanges import pooled_exchange
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import FORWARD, Collective, StepCost
+
+KINDS = {
+    Collective.INDICES: (CollectiveKind.INDICES, None),
+    Collective.POOLED_EMBEDDINGS: (CollectiveKind.ALL_TO_ALL, Family.COLUMNS),
+    Collective.ROW_SUMS: (CollectiveKind.REDUCE_SCATTER, Family.ROWS),
+    Collective.NODE_ROW_SUMS: (CollectiveKind.REDUCE_SCATTER, Family.NODE_ROWS),
+    Collective.GRADIENTS: (CollectiveKind.ALL_REDUCE, Family.REPLICATED),
+}
+"""Kind and family of every collective, in the order of a plan document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchanges:
     """Milliseconds that the exchanges of a step add to it, and what computed them."""
 
-    input_ms: float
-    forward_ms: float
-    backward_ms: float
+    directions_ms: Mapping[Collective, tuple[float, float]]
+    """Forward and backward, of the collectives in use; indices included, forward, unless hidden."""
+    dense_update_ms: float
     source: str
+
+    @property
+    def input_ms(self) -> float:
+        """Of the exchange of indices."""
+        return self.directions_ms.get(Collective.INDICES, (0.0, 0.0))[FORWARD]
+
+    def output_ms(self, direction: int) -> float:
+        """Return the sum of all others in a direction."""
+        others = (times for collective, times in self.directions_ms.items() if collective is not Collective.INDICES)
+        return sum((times[direction] for times in others), 0.0)
 
 
 def predicted_cost(problem: Problem, placement: Placement, source: str) -> PlanCost:
     """Return the cost that the problem's cost model predicts."""
     traffic = device_traffic(problem, placement)
     times = problem.compute_ms(problem.device_sums(placement.kinds, placement.devices)).astype(np.float64)
-    forward_ms, backward_ms = problem.step_cost.directions_ms(traffic.max(axis=0))
-    input_ms = _input_ms(problem.step_cost, times, traffic)
-    exchanges = Exchanges(input_ms=input_ms, forward_ms=forward_ms, backward_ms=backward_ms, source=source)
-    return device_costs(problem, times, traffic, exchanges)
+    return device_costs(problem, times, traffic, _exchanges(problem.step_cost, times, traffic, source))
 
 
 def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
     """Return the cost that the simulator of the request's device gives, without noise; labelled ``simulated:``.
 
-    Each device makes a fused call per data type; the all-to-alls run over the request's topology.
+    Each device makes a call per family and data type; the collectives run over the request's topology. The all-to-all
+    of pooled embeddings has the mean columns of the tables that take part, where the objective has to bound them.
     """
     request = problem.request
     simulator = DeviceSimulator(request.topology.device)
     shards, position = problem.shards_of(placement.kinds)
     times = simulator.compute_ms(shards, placement.devices[position], problem.num_devices, pipeline=request.pipeline)
     traffic = device_traffic(problem, placement)
-    simulated = SimulatedTransfers(simulator)
-    step_cost = StepCost(request, simulated)
-    columns = traffic[:, [Collective.POOLED_EMBEDDINGS]].max(axis=0)
-    ((forward_ms, backward_ms),) = simulated.transfer_ms(columns, pooled_exchange(request)).tolist()
-    exchanges = Exchanges(
-        input_ms=_input_ms(step_cost, times, traffic),
-        forward_ms=forward_ms,
-        backward_ms=backward_ms,
-        source=simulator.source,
-    )
-    return device_costs(problem, times, traffic, exchanges)
+    exchanges = _exchanges(StepCost(request, simulator), times, traffic, simulator.source)
+    columns = traffic[:, Collective.POOLED_EMBEDDINGS]
+    if not columns.any():
+        return device_costs(problem, times, traffic, exchanges)
+    exchange = replace(pooled_exchange(request), mean_dim_sum=float(columns.mean()))
+    forward_ms, backward_ms = simulator.transfer_ms(columns.max(), exchange).tolist()
+    exact = {**exchanges.directions_ms, Collective.POOLED_EMBEDDINGS: (forward_ms, backward_ms)}
+    return device_costs(problem, times, traffic, replace(exchanges, directions_ms=exact))
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedTransfers:
-    """All-to-all times of the simulator, in the place of a cost model's."""
-
-    simulator: DeviceSimulator
-
-    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
-        """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
-        directions: tuple[Direction, Direction] = ("forward", "backward")
-        times = [
-            self.simulator.communication_ms(
-                Network.of(exchange.topology),
-                max_dim_sum=max_dim_sums,
-                mean_dim_sum=exchange.mean_dim_sum,
-                batch_size_per_device=exchange.batch_size_per_device,
-                bytes_per_element=exchange.bytes_per_element,
-                direction=direction,
-            )
-            for direction in directions
-        ]
-        return np.stack(np.broadcast_arrays(*times, max_dim_sums)[:2], axis=-1)
-
-
-def _input_ms(step_cost: StepCost, compute_ms: FloatArray, traffic: FloatArray) -> float:
+def _exchanges(step_cost: StepCost, compute_ms: FloatArray, traffic: FloatArray, source: str) -> Exchanges:
     peaks = np.concatenate((step_cost.passes(compute_ms), traffic), axis=1).max(axis=0)
-    return float(step_cost.input_ms(peaks))
+    highest = traffic.max(axis=0)
+    inputs = {Collective.INDICES: (float(step_cost.input_ms(peaks)), 0.0)} if highest[Collective.INDICES] > 0 else {}
+    return Exchanges(
+        directions_ms={**inputs, **step_cost.directions_ms(highest)},
+        dense_update_ms=float(step_cost.dense_update_ms(highest)),
+        source=source,
+    )
 
 
 def device_traffic(problem: Problem, placement: Placement) -> FloatArray:
@@ -92,22 +91,41 @@ def device_traffic(problem: Problem, placement: Placement) -> FloatArray:
 def device_costs(problem: Problem, compute_ms: FloatArray, traffic: FloatArray, exchanges: Exchanges) -> PlanCost:
     """Return the cost of a step from [devices, 2] compute times, [devices, collectives] traffic and exchanges.
 
-    The forward all-to-all ends when the last device has sent: a device that finishes its forward compute early
-    waits (start skew). The backward all-to-all starts on all devices at once, behind the dense part.
+    The forward collectives end when the last device has sent: a device that finishes its forward compute early
+    waits (start skew). The backward collectives start on all devices at once, behind the dense part.
     """
     passes = problem.step_cost.passes(compute_ms)
     wait = (passes.max(axis=0) - passes)[:, FORWARD]
+    forward_ms, backward_ms = (exchanges.output_ms(direction) for direction in (0, 1))
+    request = problem.request
+    column_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.wire_type]
+
+    def collective(kind: Collective, own_traffic: float) -> CollectiveCost:
+        name, family = KINDS[kind]
+        unit_bytes = 1 if kind in {Collective.INDICES, Collective.GRADIENTS} else column_bytes
+        forward, backward = exchanges.directions_ms[kind]
+        return CollectiveCost(
+            kind=name,
+            family=family,
+            forward_ms=forward,
+            backward_ms=backward,
+            num_bytes=round(own_traffic * unit_bytes),
+        )
+
+    used = [kind for kind in KINDS if kind in exchanges.directions_ms]
     devices = tuple(
         DeviceCost(
             forward_compute_ms=float(forward),
             backward_compute_ms=float(backward),
             wait_ms=float(wait[device]),
             input_communication_ms=exchanges.input_ms,
-            forward_communication_ms=exchanges.forward_ms,
-            backward_communication_ms=exchanges.backward_ms,
+            forward_communication_ms=forward_ms,
+            backward_communication_ms=backward_ms,
+            dense_update_ms=exchanges.dense_update_ms,
+            collectives=tuple(collective(kind, float(traffic[device, kind])) for kind in used),
             embedding_dim_sum=round(traffic[device, Collective.POOLED_EMBEDDINGS]),
         )
         for device, (forward, backward) in enumerate(compute_ms.tolist())
     )
-    total = float(passes.max(axis=0).sum()) + exchanges.input_ms + exchanges.forward_ms + exchanges.backward_ms
+    total = float(passes.max(axis=0).sum()) + exchanges.input_ms + forward_ms + backward_ms + exchanges.dense_update_ms
     return PlanCost(total_ms=total, source=exchanges.source, devices=devices)

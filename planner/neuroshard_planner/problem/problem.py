@@ -6,11 +6,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from neuroshard_api.request import Pipeline, PlanRequest
-from neuroshard_costs.exchanges import TransferModel, index_bytes, lookup_bytes
-from neuroshard_costs.reuse.shard_arrays import shard_arrays
-from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
+from neuroshard_api.sharding import num_row_parts
+from neuroshard_costs.exchanges import TransferModel
+from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray, ShardArrays
 from numpy.typing import NDArray
 
+from neuroshard_planner.problem.cuts import Cuts
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.step_cost import (
     NUM_LEVELS,
@@ -61,10 +62,16 @@ class Placement:
 
 
 class ShardSize(NamedTuple):
-    """A rectangle of a unit; two shards of one unit and size are alike."""
+    """A rectangle of a unit, and the family that looks it up; two shards of one unit and size are alike."""
 
     num_rows: int
+    """Of a unit cut by rows: those of its first block."""
     num_columns: int
+    family: int = COLUMNS
+    """Position in FAMILIES."""
+
+
+_KIND_COLUMNS = ("_unit", "_num_rows", "_num_columns", "_family", "_memory_bytes", "_traffic", "_representation")
 
 
 class ShardKinds:
@@ -75,6 +82,7 @@ class ShardKinds:
         self._unit: IndexArray = np.empty(64, dtype=np.int64)
         self._num_rows = np.empty_like(self._unit)
         self._num_columns = np.empty_like(self._unit)
+        self._family = np.empty_like(self._unit)
         self._memory_bytes = np.empty_like(self._unit)
         self._traffic: FloatArray = np.empty((64, len(Collective)))
         self._representation: Float32Array = np.empty((64, num_representation), dtype=np.float32)
@@ -96,6 +104,11 @@ class ShardKinds:
     def num_columns(self) -> IndexArray:
         """[k] columns of the shard."""
         return self._num_columns[: self._size]
+
+    @property
+    def family(self) -> IndexArray:
+        """[k] position in FAMILIES."""
+        return self._family[: self._size]
 
     @property
     def memory_bytes(self) -> IndexArray:
@@ -125,7 +138,7 @@ class ShardKinds:
         end = self._size + len(sizes)
         if end > len(self._unit):
             room = max(end, 2 * len(self._unit))
-            for name in ("_unit", "_num_rows", "_num_columns", "_memory_bytes", "_traffic", "_representation"):
+            for name in _KIND_COLUMNS:
                 old = getattr(self, name)
                 grown = np.empty((room, *old.shape[1:]), dtype=old.dtype)
                 grown[: self._size] = old[: self._size]
@@ -134,6 +147,7 @@ class ShardKinds:
         self._unit[new] = unit
         self._num_rows[new] = [size.num_rows for size in sizes]
         self._num_columns[new] = [size.num_columns for size in sizes]
+        self._family[new] = [size.family for size in sizes]
         self._memory_bytes[new] = memory_bytes
         self._traffic[new] = traffic
         self._representation[new] = representation
@@ -170,19 +184,9 @@ class Problem:
         self._bulk_evaluations = 0
         self.greedy_probes = 0
         """Devices that greedy placement tried shards on so far."""
-        self._tables = shard_arrays(
-            request.tables,
-            global_batch_size=request.global_batch_size,
-            optimizer=request.optimizer,
-            output_data_type=request.memory.output_data_type,
-        )
-        tables = request.tables.tables
-        self._num_features: IndexArray = np.array([table.num_features for table in tables])
-        self._num_vectors: FloatArray = np.array([table.num_vectors for table in tables])
-        self._lookup_bytes = lookup_bytes(tables)
+        self._cuts = Cuts(request)
         self._kind_of: dict[tuple[int, ShardSize], int] = {}
-        first = self._tables.take(np.zeros(1, dtype=np.int64))
-        self.kinds = ShardKinds(num_representation=costs.represent(first).shape[1])
+        self.kinds = ShardKinds(num_representation=costs.represent(self._cuts.any_table).shape[1])
         self.whole: IndexArray = self.kinds_of(
             range(len(self.units)), [ShardSize(unit.num_rows, unit.num_columns) for unit in self.units]
         )
@@ -225,12 +229,9 @@ class Problem:
         np.add.at(representation, kind, each)
         memory_bytes = np.zeros(len(keys), dtype=np.int64)
         rows, columns = shards.num_rows.astype(np.int64), shards.num_columns.astype(np.int64)
-        np.add.at(memory_bytes, kind, self.memory.shard_bytes(tables, rows, columns))
+        np.add.at(memory_bytes, kind, self.memory.shard_bytes(tables, rows, columns, shards.family))
         traffic = np.zeros((len(keys), len(Collective)))
-        lists = (self._num_features[tables] * self.request.global_batch_size).astype(np.float64)
-        num_bytes = index_bytes(shards.lookups, lists, self._lookup_bytes[tables])
-        np.add.at(traffic[:, Collective.POOLED_EMBEDDINGS], kind, self._num_vectors[tables] * shards.num_columns)
-        np.add.at(traffic[:, Collective.INDICES], kind, num_bytes)
+        np.add.at(traffic, kind, self._cuts.traffic(tables, shards))
         self.kinds.append(
             unit=np.array([unit for unit, _ in keys], dtype=np.int64),
             sizes=[size for _, size in keys],
@@ -239,13 +240,19 @@ class Problem:
             representation=representation,
         )
 
+    def sizes_of(self, kinds: IndexArray) -> list[ShardSize]:
+        """Return the sizes of n kinds."""
+        columns = (self.kinds.num_rows, self.kinds.num_columns, self.kinds.family)
+        return list(map(ShardSize, *(values[kinds].tolist() for values in columns)))
+
+    def row_block(self, unit: int, family: int, num_columns: int) -> ShardSize:
+        """Return the size of the blocks that the rows of a unit are cut into; whole where the family cuts none."""
+        num_parts = num_row_parts(FAMILIES[family], self.request.topology)
+        return ShardSize(-(-self.units[unit].num_rows // num_parts), num_columns, family)
+
     def shards_of(self, kinds: IndexArray) -> tuple[ShardArrays, IndexArray]:
         """Return the table shards that n kinds consist of, and for each the position of its kind in ``kinds``."""
-        units, rows, columns = (
-            values[kinds].tolist() for values in (self.kinds.unit, self.kinds.num_rows, self.kinds.num_columns)
-        )
-        keys = list(zip(units, map(ShardSize, rows, columns), strict=True))
-        shards, position, _ = self._cut(keys)
+        shards, position, _ = self._cut(list(zip(self.kinds.unit[kinds].tolist(), self.sizes_of(kinds), strict=True)))
         return shards, position
 
     def _cut(self, keys: Sequence[tuple[int, ShardSize]]) -> tuple[ShardArrays, IndexArray, IndexArray]:
@@ -253,20 +260,11 @@ class Problem:
         members = [(row, table) for row, (unit, _) in enumerate(keys) for table in self.units[unit].tables]
         row = np.array([row for row, _ in members], dtype=np.int64)
         tables = np.array([table for _, table in members], dtype=np.int64)
-        units = [self.units[unit] for unit, _ in keys]
-        # A group is never cut, so that its members keep their own rows and columns: both shares are 1.
-        row_share = np.array([size.num_rows / unit.num_rows for unit, (_, size) in zip(units, keys, strict=True)])[row]
-        column_share = np.array(
-            [size.num_columns / unit.num_columns for unit, (_, size) in zip(units, keys, strict=True)]
-        )[row]
-        whole = self._tables.take(tables)
-        shards = replace(
-            whole,
-            num_rows=np.ceil(whole.num_rows * row_share),
-            num_columns=np.rint(whole.num_columns * column_share),
-            lookups=whole.lookups * row_share,
-            unique_rows=whole.unique_rows * row_share,
-        )
+        # A group is never cut, so that its members keep their own rows and columns.
+        column_share = np.array([size.num_columns / self.units[unit].num_columns for unit, size in keys])
+        num_rows = np.array([float(size.num_rows) for _, size in keys])
+        family = np.array([size.family for _, size in keys], dtype=np.int64)
+        shards = self._cuts.shards(tables, family=family[row], num_rows=num_rows[row], column_share=column_share[row])
         return shards, row, tables
 
     def compute_ms(self, sums: Float32Array, *, in_bulk: bool = False) -> Float32Array:

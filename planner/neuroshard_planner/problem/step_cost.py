@@ -5,24 +5,41 @@ the devices of a placement is its peak, and a step's cost follows from the peaks
 
     compute = peak forward + peak backward
     inputs  = time of the exchange of indices at its peak
-    cost    = compute + exposed inputs + time of the exchange of pooled embeddings and of gradients at its peak
+    cost    = compute + exposed inputs + dense updates + times of all other collectives at their peaks
 
-Inputs are exposed whole where the trainer runs one step after the other. A pipeline sends the indices of the next batch
-while this one computes: then only what exceeds the compute is exposed. The links are busy with one exchange at a time.
+A collective that no shard of a placement takes part in costs nothing. Inputs are exposed whole where the trainer runs
+one step after the other. A pipeline sends the indices of the next batch while this one computes: then only what exceeds
+the compute is exposed. The links are busy with one exchange at a time.
+
+An all-to-all of pooled columns depends on its mean too, which is not a peak. The mean is taken as an even share of all
+tables, or as the peak where that is less because tables of other families take no part. That is exact where all tables
+are cut by columns, and elsewhere above the truth by no more than the copies of the difference take.
 
 The cost never falls when a peak rises. That, and that traffic adds up over shards, is all that search and bound assume.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Self
 
 import numpy as np
 from neuroshard_api.request import ComputePeak, Pipeline, PlanRequest
-from neuroshard_costs.exchanges import TransferModel, index_exchange, least_index_bytes, pooled_exchange
-from neuroshard_costs.shards import FloatArray
+from neuroshard_api.sharding import Family
+from neuroshard_costs.exchanges import (
+    Exchange,
+    Reduction,
+    TransferModel,
+    index_exchange,
+    least_index_bytes,
+    pooled_exchange,
+)
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, GRADIENT_BYTES, FloatArray
 
 NUM_KNOTS = 256  # relative interpolation error of a collective's time is below 1e-3
+NUM_LOW_KNOTS = 8  # below an even share, where tables of other families take no part
+LOWEST_SHARE = 1 / 256  # of an even share, at the lowest knot
+NUM_REDUCTION_KNOTS = 16
 NUM_INDEX_KNOTS = 8
 """Each asks the network for another mean. Relative error against the networks' own times, over the bundles and three
 public workloads on 2 to 128 devices: up to 1.5e-3 at 256 and more samples per device, and up to 7.1e-3 at 64."""
@@ -34,10 +51,18 @@ class Collective(IntEnum):
     """Exchanges of a step, as positions in a vector of traffic."""
 
     POOLED_EMBEDDINGS = 0
-    """Pooled columns that a device sends forward, and whose gradients it receives backward."""
+    """Pooled columns of tables cut by columns, which a device sends forward, and whose gradients it receives."""
     INDICES = 1
     """Bytes of indices and lengths that a device receives: all of the tables that it has a shard of."""
+    ROW_SUMS = 2
+    """Pooled columns of row_wise tables, of which every device has partial sums: the same on all of them."""
+    NODE_ROW_SUMS = 3
+    """Pooled columns of table_row_wise and grid_shard tables, of which the devices of a node have partial sums."""
+    GRADIENTS = 4
+    """Bytes of the dense gradients of data_parallel tables: the same on all devices."""
 
+
+_REDUCTIONS = (Collective.ROW_SUMS, Collective.NODE_ROW_SUMS, Collective.GRADIENTS)
 
 FORWARD, BACKWARD = 0, 1
 TIMES = slice(0, 2)
@@ -51,12 +76,12 @@ NUM_LEVELS = TRAFFIC.stop
 class CollectiveCost:
     """Times of an exchange as non-decreasing functions of its peak traffic, interpolated between knots.
 
-    The networks are read once, and made monotone by their running maximum; hence evaluating a placement costs nothing,
-    and the time at the least peak bounds every placement from below.
+    The networks are read once, and made monotone by their running maximum; hence evaluating a placement costs nothing.
+    Without traffic there is no exchange. What is less than the first knot costs as much as that.
     """
 
     knots: FloatArray
-    """[k] traffic of the device with most, from the least that any placement has."""
+    """[k] traffic of the device with most, above 0."""
     forward: FloatArray
     """[k] milliseconds."""
     backward: FloatArray
@@ -68,13 +93,27 @@ class CollectiveCost:
         forward, backward = np.maximum.accumulate(times, axis=0).T
         return cls(knots=knots, forward=forward, backward=backward)
 
-    def directions_ms(self, peak: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return [...] forward and backward times at these peaks [...]."""
-        return np.interp(peak, self.knots, self.forward), np.interp(peak, self.knots, self.backward)
+    def below(self, knots: FloatArray, times: FloatArray) -> Self:
+        """Return the same cost with further knots [k], below the others, and their times [k, 2]."""
+        first = np.array([self.forward[0], self.backward[0]])
+        forward, backward = np.minimum(np.maximum.accumulate(times, axis=0), first).T
+        return replace(
+            self,
+            knots=np.concatenate((knots, self.knots)),
+            forward=np.concatenate((forward, self.forward)),
+            backward=np.concatenate((backward, self.backward)),
+        )
+
+    def directions_ms(self, peak: float) -> tuple[float, float]:
+        """Return forward and backward times at a peak."""
+        if peak <= 0:
+            return 0.0, 0.0
+        return float(np.interp(peak, self.knots, self.forward)), float(np.interp(peak, self.knots, self.backward))
 
     def total_ms(self, peak: FloatArray) -> FloatArray:
         """Return [...] the time of both directions at these peaks [...]."""
         total: FloatArray = np.interp(peak, self.knots, self.forward + self.backward)
+        total *= peak > 0
         return total
 
 
@@ -83,7 +122,8 @@ def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> Collective
     even = pooled_exchange(request)
     total = even.mean_dim_sum * request.topology.num_devices
     knots: FloatArray = np.geomspace(even.mean_dim_sum, max(total, even.mean_dim_sum + 1), NUM_KNOTS)
-    return CollectiveCost.of_times(knots, costs.transfer_ms(knots, even))
+    balanced = [replace(even, mean_dim_sum=share * even.mean_dim_sum) for share in _low_shares()]
+    return CollectiveCost.of_times(knots, costs.transfer_ms(knots, even)).below(*_balanced_ms(balanced, costs))
 
 
 def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
@@ -95,9 +135,40 @@ def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> Collectiv
     total = least_index_bytes(request)
     knots: FloatArray = np.geomspace(total / request.topology.num_devices, total * (1 + 1e-9), NUM_INDEX_KNOTS)
     exchanges = [index_exchange(request, num_bytes) for num_bytes in knots.tolist()]
-    times = np.array([costs.transfer_ms(np.array([each.mean_dim_sum]), each)[0] for each in exchanges])
+    _, times = _balanced_ms(exchanges, costs)
     times[:, BACKWARD] = 0.0
-    return CollectiveCost.of_times(knots, times)
+    low: FloatArray = knots[0] * np.array(_low_shares())
+    _, low_times = _balanced_ms([index_exchange(request, num_bytes) for num_bytes in low.tolist()], costs)
+    low_times[:, BACKWARD] = 0.0
+    return CollectiveCost.of_times(knots, times).below(low, low_times)
+
+
+def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> CollectiveCost:
+    """Return the cost of the collectives in which a family's tables are added up, by columns or gradient bytes."""
+    tables = request.tables.tables
+    if family is Family.REPLICATED:
+        traffic_bytes = 1
+        most = 1.0 * GRADIENT_BYTES * sum(table.num_embeddings * table.embedding_dim for table in tables)
+    else:
+        traffic_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.wire_type]
+        most = sum(table.embedding_dim * table.num_vectors for table in tables)
+    knots: FloatArray = np.geomspace(1.0, max(most, 2), NUM_REDUCTION_KNOTS)
+    return CollectiveCost.of_times(
+        knots, costs.reduction_ms(knots * traffic_bytes, Reduction(topology=request.topology, family=family))
+    )
+
+
+def _low_shares() -> list[float]:
+    """Return ascending shares of an even load, all below 1."""
+    shares: list[float] = np.geomspace(LOWEST_SHARE, 1.0, NUM_LOW_KNOTS, endpoint=False).tolist()
+    return shares
+
+
+def _balanced_ms(exchanges: Sequence[Exchange], costs: TransferModel) -> tuple[FloatArray, FloatArray]:
+    """Return [k] the columns of the fullest device and [k, 2] the times of exchanges in which all have as much."""
+    columns = np.array([each.mean_dim_sum for each in exchanges])
+    times = [costs.transfer_ms(columns[[row]], each)[0] for row, each in enumerate(exchanges)]
+    return columns, np.array(times)
 
 
 class StepCost:
@@ -106,11 +177,20 @@ class StepCost:
     def __init__(self, request: PlanRequest, costs: TransferModel) -> None:
         self._pooled = exchange_of_pooled(request, costs)
         self._indices = exchange_of_indices(request, costs)
+        self._costs = {
+            Collective.POOLED_EMBEDDINGS: self._pooled,
+            Collective.ROW_SUMS: reduction_of(Family.ROWS, request, costs),
+            Collective.NODE_ROW_SUMS: reduction_of(Family.NODE_ROWS, request, costs),
+            Collective.GRADIENTS: reduction_of(Family.REPLICATED, request, costs),
+        }
+        self._dense_update_ms = float(costs.dense_update_ms(np.array(1.0)))
         self._hides_inputs = request.pipeline is not Pipeline.NONE
         self.joins_passes = request.compute_peak is ComputePeak.JOINT
         """Whether the slowest sum of both passes counts, instead of the slowest of each."""
-        self.least_traffic: FloatArray = np.array([self._pooled.knots[0], self._indices.knots[0]])
-        """[collectives] the peak traffic of an even placement without splits; no placement has less."""
+        self.least_traffic: FloatArray = np.zeros(len(Collective))
+        """[collectives] the peak traffic of an even placement by columns without splits; none by columns has less."""
+        self.least_traffic[Collective.POOLED_EMBEDDINGS] = self._pooled.knots[NUM_LOW_KNOTS]
+        self.least_traffic[Collective.INDICES] = self._indices.knots[NUM_LOW_KNOTS]
 
     def passes(self, times: FloatArray) -> FloatArray:
         """Return [..., 2] the compute levels of devices with these [..., 2] forward and backward times."""
@@ -123,7 +203,14 @@ class StepCost:
     def total_ms(self, peaks: FloatArray) -> FloatArray:
         """Return [...] the cost of placements with these peaks [..., levels]."""
         compute = peaks[..., FORWARD] + peaks[..., BACKWARD]
-        total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(peaks[..., TRAFFIC])
+        traffic = peaks[..., TRAFFIC]
+        total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(traffic)
+        for collective in _REDUCTIONS:
+            peak = traffic[..., collective]
+            if peak.any():
+                total += self._costs[collective].total_ms(peak)
+        if traffic[..., Collective.GRADIENTS].any():
+            total += self.dense_update_ms(traffic)
         return total
 
     def input_ms(self, peaks: FloatArray) -> FloatArray:
@@ -135,13 +222,21 @@ class StepCost:
         return exposed
 
     def pooled_ms(self, traffic: FloatArray) -> FloatArray:
-        """Return [...] the time of both exchanges of pooled embeddings at this peak traffic [..., collectives]."""
+        """Return [...] the time of both all-to-alls of pooled embeddings at this peak traffic [..., collectives]."""
         return self._pooled.total_ms(traffic[..., Collective.POOLED_EMBEDDINGS])
 
-    def directions_ms(self, traffic: FloatArray) -> tuple[float, float]:
-        """Return the forward and backward time of the pooled embeddings at this peak traffic [collectives]."""
-        forward, backward = self._pooled.directions_ms(traffic[Collective.POOLED_EMBEDDINGS])
-        return float(forward), float(backward)
+    def dense_update_ms(self, traffic: FloatArray) -> FloatArray:
+        """Return [...] the time of updates of all rows of replicated tables at this peak traffic [..., collectives]."""
+        ms: FloatArray = self._dense_update_ms * traffic[..., Collective.GRADIENTS]
+        return ms
+
+    def directions_ms(self, traffic: FloatArray) -> Mapping[Collective, tuple[float, float]]:
+        """Return forward and backward time of every collective in use, but indices, at this peak traffic."""
+        return {
+            collective: cost.directions_ms(float(traffic[collective]))
+            for collective, cost in self._costs.items()
+            if traffic[collective] > 0
+        }
 
     def smooth_ms(self, levels: FloatArray) -> FloatArray:
         """Return [p] the cost of placements [p, devices, levels] with a power mean of both passes in place of peaks."""
@@ -163,6 +258,7 @@ class StepCost:
         A unit of compute counts whole even where it hides indices: less of both is always better.
         """
         step = np.maximum(MARGINAL_SHARE * peaks[TRAFFIC], self.least_traffic / 100)
+        step[step == 0] = 1.0  # the first of a collective pays its launch
         points = np.tile(peaks, (1 + len(step), 1))
         points[1:, TRAFFIC] += np.diag(step)
         total = self.total_ms(points)

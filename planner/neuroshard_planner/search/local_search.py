@@ -203,8 +203,8 @@ def merged(problem: Problem, placement: Placement) -> Placement:
         return placement
     columns = np.zeros(len(count), dtype=np.int64)
     np.add.at(columns, inverse, kinds.num_columns[placement.kinds])
-    rows = kinds.num_rows[placement.kinds[first]]
-    sizes = [ShardSize(int(num_rows), int(num_columns)) for num_rows, num_columns in zip(rows, columns, strict=True)]
+    rows, families = (values[placement.kinds[first]].tolist() for values in (kinds.num_rows, kinds.family))
+    sizes = list(map(ShardSize, rows, columns.tolist(), families))
     return Placement(kinds=problem.kinds_of(unit[first].tolist(), sizes), devices=device[first])
 
 

@@ -17,8 +17,13 @@ from searches import placed, planned, problem_of
 def test_a_device_waits_for_the_slowest_forward_compute() -> None:
     """The step is the slowest forward, the slowest backward and both all-to-alls."""
     compute = np.array([[1.0, 5.0], [3.0, 2.0], [0.0, 0.0]])
-    traffic = np.array([[8.0, 0.0], [16.0, 0.0], [0.0, 0.0]])
-    exchanges = Exchanges(input_ms=0.125, forward_ms=0.5, backward_ms=0.25, source="simulated:test")
+    traffic = np.zeros((3, len(Collective)))
+    traffic[:, Collective.POOLED_EMBEDDINGS] = 8.0, 16.0, 0.0
+    exchanges = Exchanges(
+        directions_ms={Collective.INDICES: (0.125, 0.0), Collective.POOLED_EMBEDDINGS: (0.5, 0.25)},
+        dense_update_ms=0.0,
+        source="simulated:test",
+    )
 
     found = device_costs(problem_of(request()), compute, traffic, exchanges)
 
@@ -124,9 +129,11 @@ def test_where_the_passes_are_joint_a_device_waits_for_the_slowest_sum() -> None
     """All devices' terms sum to the step."""
     problem = problem_of(request(compute_peak=ComputePeak.JOINT))
     compute = np.array([[1.0, 5.0], [3.0, 2.0]])
-    exchanges = Exchanges(input_ms=0.0, forward_ms=0.5, backward_ms=0.25, source="simulated:test")
+    exchanges = Exchanges(
+        directions_ms={Collective.POOLED_EMBEDDINGS: (0.5, 0.25)}, dense_update_ms=0.0, source="simulated:test"
+    )
 
-    found = device_costs(problem, compute, np.zeros((2, 2)), exchanges)
+    found = device_costs(problem, compute, np.zeros((2, len(Collective))), exchanges)
 
     assert [device.wait_ms for device in found.devices] == [0.0, 1.0]
     assert found.total_ms == 6.0 + 0.75

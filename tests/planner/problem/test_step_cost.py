@@ -14,14 +14,16 @@ from neuroshard_api.tables import DataType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import index_bytes, index_exchange, least_index_bytes, pooled_exchange
 from neuroshard_costs.shards import FloatArray
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, StepCost, exchange_of_indices
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, Collective, StepCost, exchange_of_indices
 from neuroshard_planner.workload_store import read_workload
 from searches import placed, problem_of
 
 
 def columns(*numbers: float) -> FloatArray:
     """Return the traffic of placements whose widest device has these columns, and no indices."""
-    return np.stack([np.array(numbers), np.zeros(len(numbers))], axis=1)
+    traffic = np.zeros((len(numbers), len(Collective)))
+    traffic[:, Collective.POOLED_EMBEDDINGS] = numbers
+    return traffic
 
 
 def test_transfer_never_falls_with_the_largest_dimension_sum() -> None:
@@ -33,7 +35,9 @@ def test_transfer_never_falls_with_the_largest_dimension_sum() -> None:
 
     assert (np.diff(times) >= 0).all()
     assert step_cost.pooled_ms(step_cost.least_traffic) == times[0]
-    assert sum(step_cost.directions_ms(columns(300.0)[0])) == pytest.approx(float(times[140]))
+    ((collective, both),) = step_cost.directions_ms(columns(300.0)[0]).items()
+    assert collective is Collective.POOLED_EMBEDDINGS
+    assert sum(both) == pytest.approx(float(times[140]))
 
 
 def test_interpolated_transfers_are_close_to_the_model() -> None:
@@ -63,7 +67,8 @@ def step_cost_of(asked: PlanRequest) -> StepCost:
 def peaks(**levels: float) -> FloatArray:
     """Return the peaks of a placement; those not given are one millisecond and even traffic of 26 tables of 128."""
     defaults = {"forward": 1.0, "backward": 1.0, "columns": 416.0, "index_bytes": 26 * 8192 * 12.0}
-    return np.array(list({**defaults, **levels}.values()))
+    used = list({**defaults, **levels}.values())
+    return np.array([*used, *[0.0] * (NUM_LEVELS - len(used))])
 
 
 def wide(**fields: Any) -> PlanRequest:
@@ -131,7 +136,8 @@ def test_the_cost_never_falls_when_a_peak_rises(
 ) -> None:
     """All that search and bound assume of the objective, under every assumption on the trainer."""
     step_cost = step_cost_of(request(*tables(3), pipeline=pipeline, compute_peak=compute_peak))
-    scales = [st.floats(0.0, 100.0), st.floats(0.0, 100.0), st.floats(0.0, 400.0), st.floats(0.0, 1e8)]
+    times, traffic = [st.floats(0.0, 100.0)] * 2, [st.floats(0.0, most) for most in (400.0, 1e8, 400.0, 400.0, 1e9)]
+    scales = [*times, *traffic]
     before = np.array([data.draw(scale) for scale in scales])
     level, share = data.draw(st.integers(0, NUM_LEVELS - 1)), data.draw(st.floats(1.0, 3.0))
     after = before.copy()

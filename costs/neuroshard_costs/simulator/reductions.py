@@ -1,0 +1,103 @@
+"""Time of the collectives in which devices add up what each has a part of. Base units: seconds.
+
+===========  ========================================  ===============================================================
+family       forward                                   backward
+===========  ========================================  ===============================================================
+rows         reduce-scatter of the partial sums        all-gather of their gradients, copied into one buffer
+node_rows    the same inside the node, then an         all-to-all, then all-gather inside the node, copied
+             all-to-all among the devices of one
+             place in their nodes
+replicated   nothing                                   all-reduce of the gradients of whole tables
+===========  ========================================  ===============================================================
+
+Formulas: docs/concepts/device-simulator.md; numbers: constants.py.
+"""
+
+import numpy as np
+from neuroshard_api.sharding import Family
+from neuroshard_api.topology import DeviceType
+
+from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.simulator import constants as c
+from neuroshard_costs.simulator.communication import Direction, Network, Numbers
+
+SHARP_PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-H200")
+"""Products whose usual node adds up in its switches (NVLink SHARP)."""
+
+_LEAST_SHARP_DEVICES = 3  # NCCL does not use it for two
+
+
+def reduction_seconds(
+    device: DeviceType, network: Network, *, num_bytes: Numbers, family: Family, direction: Direction
+) -> FloatArray:
+    """Return the seconds of a family's collectives in one direction, copies included; 0 on a single device.
+
+    All arguments broadcast.
+
+    Args:
+        device: copies, and may add up in the switches of its node.
+        network: its links work both ways at once.
+        num_bytes: partial sums of all samples on a device (rows), on a device of the fullest node (node_rows), or
+            gradients of all replicated tables.
+        family: not columns, whose all-to-alls are communication.all_to_all_seconds.
+        direction: pooled embeddings forward, gradients backward.
+    """
+    num_bytes = np.asarray(num_bytes, dtype=np.float64)
+    num_devices = network.num_nodes * network.devices_per_node
+    ring_share = (num_devices - 1) / num_devices * num_bytes
+    match family:
+        case Family.ROWS:
+            transfer = c.COLLECTIVE_LAUNCH_SECONDS + _ring_latency(network) + ring_share / _ring_rate(network)
+        case Family.NODE_ROWS:
+            transfer = 2 * c.COLLECTIVE_LAUNCH_SECONDS + _node_stages(network, num_bytes)
+        case Family.REPLICATED:
+            rate = np.where(_adds_in_switches(device, network), _switch_rate(network), _ring_rate(network))
+            transfer = c.COLLECTIVE_LAUNCH_SECONDS + 2 * _ring_latency(network) + 2 * ring_share / rate
+            transfer = transfer * (direction == "backward")
+        case Family.COLUMNS:
+            raise ValueError("family: is columns, which adds up nothing; use all_to_all_seconds")
+    if family is not Family.REPLICATED and direction == "backward":
+        transfer = transfer + c.GATHERED_COPY_PASSES * num_bytes / device.memory_bandwidth_bytes_per_second
+    seconds: FloatArray = np.where(num_devices > 1, transfer, 0.0)
+    return seconds
+
+
+def dense_update_seconds(device: DeviceType, gradient_bytes: Numbers) -> FloatArray:
+    """Return the seconds in which gradients of all rows are cleared, and the optimizer goes through all rows."""
+    passes: FloatArray = np.asarray(gradient_bytes, dtype=np.float64) * c.DENSE_UPDATE_PASSES
+    return passes / device.memory_bandwidth_bytes_per_second
+
+
+def _ring_rate(network: Network) -> FloatArray:
+    """Return bytes per second of a ring over all devices: it leaves a node over the cards of all its devices."""
+    inside = network.intra_bandwidth_bytes_per_second * c.RING_INTRA_NODE_EFFICIENCY
+    between = network.devices_per_node * network.inter_bandwidth_bytes_per_second * c.RING_INTER_NODE_EFFICIENCY
+    rate: FloatArray = np.minimum(
+        np.where(network.devices_per_node > 1, inside, np.inf), np.where(network.num_nodes > 1, between, np.inf)
+    )
+    return rate
+
+
+def _ring_latency(network: Network) -> FloatArray:
+    steps_inside = (network.devices_per_node - 1) * network.intra_latency_seconds
+    return steps_inside + (network.num_nodes - 1) * network.inter_latency_seconds
+
+
+def _node_stages(network: Network, num_bytes: FloatArray) -> FloatArray:
+    """Return the seconds of both stages: around the node, and to the same place in the other nodes."""
+    per_node, nodes = network.devices_per_node, network.num_nodes
+    inside = network.intra_bandwidth_bytes_per_second * c.RING_INTRA_NODE_EFFICIENCY
+    between = network.inter_bandwidth_bytes_per_second * c.INTER_NODE_EFFICIENCY
+    around = (per_node - 1) / per_node * num_bytes / inside
+    across = (nodes - 1) / nodes * num_bytes / per_node / between
+    return around + across + _ring_latency(network)
+
+
+def _adds_in_switches(device: DeviceType, network: Network) -> FloatArray:
+    is_one_node = (network.num_nodes == 1) & (network.devices_per_node >= _LEAST_SHARP_DEVICES)
+    adds: FloatArray = is_one_node & (device.product in SHARP_PRODUCTS)
+    return adds
+
+
+def _switch_rate(network: Network) -> FloatArray:
+    return network.intra_bandwidth_bytes_per_second * c.SHARP_EFFICIENCY
