@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from neuroshard_api.document import DocumentError
 from neuroshard_api.plan import PRICE_FIELDS, GivenPlan, Plan, any_plan
 from neuroshard_api.request import ComputePeak, PlanRequest
-from placements import by_rows, given_plan
 from strategies import requests
 
 
@@ -81,12 +80,3 @@ def test_a_plan_may_lack_its_price_as_a_whole() -> None:
         any_plan({**data, "gap": 0.25})
     with pytest.raises(DocumentError, match=r"bundle: is missing; give all of bundle, predicted, .*, or none of them"):
         GivenPlan.from_data({**data, "gap": 0.25})
-
-
-def test_the_reason_for_a_missing_price_names_the_table() -> None:
-    """The cost models price whole tables and tables cut by columns."""
-    asked = request()
-    by_row = given_plan(asked, *(by_rows(table, asked.topology) for table in asked.tables.tables))
-
-    with pytest.raises(DocumentError, match="price table_wise and column_wise tables, and 't0' is row_wise"):
-        Plan.from_json(by_row.to_json())

@@ -16,6 +16,7 @@ from neuroshard_costs.features import (
     compute_features,
 )
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
+from neuroshard_costs.shards import ROWS
 
 NAMES_OF_VERSION_2 = 18 + 1 + 5 + 4 + 17 + 17
 
@@ -72,7 +73,7 @@ def test_counts_say_which_calls_a_device_makes() -> None:
     )
     shards = shard_arrays(table_set(*members), global_batch_size=4096, optimizer=Optimizer.SGD)
 
-    by_rows = replace(shards, family=np.full(3, ROWS))
+    by_rows = dataclasses.replace(shards, family=np.full(3, ROWS))
     assert call_counts(shards).sum(axis=0).tolist() == [1, 2, *[0] * 14, 2, 1]
     assert call_counts(by_rows).sum(axis=0).tolist() == [*[0] * 4, 1, 2, *[0] * 10, 2, 1]
 

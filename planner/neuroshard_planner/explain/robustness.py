@@ -16,7 +16,7 @@ from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.planning import Bundle, attempts
-from neuroshard_planner.problem.problem import CostModel, Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import CostModel, Placement, Problem
 
 DEVIATION = 0.3
 NUM_DRAWS = 8
@@ -115,9 +115,9 @@ def totals_under(drawn: PlanRequest, problem: Problem, placements: Sequence[Plac
     moved = []
     for placement in placements:
         units = kinds.unit[placement.kinds].tolist()
-        rows, columns = kinds.num_rows[placement.kinds].tolist(), kinds.num_columns[placement.kinds].tolist()
-        sizes = list(map(ShardSize, rows, columns))
-        moved.append(Placement(kinds=other.kinds_of(units, sizes), devices=placement.devices))
+        moved.append(
+            Placement(kinds=other.kinds_of(units, problem.sizes_of(placement.kinds)), devices=placement.devices)
+        )
     totals: list[float] = other.total_ms(moved).tolist()
     return totals
 

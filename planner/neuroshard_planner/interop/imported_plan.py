@@ -11,6 +11,7 @@ from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 
 
 def imported_plan(tables: Sequence[TablePlacement], request: PlanRequest, *, bundle: Bundle) -> Plan:
@@ -19,18 +20,18 @@ def imported_plan(tables: Sequence[TablePlacement], request: PlanRequest, *, bun
     The request's algorithm is what the plan says it was found by.
 
     Raises:
-        PlanError: tables, shards, devices, constraints or memory do not match the request, or a table is sharded in
-            a way that cannot be scored.
+        PlanError: tables, shards, devices, constraints or memory do not match the request, or TorchRec cannot run them.
         RequestError: the request contradicts itself.
     """
     require_none(table_problems(tables, request))
     problem = Problem(request, bundle)
+    is_by_columns = all(table.sharding_type.is_by_columns for table in tables)
     plan = document(
         problem,
         bundle,
         Found(placement=placement_of(tables, problem)),
         baselines=attempts(problem),
-        bound_ms=lower_bound_ms(problem),
+        bound_ms=lower_bound_ms(problem) if is_by_columns else single_unit_bound_ms(problem),
         tables=tuple(tables),
     )
     require_sound(plan)

@@ -32,7 +32,7 @@ def from_sharding_plan(
 
     Raises:
         PlanError: tables, shards, devices, constraints or memory do not match the request, or a table is sharded
-            or computed in a way that cannot be scored; `placements` and `plan_without_price` take such a plan.
+            or computed in a way that has no name here.
     """
     request = request.model_copy(update={"algorithm": algorithm})
     return imported_plan(placements(sharding_plan, request), request, bundle=bundle)

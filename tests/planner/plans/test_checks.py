@@ -293,14 +293,12 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_placements_that_have_no_price_are_checked_without_one(family: str) -> None:
-    """The plan matches its request, and a price beside it would be a wrong one."""
+def test_placements_of_every_family_are_checked_with_and_without_a_price(family: str) -> None:
+    """The plan matches its request; a ledger and columns of other shards do not."""
     assert plan_problems(without_price(FAMILIES[family])) == []
-    (problem,) = plan_problems(with_first(FAMILIES[family]))
-    assert problem == (
-        "predicted: is not known: the cost models price table_wise and column_wise tables, and 'a' is "
-        f"{family}; leave out bundle, predicted, lower_bound_ms, gap, memory, search"
-    )
+    problems = plan_problems(with_first(FAMILIES[family]))
+    assert any(problem.startswith("memory[0].") for problem in problems)
+    assert any(".embedding_dim_sum: " in problem for problem in problems)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from neuroshard_api.placement_rules import block_order_problem
 from neuroshard_api.plan import Shard
 from neuroshard_api.request import Constraints
 from neuroshard_api.sharding import ShardingType
-from neuroshard_planner.errors import PlanError
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.problem import Problem
@@ -104,14 +103,3 @@ def test_a_plan_read_back_has_the_same_shards_and_cost() -> None:
     assert any(table.sharding_type is ShardingType.COLUMN_WISE for table in plan.tables)
     assert table_placements(problem, placement) == plan.tables
     assert problem.total_ms([placement])[0] == pytest.approx(plan.predicted.total_ms, rel=1e-6)
-
-
-def test_what_cannot_be_scored_is_named() -> None:
-    """Cost models know table-wise and column-wise shards; anything else is an error with the table's name."""
-    asked = request()
-    plan = search(asked, bundle=ExactCosts(asked.topology.device))
-    rows = plan.tables[1].model_copy(update={"sharding_type": ShardingType.ROW_WISE})
-    tables = (plan.tables[0], rows, *plan.tables[2:])
-
-    with pytest.raises(PlanError, match=r"price table_wise and column_wise tables, and 't1' is row_wise"):
-        placement_of(tables, Problem(asked, ExactCosts(asked.topology.device)))

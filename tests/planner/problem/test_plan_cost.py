@@ -107,7 +107,8 @@ def test_simulated_and_predicted_cost_agree_under_the_simulators_own_model(num_n
     assert simulated.source == "simulated:test-80gb"
     assert simulated.total_ms == pytest.approx(predicted.total_ms, rel=2e-3)
     for one, other in zip(simulated.devices, predicted.devices, strict=True):
-        assert one.model_dump() == pytest.approx(other.model_dump(), rel=2e-3, abs=1e-6)
+        terms, expected = (each.model_dump(exclude={"collectives"}) for each in (one, other))
+        assert terms == pytest.approx(expected, rel=2e-3, abs=1e-6)
 
 
 def test_column_shards_are_simulated_as_they_are_cut() -> None:

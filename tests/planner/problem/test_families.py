@@ -1,0 +1,224 @@
+"""Placements of every family: their cost, their memory, and how they are written down."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import request, table, topology
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.placement_rules import placement_problems
+from neuroshard_api.plan import TablePlacement
+from neuroshard_api.request import Pipeline, PlanRequest
+from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_api.tables import Optimizer
+from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS
+from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
+from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost
+from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.step_cost import Collective
+from placements import by_columns, by_rows, everywhere, grid, on_node, random_placement
+from searches import problem_of
+
+
+def asked_of(num_nodes: int = 2, num_devices: int = 4, **fields: Any) -> PlanRequest:
+    """Return a request of three tables for two nodes of two devices."""
+    members = (
+        table("hot", num_embeddings=100_003, embedding_dim=64, pooling_factor=20.0),
+        table("wide", num_embeddings=5_001, embedding_dim=128, feature_names=("left", "right")),
+        table("small", num_embeddings=17, embedding_dim=16),
+    )
+    return request(*members, topology=topology(num_devices, num_nodes=num_nodes), **fields)
+
+
+def drawn_tables(asked: PlanRequest, seed: int) -> tuple[TablePlacement, ...]:
+    """Return random placements of all families that TorchRec can run."""
+    rng = random.Random(seed)  # noqa: S311 - draws test data
+    return tuple(random_placement(rng, each, asked.topology) for each in asked.tables.tables)
+
+
+def total_ms(problem: Problem, *tables: TablePlacement) -> float:
+    """Return the cost of a plan of these tables."""
+    return float(problem.total_ms([placement_of(tables, problem)])[0])
+
+
+@pytest.mark.parametrize("pipeline", [Pipeline.NONE, Pipeline.SPARSE_DIST])
+def test_on_one_device_rows_cost_what_whole_tables_cost(pipeline: Pipeline) -> None:
+    """A single block of rows is the table, and nothing is exchanged."""
+    problem = problem_of(asked_of(num_nodes=1, num_devices=1, pipeline=pipeline))
+    cost = {}
+    for family in (COLUMNS, ROWS, NODE_ROWS):
+        sizes = [problem.row_block(index, family, unit.num_columns) for index, unit in enumerate(problem.units)]
+        kinds = problem.kinds_of(range(3), sizes)
+        cost[family] = problem.total_ms([Placement(kinds=kinds, devices=np.zeros(3, dtype=np.int64))])[0]
+
+    assert cost[ROWS] == pytest.approx(cost[COLUMNS], rel=1e-6)
+    assert cost[NODE_ROWS] == pytest.approx(cost[COLUMNS], rel=1e-6)
+
+
+def test_a_grid_of_one_block_is_a_table_by_the_rows_of_a_node() -> None:
+    """Both share a lookup and its collectives, so that their price is one."""
+    asked = asked_of()
+    problem = problem_of(asked)
+    hot, *others = asked.tables.tables
+    rest = [by_columns(each, (0, each.embedding_dim)) for each in others]
+
+    assert total_ms(problem, grid(hot, asked.topology, (1, 64)), *rest) == total_ms(
+        problem, on_node(hot, 1, asked.topology), *rest
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), pipeline=st.sampled_from(list(Pipeline)))
+def test_the_cost_never_falls_when_a_table_is_added(seed: int, pipeline: Pipeline) -> None:
+    """Whatever the families: sums grow, peaks rise, and the objective rises with both."""
+    asked = asked_of(pipeline=pipeline)
+    problem = problem_of(asked)
+    whole = placement_of(drawn_tables(asked, seed), problem)
+    unit = problem.kinds.unit[whole.kinds]
+    parts = [Placement(kinds=whole.kinds[unit < count], devices=whole.devices[unit < count]) for count in (1, 2, 3)]
+
+    costs = problem.total_ms(parts)
+
+    assert (np.diff(costs) >= -1e-6 * costs[1:]).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_placements_of_every_family_are_written_down_and_read_back(seed: int) -> None:
+    """The tables are ones that TorchRec runs, and give the placement that they came from."""
+    asked = asked_of()
+    problem = problem_of(asked)
+    placement = placement_of(drawn_tables(asked, seed), problem)
+
+    tables = table_placements(problem, placement)
+    again = placement_of(tables, problem)
+
+    families = {Family.of(each.sharding_type) for each in tables}
+    assert {FAMILIES[code] for code in problem.kinds.family[placement.kinds]} == families
+    assert sorted(zip(again.kinds, again.devices, strict=True)) == sorted(
+        zip(placement.kinds, placement.devices, strict=True)
+    )
+    if ShardingType.GRID in {each.sharding_type for each in tables}:
+        assert ShardingType.TABLE_ROW_WISE not in {each.sharding_type for each in tables}
+    assert [problem for problem in placement_problems(tables, asked) if "names" not in problem] == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_search_never_counts_less_memory_than_the_ledger(seed: int) -> None:
+    """It counts every block of rows as the first, and all moments of a step together."""
+    asked = asked_of()
+    problem = problem_of(asked)
+    tables = drawn_tables(asked, seed)
+    placement = placement_of(tables, problem)
+    counted = np.bincount(
+        placement.devices, weights=problem.kinds.memory_bytes[placement.kinds], minlength=problem.num_devices
+    )
+
+    ledger = tables_memory(problem.memory, tables)
+
+    used = np.array([device.used_bytes for device in ledger])
+    assert (used <= problem.memory.fixed_bytes + counted).all()
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2])
+def test_simulated_and_predicted_cost_agree_but_for_the_mean_of_columns(num_nodes: int) -> None:
+    """A model without error predicts a plan of all families: its collectives, its updates, and its calls."""
+    asked = asked_of(num_nodes=num_nodes)
+    problem = problem_of(asked)
+    hot, wide, small = asked.tables.tables
+    placed = (
+        by_rows(hot, asked.topology),
+        grid(wide, asked.topology, (0, 64), (0, 64)),
+        everywhere(small, asked.topology),
+    )
+    placement = placement_of(placed, problem)
+
+    predicted, simulated = predicted_cost(problem, placement, "simulated:test"), simulated_cost(problem, placement)
+
+    assert simulated.total_ms == pytest.approx(predicted.total_ms, rel=2e-3)
+    assert predicted.total_ms == pytest.approx(float(problem.total_ms([placement])[0]), rel=1e-9)
+    first = predicted.devices[0]
+    assert [(each.kind, each.family) for each in first.collectives] == [
+        (CollectiveKind.INDICES, None),
+        (CollectiveKind.REDUCE_SCATTER, Family.ROWS),
+        (CollectiveKind.REDUCE_SCATTER, Family.NODE_ROWS),
+        (CollectiveKind.ALL_REDUCE, Family.REPLICATED),
+    ]
+    assert first.collectives[3].num_bytes == 4 * 17 * 16
+    assert first.dense_update_ms > 0
+    assert first.total_ms == pytest.approx(predicted.total_ms)
+
+
+def test_tables_that_share_no_family_exchange_nothing_of_it() -> None:
+    """A collective without traffic costs nothing; the first column of it pays a launch."""
+    problem = problem_of(asked_of())
+    peaks = np.zeros((2, 2 + len(Collective)))
+    peaks[1, 2 + Collective.ROW_SUMS] = 1.0
+
+    none, one = problem.step_cost.total_ms(peaks)
+
+    assert none == 0.0
+    assert one > 0.02
+
+
+def test_rows_bring_their_traffic_to_every_device() -> None:
+    """Of a table by rows all devices add up all columns, but receive a part of the indices."""
+    asked = asked_of(num_nodes=1)
+    problem = problem_of(asked)
+    hot = asked.tables.tables[0]
+    kinds = problem.kinds_of(
+        [0, 0, 0],
+        [
+            ShardSize(hot.num_embeddings, 64),
+            problem.row_block(0, ROWS, 64),
+            ShardSize(hot.num_embeddings, 64, REPLICATED),
+        ],
+    )
+
+    columns, rows, copies = problem.kinds.traffic[kinds]
+
+    assert rows[Collective.ROW_SUMS] == columns[Collective.POOLED_EMBEDDINGS] == 64
+    assert columns[Collective.INDICES] / 4 < rows[Collective.INDICES] < columns[Collective.INDICES]
+    assert copies.tolist() == [0, 0, 0, 0, 4 * 100_003 * 64]
+    assert problem.kinds.num_rows[kinds].tolist() == [100_003, 25_001, 100_003]
+    assert (
+        device_traffic(problem, Placement(kinds=np.repeat(kinds[1], 4), devices=np.arange(4)))[:, 2].tolist()
+        == [64] * 4
+    )
+
+
+def test_the_ledger_of_copies_holds_their_dense_gradients() -> None:
+    """Weights, row-wise state, and gradients of all rows on every device; pooled values of the own samples."""
+    asked = asked_of(optimizer=Optimizer.ROWWISE_ADAGRAD)
+    problem = problem_of(asked)
+    hot, *others = asked.tables.tables
+    rest = [by_columns(each, (3, each.embedding_dim)) for each in others]
+
+    first = tables_memory(problem.memory, (everywhere(hot, asked.topology), *rest))[0]
+
+    assert first.weights_bytes == first.gradient_bytes == 4 * 100_003 * 64
+    assert first.optimizer_state_bytes == 4 * 100_003
+    batch = asked.batch_size_per_device
+    own = problem.memory.activation_bytes(np.array([0]), np.array([64]), REPLICATED)
+    assert own.tolist() == [2 * 4 * batch * 64]
+
+
+def test_the_ledger_of_rows_has_pooled_values_of_full_height() -> None:
+    """A quarter of weights and lookups, and as many pooled embeddings as a whole table."""
+    asked = asked_of(num_nodes=1)
+    problem = problem_of(asked)
+    hot, *others = asked.tables.tables
+    rest = [by_columns(each, (3, each.embedding_dim)) for each in others]
+
+    first = tables_memory(problem.memory, (by_rows(hot, asked.topology), *rest))[0]
+
+    samples = asked.global_batch_size
+    assert first.weights_bytes == 4 * 25_001 * 64
+    ledger, hot_only = problem.memory, np.array([0])
+    assert ledger.activation_bytes(hot_only, np.array([64]), ROWS).tolist() == [2 * 4 * samples * 64]
+    assert ledger.sort_bytes(hot_only, ROWS) * 4 == ledger.sort_bytes(hot_only)
+    assert first.gradient_bytes == 0
