@@ -76,7 +76,7 @@ class DeviceCost(Value):
     collectives: tuple[CollectiveCost, ...] = ()
     """Those that the plan's tables take part in. Empty in older plans: not known."""
     embedding_dim_sum: Count
-    """Columns of all vectors that the device's shards by columns return per sample, rounded; what its all-to-all sends."""
+    """Columns of all vectors of the device's shards by columns per sample, rounded: what its all-to-all sends."""
 
     @property
     def compute_ms(self) -> float:

@@ -61,8 +61,7 @@ class MemoryLedger:
         num_features: IndexArray = np.array([table.num_features for table in tables])
         num_vectors = [table.num_vectors for table in tables]
         pooling_factors = [table.pooling_factor for table in tables]
-        num_samples: IndexArray = np.full((len(FAMILIES), 1), request.global_batch_size)
-        num_samples[REPLICATED] = request.batch_size_per_device
+        num_samples = _by_family(request.global_batch_size, replicated=request.batch_size_per_device)
         num_parts = np.array([[num_row_parts(family, request.topology)] for family in FAMILIES])
         self._num_lookups: IndexArray = -(-_rounded(num_samples, pooling_factors) // num_parts)
         """[families, tables] of a shard, where rows are looked up evenly."""
@@ -79,8 +78,7 @@ class MemoryLedger:
         # SplitTableBatchedEmbeddingBagsCodegen.forward keeps its indices and offsets until it is called again.
         num_exchanged = max(num_distributed, LEAST_EXCHANGED * is_exchanged)
         is_pipelined = num_batches > 1
-        num_copies = np.full((len(FAMILIES), 1), num_exchanged)
-        num_copies[REPLICATED] = 1  # of the device's own samples, which are not exchanged
+        num_copies = _by_family(num_exchanged, replicated=1)  # a device's own samples are not exchanged
         self._input_bytes: IndexArray = num_copies * each_batch + OFFSET_BYTES * num_lists
         self._freed_input_bytes: IndexArray = (0 if is_pipelined else num_copies - 1) * each_batch
         dense_input_bytes = 0 if request.dense is None else num_batches * request.dense.input_bytes
@@ -224,6 +222,13 @@ class MemoryLedger:
             moment(inputs, self.local_input_bytes, 0, 0, 0),
         )
         return max(moments, key=lambda each: each.used_bytes)
+
+
+def _by_family(number: int, *, replicated: int) -> IndexArray:
+    """Return [families, 1] a number that is another one where tables are replicated."""
+    numbers = np.full((len(FAMILIES), 1), number, dtype=np.int64)
+    numbers[REPLICATED] = replicated
+    return numbers
 
 
 def _rounded(num_samples: IndexArray | int, pooling_factors: Sequence[float]) -> IndexArray:
