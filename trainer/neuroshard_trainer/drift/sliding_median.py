@@ -1,0 +1,44 @@
+"""The median of the last values of a series, in order of the window's logarithm plus one move of memory per value."""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+
+
+class SlidingMedian:
+    """A window of the last ``size`` values."""
+
+    def __init__(self, size: int, values: Sequence[float] = ()) -> None:
+        self._values: deque[float] = deque(values, maxlen=size)
+        self._ordered = sorted(self._values)
+        self._size = size
+
+    def add(self, value: float) -> None:
+        """Take a value in; the oldest leaves a full window."""
+        if len(self._values) == self._size:
+            del self._ordered[bisect_left(self._ordered, self._values[0])]
+        self._values.append(value)
+        insort(self._ordered, value)
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._values.clear()
+        self._ordered.clear()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the window has all its values."""
+        return len(self._values) == self._size
+
+    @property
+    def median(self) -> float:
+        """Median of the values, of which there must be one."""
+        middle = len(self._ordered) // 2
+        if len(self._ordered) % 2:
+            return self._ordered[middle]
+        return (self._ordered[middle - 1] + self._ordered[middle]) / 2
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values, oldest first."""
+        return tuple(self._values)
