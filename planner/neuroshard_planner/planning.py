@@ -20,6 +20,7 @@ from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.lower_bound import ROUNDING, lower_bound_ms
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.published_beam import published_work
+from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
 MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters of a minute
@@ -59,6 +60,8 @@ def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
     baselines = attempts(problem)
     bound_ms = lower_bound_ms(problem)
     result = find(problem, baselines=baselines, bound_ms=bound_ms)
+    if problem.kinds.family[result.placement.kinds].any():  # that bound is of plans by columns
+        bound_ms = single_unit_bound_ms(problem)
     tables = table_placements(problem, result.placement)
     return document(problem, bundle, result, baselines=baselines, bound_ms=bound_ms, tables=tables)
 

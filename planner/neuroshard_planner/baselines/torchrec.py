@@ -1,18 +1,21 @@
 """TorchRec's own planner as a baseline, set up so that it answers the same question. Needs torchrec when called.
 
-Table-wise and column-wise sharding only; the request's batch size, pooling factors, links and device; and the
-memory ledger of this planner in place of TorchRec's estimates, so that memory means the same for both. TorchRec cuts
-every table into shards of one width, the least that ``min_partition`` allows, so that this setting decides much: the
-planner runs once per width and the best result under the request's cost model counts.
+The request's batch size, pooling factors, links and device; and the memory ledger of this planner in place of
+TorchRec's estimates, so that memory means the same for both. TorchRec cuts every table into shards of one width, the
+least that ``min_partition`` allows, so that this setting decides much. The planner runs once per width, with table-wise
+and column-wise sharding and with all sharding types that the request allows and that TorchRec trains, in fused kernels
+(dense ones for data_parallel tables). The best result under the request's cost model counts. grid_shard is left out for
+more than MOST_GRID_TABLES tables, for which TorchRec's planner takes minutes.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from neuroshard_api.placement_rules import REPLICATED_OPTIMIZERS
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import Family, ShardingType
-from neuroshard_api.tables import DIM_MULTIPLE, Table
+from neuroshard_api.sharding import ComputeKernel, Family, ShardingType, num_row_parts, row_blocks
+from neuroshard_api.tables import DIM_MULTIPLE, DataType, Table
 from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 SHARD_WIDTHS = (4, 16, 32, 64)
 """Values of min_partition that are tried: the kernel's least width, and what did better on the public workloads."""
 
+MOST_GRID_TABLES = 60
+
+BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+
 MS_PER_SECOND = 1000.0  # TorchRec counts bandwidths in bytes per millisecond
 
 
@@ -39,19 +46,66 @@ def torchrec_placement(problem: Problem) -> Placement:
     """
     require_torchrec("the algorithm torchrec")
     _require_supported(problem)
-    tried: dict[tuple[int, ...], Placement | InfeasibleError] = {}
+    tried: dict[tuple[tuple[int, ...], tuple[Types, ...]], Placement | InfeasibleError] = {}
     for width in SHARD_WIDTHS:
         widths = tuple(max(_least_width(unit), min(width, unit.num_columns)) for unit in problem.units)
-        if widths not in tried:
-            tried[widths] = _planned(problem, widths)
+        for types in (tuple(ShardingType), BY_COLUMNS):
+            allowed = tuple(_types(problem, unit, types) for unit in problem.units)
+            if all(allowed) and (widths, allowed) not in tried:
+                tried[widths, allowed] = _planned(problem, widths, allowed)
     found = [result for result in tried.values() if isinstance(result, Placement)]
+    if not tried:
+        raise InfeasibleError(
+            "TorchRec's planner was not asked: some table may have no sharding type that it trains; allow table_wise"
+        )
     if not found:
         raise next(result for result in tried.values() if isinstance(result, InfeasibleError))
     return found[int(problem.total_ms(found).argmin())]
 
 
-def _planned(problem: Problem, widths: Sequence[int]) -> Placement | InfeasibleError:
-    """Run the planner once, with column shards of at least ``widths``, one for each unit."""
+Types = tuple[ShardingType, ...]
+"""Sharding types that a table may have."""
+
+
+def _types(problem: Problem, unit: Unit, among: Types) -> Types:
+    """Return those of these sharding types that the request allows a table, and TorchRec trains."""
+    request = problem.request
+    table = request.tables.tables[unit.tables[0]]
+    types, kernels = (
+        find(table.name) for find in (request.constraints.sharding_types_of, request.constraints.compute_kernels_of)
+    )
+    return tuple(
+        kind
+        for kind in among
+        if (types is None or kind in types)
+        and (kernels is None or ComputeKernel.of(kind) in kernels)
+        and _is_trained(request, table, unit, kind)
+    )
+
+
+def _is_trained(request: PlanRequest, table: Table, unit: Unit, kind: ShardingType) -> bool:
+    tables, topology = request.tables.tables, request.topology
+    is_sum = not any(each.is_mean or each.is_sequence for each in tables)
+    blocks = row_blocks(table.num_embeddings, num_row_parts(Family.of(kind), topology))
+    has_all_blocks = is_sum and all(num_rows for _, num_rows in blocks)
+    match kind:
+        case ShardingType.TABLE_WISE:
+            return True
+        case ShardingType.COLUMN_WISE:
+            return unit.max_shards > 1
+        case ShardingType.ROW_WISE:
+            return has_all_blocks
+        case ShardingType.TABLE_ROW_WISE:
+            return has_all_blocks and topology.num_nodes > 1  # on one node it is row_wise
+        case ShardingType.GRID:
+            is_cut = unit.max_shards > 1 and len(tables) <= MOST_GRID_TABLES
+            return has_all_blocks and topology.num_nodes > 1 and is_cut
+        case ShardingType.DATA_PARALLEL:
+            return is_sum and request.optimizer in REPLICATED_OPTIMIZERS and table.data_type is DataType.FP32
+
+
+def _planned(problem: Problem, widths: Sequence[int], allowed: Sequence[Types]) -> Placement | InfeasibleError:
+    """Run the planner once, with column shards of at least ``widths`` and these sharding types, for each unit."""
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: PLC0415
     from torchrec.distributed.planner import EmbeddingShardingPlanner  # noqa: PLC0415
     from torchrec.distributed.planner.enumerators import EmbeddingEnumerator  # noqa: PLC0415
@@ -63,8 +117,8 @@ def _planned(problem: Problem, widths: Sequence[int]) -> Placement | InfeasibleE
     request = problem.request
     topology = _topology(request, problem.memory.shard_capacity_bytes)
     constraints = {
-        request.tables.tables[unit.tables[0]].name: _constraints(request, unit, width)
-        for unit, width in zip(problem.units, widths, strict=True)
+        request.tables.tables[unit.tables[0]].name: _constraints(request, unit, width, types)
+        for unit, width, types in zip(problem.units, widths, allowed, strict=True)
     }
     planner = EmbeddingShardingPlanner(
         topology=topology,
@@ -130,18 +184,15 @@ def _topology(request: PlanRequest, shard_capacity_bytes: int) -> "Topology":
     )
 
 
-def _constraints(request: PlanRequest, unit: Unit, width: int) -> "ParameterConstraints":
+def _constraints(request: PlanRequest, unit: Unit, width: int, types: Types) -> "ParameterConstraints":
     from torchrec.distributed.planner.types import ParameterConstraints  # noqa: PLC0415
     from torchrec.modules.embedding_configs import DataType as TorchRecDataType  # noqa: PLC0415
 
     table = request.tables.tables[unit.tables[0]]
-    sharding_types = [ShardingType.TABLE_WISE.value]
-    if unit.max_shards > 1:
-        sharding_types.append(ShardingType.COLUMN_WISE.value)
     features = _feature_names(table)
     return ParameterConstraints(
-        sharding_types=sharding_types,
-        compute_kernels=["fused"],
+        sharding_types=[kind.value for kind in types],
+        compute_kernels=sorted({ComputeKernel.of(kind).value for kind in types}),
         min_partition=width,
         pooling_factors=[table.pooling_factor / len(features)] * len(features),
         output_dtype=TorchRecDataType[request.memory.output_data_type.value],
@@ -201,9 +252,17 @@ class _LedgerStorage:
 def _placement(problem: Problem, options: Sequence["ShardingOption"]) -> Placement:
     position = {table.name: index for index, table in enumerate(problem.request.tables.tables)}
     unit_of = {unit.tables[0]: index for index, unit in enumerate(problem.units)}
-    shards = [(unit_of[position[option.name]], shard) for option in options for shard in option.shards]
-    kinds = problem.kinds_of([unit for unit, _ in shards], [ShardSize(*shard.size) for _, shard in shards])
-    return Placement(kinds=kinds, devices=np.array([shard.rank for _, shard in shards], dtype=np.int64))
+    units: list[int] = []
+    sizes: list[ShardSize] = []
+    devices: list[int] = []
+    for option in options:
+        unit = unit_of[position[option.name]]
+        family = FAMILIES.index(Family.of(ShardingType(option.sharding_type)))
+        for shard in option.shards:
+            units.append(unit)
+            sizes.append(problem.row_block(unit, family, shard.size[1]))
+            devices.append(shard.rank)
+    return Placement(kinds=problem.kinds_of(units, sizes), devices=np.array(devices, dtype=np.int64))
 
 
 def require_torchrec(what: str) -> None:

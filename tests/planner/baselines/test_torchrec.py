@@ -8,6 +8,8 @@ import builders
 import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Optimizer
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.explain.comparison import compare
@@ -60,6 +62,27 @@ def test_its_plans_keep_to_the_request(constraints: Constraints) -> None:
 
 
 @with_torchrec
+def test_it_places_by_rows_and_copies_where_that_is_cheaper() -> None:
+    """Between nodes its full planner finds plans that none of its own by columns comes near, and they are sound."""
+    members = [
+        builders.table(f"t{index}", embedding_dim=128, num_embeddings=rows, pooling_factor=pooling)
+        for index, (rows, pooling) in enumerate(((64, 1.0), (200, 1.0), (2_000_000, 60.0), (5_000_000, 1.0)))
+    ]
+    free = builders.request(*members, topology=builders.topology(8, num_nodes=4), algorithm=Algorithm.TORCHREC)
+    free = free.model_copy(update={"optimizer": Optimizer.ROWWISE_ADAGRAD})
+    by_columns = Constraints(sharding_types=(ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE))
+    bundle = ExactCosts(free.topology.device)
+
+    found = search(free, bundle=bundle)
+    held = search(free.model_copy(update={"constraints": by_columns}), bundle=bundle)
+
+    assert plan_problems(found) == []
+    assert any(not table.sharding_type.is_by_columns for table in found.tables)
+    assert all(table.sharding_type.is_by_columns for table in held.tables)
+    assert found.predicted.total_ms < held.predicted.total_ms
+
+
+@with_torchrec
 def test_it_splits_what_no_device_can_hold() -> None:
     """It may cut columns as the search may: a table larger than a device finds room, by our ledger."""
     request = builders.request(builders.table("large", num_embeddings=400_000_000), algorithm=Algorithm.TORCHREC)
@@ -74,7 +97,8 @@ def test_it_splits_what_no_device_can_hold() -> None:
 def test_memory_means_the_same_for_both() -> None:
     """What does not fit by our ledger does not fit for TorchRec's planner either."""
     request = builders.request(
-        builders.table("large", num_embeddings=400_000_000), constraints=Constraints(max_shards_per_table=1)
+        builders.table("large", num_embeddings=400_000_000),
+        constraints=Constraints(sharding_types=(ShardingType.TABLE_WISE,)),
     )
 
     with pytest.raises(InfeasibleError, match="TorchRec's planner found no plan"):

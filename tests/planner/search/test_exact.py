@@ -21,7 +21,7 @@ from neuroshard_api.request import (
     TableConstraints,
 )
 from neuroshard_api.tables import DIM_MULTIPLE, Optimizer, Table
-from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import attempts, find
@@ -80,6 +80,14 @@ class LinearCosts:
         num_samples = exchange.topology.num_devices * exchange.batch_size_per_device
         column_ms = self.transfer_ms_per_element * num_samples * exchange.bytes_per_element / 4
         return np.stack([column_ms * max_dim_sums] * 2, axis=-1)
+
+    def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:  # noqa: ARG002
+        """Return equal times in both directions, proportional to the bytes."""
+        return np.stack([self.transfer_ms_per_element * num_bytes / 4] * 2, axis=-1)
+
+    def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
+        """Return times proportional to the bytes."""
+        return self.transfer_ms_per_element * gradient_bytes / 4
 
 
 @dataclass(frozen=True, kw_only=True)
