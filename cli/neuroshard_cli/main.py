@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_profiler.commands import profile, stats
+from neuroshard_profiler.commands import profile
 from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
@@ -23,6 +23,7 @@ from neuroshard_cli.pretrain import pretrain
 from neuroshard_cli.publish import publish
 from neuroshard_cli.report import report
 from neuroshard_cli.run import run as run_job
+from neuroshard_cli.stats import stats
 from neuroshard_cli.status import status
 from neuroshard_cli.submit import submit
 from neuroshard_cli.validate import validate

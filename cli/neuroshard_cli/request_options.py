@@ -11,11 +11,12 @@ import typer
 
 from neuroshard_cli.choices import ComputePeakChoice, OptimizerChoice, OutputTypeChoice, PipelineChoice
 from neuroshard_cli.failures import CommandError
+from neuroshard_cli.module_option import DEFAULT_BATCHES, BatchesOption, ModuleOption
 from neuroshard_cli.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from neuroshard_api.presets import DevicePreset
-    from neuroshard_api.request import Algorithm, PlanRequest
+    from neuroshard_api.request import Algorithm, Constraints, PlanRequest
     from neuroshard_api.tables import TableSet
     from neuroshard_api.topology import DeviceType, Topology
     from neuroshard_costs.bundle import CostBundle
@@ -28,9 +29,11 @@ class RequestOptions:
     """What is planned, on which devices, and within which limits."""
 
     tables: Annotated[
-        str,
+        str | None,
         typer.Argument(metavar="TABLES", help="A table set (YAML, JSON, CSV), or a name of `neuroshard workloads`."),
-    ]
+    ] = None
+    module: ModuleOption = None
+    batches: BatchesOption = DEFAULT_BATCHES
     devices: Annotated[int | None, typer.Option(min=1, help="Devices in all nodes.")] = None
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Nodes they stand in. Default: as many as the device type usually fills.")
@@ -156,9 +159,9 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
 
     if options.dense is not None and options.dense_memory is not None:
         raise CommandError("--dense: excludes --dense-memory, which takes the place of the count; give one of them")
-    tables = read_tables(options.tables)
-    topology = build_topology(options)
     constraints = Constraints() if options.constraints is None else Constraints.read(options.constraints)
+    topology = build_topology(options)
+    tables, constraints = _tables_and_limits(options, constraints)
     limits = constraints.model_dump(mode="json", exclude_none=True)
     if options.max_memory is not None:
         limits["max_memory_bytes_per_device"] = parse_bytes(options.max_memory, option="--max-memory")
@@ -196,6 +199,20 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     if options.dense is None:
         return request
     return request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
+
+
+def _tables_and_limits(options: RequestOptions, constraints: "Constraints") -> "tuple[TableSet, Constraints]":
+    """Return the tables that the options name in one of the two ways, and what their module's sharders allow."""
+    if (options.tables is None) == (options.module is None):
+        found = "neither" if options.tables is None else "both"
+        raise CommandError(f"TABLES and --module: found {found}; give one of them")
+    if options.tables is not None:
+        return read_tables(options.tables), constraints
+    from neuroshard_cli.module_tables import tables_of_module, with_module_limits
+
+    assert options.module is not None
+    of_module = tables_of_module(options.module, max_batches=options.batches)
+    return of_module.table_set, with_module_limits(of_module, constraints)
 
 
 def find_bundle(path: Path | None, device: "DeviceType", *, any_device: bool) -> "CostBundle":

@@ -1,11 +1,14 @@
-"""One of several ranks: plans a model with both planners, trains it under each, and compares.
+"""One of several ranks: plans models with both planners, trains them under each, and compares.
 
-Arguments: none. Exits with an error where the plan's shards, logits or updated weights differ from TorchRec's own, or
-where an error of one rank is not the error of all.
+Exits with an error where the plan's shards, logits or updated weights differ from TorchRec's own, or where an error of
+one rank is not the error of all.
 """
 
 import logging
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -15,46 +18,84 @@ from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from rank_server import joined_ranks
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
+from torchrec.distributed.test_utils.test_model import ModelInput, TestMixedEmbeddingSparseArch, TestSparseNN
 from torchrec.distributed.types import ShardingEnv, ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 CPU = torch.device("cpu")
 SAMPLES = 8  # of each rank
+STEPS = 2
+PLANNED_SAMPLES = 4096  # of each rank: with so many the search cuts a table
+WORTH_A_CUT = 2000.0  # lookups
+
+Planner = NeuroShardPlanner | EmbeddingShardingPlanner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model, its input, and its loss."""
+
+    module: Callable[[], nn.Module]
+    arguments: Callable[[int], tuple[Any, ...]]
+    """Of a step, for this rank."""
+    outcome: Callable[[Any], tuple[torch.Tensor, torch.Tensor]]
+    """Logits and loss of what the model returns."""
+    tables: Sequence[str]
+    limits: dict[str, ParameterConstraints] = field(default_factory=dict)
 
 
 def main() -> None:
     """Compare the plans, then the errors."""
     logging.disable(logging.WARNING)
     with joined_ranks():
-        compare()
+        for case in (two_towers(), *torchrecs_own()):
+            compare(case)
+        require_one_error()
 
 
-def compare() -> None:
-    """Train under both plans, and fail on one rank."""
+def compare(case: Case) -> None:
+    """Train under both plans: logits of two steps and the weights after them are equal, and a table is cut."""
     topology = Topology(world_size=dist.get_world_size(), compute_device="cpu")
-    ours = NeuroShardPlanner(topology, SAMPLES, device_type="h100-80gb")
-    columns = {
-        name: ParameterConstraints(sharding_types=["table_wise", "column_wise"]) for name in ("id", "country", "tags")
-    }
-    theirs = EmbeddingShardingPlanner(topology=topology, batch_size=SAMPLES, constraints=columns)
-    seen = [trained(planner) for planner in (ours, theirs)]
-    for got, expected in zip(*seen, strict=True):
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
-    plans = [""] * dist.get_world_size()
+    ours = NeuroShardPlanner(topology, PLANNED_SAMPLES, device_type="h100-80gb", constraints=case.limits)
+    fused = ["table_wise", "column_wise", "row_wise"]
+    theirs = EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=SAMPLES,
+        constraints={name: ParameterConstraints(sharding_types=fused) for name in case.tables},
+    )
+    got, expected = (trained(case, planner) for planner in (ours, theirs))
+    assert got.keys() == expected.keys()
+    for name, values in got.items():
+        torch.testing.assert_close(
+            values, expected[name], rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
+        )
     assert ours.last_plan is not None
+    assert sorted(table.name for table in ours.last_plan.tables) == sorted(case.tables)
+    assert not case.limits or any(len(table.shards) > 1 for table in ours.last_plan.tables)
+    plans = [""] * dist.get_world_size()
     dist.all_gather_object(plans, ours.last_plan.to_json())
     assert len(set(plans)) == 1
-    require_one_error(ours)
 
 
-def trained(planner: NeuroShardPlanner | EmbeddingShardingPlanner) -> list[torch.Tensor]:
-    """Return the logits of two steps of SGD under a planner's plan."""
-    plain = TwoTowers(CPU)
-    sharders = [EmbeddingBagCollectionSharder(fused_params={"learning_rate": 0.5})]
+def trained(case: Case, planner: Planner) -> dict[str, torch.Tensor]:
+    """Return the logits of two steps of SGD under a planner's plan, and the whole weights after them."""
+    torch.manual_seed(0)
+    plain = case.module()
+    fused = {"learning_rate": 0.5}
+    bags = EmbeddingBagCollectionSharder(fused_params=fused)
+    sharders = [
+        bags,
+        EmbeddingCollectionSharder(fused_params=fused),
+        FeatureProcessedEmbeddingBagCollectionSharder(bags),
+    ]
     plan: ShardingPlan = planner.collective_plan(plain, sharders, dist.group.WORLD)
     world = dist.group.WORLD
     assert world is not None
@@ -66,18 +107,77 @@ def trained(planner: NeuroShardPlanner | EmbeddingShardingPlanner) -> list[torch
         sharders=sharders,
     )
     fill(model)
-    dense = torch.optim.SGD(plain_dense(model), lr=0.5)
-    logits = []
-    for step in range(2):
+    dense = torch.optim.SGD(dict(in_backward_optimizer_filter(model.named_parameters())).values(), lr=0.5)
+    found: dict[str, torch.Tensor] = {}
+    for step in range(STEPS):
+        logits, loss = case.outcome(model(*case.arguments(step)))
+        found[f"logits of step {step}"] = logits.detach()
+        dense.zero_grad()
+        loss.backward()
+        dense.step()
+    return {**found, **whole_weights(model)}
+
+
+def two_towers() -> Case:
+    """Return two collections of bags with a table name in common."""
+
+    def arguments(step: int) -> tuple[Any, ...]:
         seed = 2 * (step * dist.get_world_size() + dist.get_rank())
         users = batch({"id_id": 2, "country_id": 3}, samples=SAMPLES, seed=seed)
-        items = batch({"item": 1, "last_item": 2, "tags_id": 4}, samples=SAMPLES, seed=seed + 1)
-        found = model(users, items)
-        logits.append(found.detach())
-        dense.zero_grad()
-        found.square().mean().backward()
-        dense.step()
-    return logits
+        return users, batch({"item": 1, "last_item": 2, "tags_id": 4}, samples=SAMPLES, seed=seed + 1)
+
+    return Case(
+        module=lambda: TwoTowers(CPU),
+        arguments=arguments,
+        outcome=lambda logits: (logits, logits.square().mean()),
+        tables=["users/id", "country", "items/id", "tags"],
+        limits={"tags": ParameterConstraints(min_partition=16, pooling_factors=[WORTH_A_CUT])},
+    )
+
+
+def torchrecs_own() -> list[Case]:
+    """Return models that TorchRec ships for its own tests: weighted bags, feature processors, and sequences."""
+    plain = [config(f"t{at}", rows=10 * (at + 2), columns=4 * (at + 2), features=(f"f{at}",)) for at in range(4)]
+    weighted = [config(f"w{at}", rows=10 * (at + 2), columns=4 * (at + 2), features=(f"v{at}",)) for at in range(2)]
+    rows = [
+        EmbeddingConfig(name=f"s{at}", num_embeddings=30 + at, embedding_dim=16, feature_names=[f"h{at}"])
+        for at in range(2)
+    ]
+    mixed = [config("bag", rows=40, columns=32, features=("b",)), *rows]
+    cut = ParameterConstraints(min_partition=8, pooling_factors=[WORTH_A_CUT])
+
+    def case(module: Callable[[], nn.Module], tables: list[Any], weighted_tables: list[Any], cut_table: str) -> Case:
+        def arguments(step: int) -> tuple[Any, ...]:
+            _, local = ModelInput.generate(
+                batch_size=SAMPLES,
+                world_size=dist.get_world_size(),
+                num_float_features=10,
+                tables=tables,
+                weighted_tables=weighted_tables,
+                random_seed=step,
+            )
+            return (local[dist.get_rank()],)
+
+        return Case(
+            module=module,
+            arguments=arguments,
+            outcome=lambda found: (found[1], found[0]),
+            tables=[each.name for each in (*tables, *weighted_tables)],
+            limits={cut_table: cut},
+        )
+
+    return [
+        case(lambda: TestSparseNN(plain, 10, weighted, dense_device=CPU, sparse_device=CPU), plain, weighted, "w1"),
+        case(
+            lambda: TestSparseNN(
+                plain, 10, weighted, dense_device=CPU, sparse_device=CPU, max_feature_lengths={"t1": 20, "t3": 20}
+            ),
+            plain,
+            weighted,
+            "t3",
+        ),
+        case(lambda: TestMixedEmbeddingSparseArch(mixed, 10, dense_device=CPU, device=CPU), mixed, [], "s1"),
+    ]
 
 
 def fill(model: DistributedModelParallel) -> None:
@@ -99,21 +199,41 @@ def fill_part(part: torch.Tensor, first: tuple[int, ...]) -> None:
     part.copy_(torch.sin(angle))
 
 
-def plain_dense(model: DistributedModelParallel) -> list[nn.Parameter]:
-    """Return the parameters that are not the tables'."""
-    return [weight for name, weight in model.named_parameters() if "dense" in name]
+def whole_weights(model: DistributedModelParallel) -> dict[str, torch.Tensor]:
+    """Return every weight of the model, tables put together from the shards of all ranks."""
+    whole: dict[str, torch.Tensor] = {}
+    for name, found in model.state_dict().items():
+        if not isinstance(found, ShardedTensor):
+            whole[name] = found.detach().clone()
+            continue
+        own = [(tuple(each.metadata.shard_offsets), each.tensor.detach()) for each in found.local_shards()]
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, own)
+        whole[name] = torch.full(found.size(), torch.nan)
+        for (row, column), part in (each for rank in parts for each in rank):
+            whole[name][row : row + part.shape[0], column : column + part.shape[1]] = part
+    return whole
 
 
-def require_one_error(planner: NeuroShardPlanner) -> None:
-    """Give ranks different modules, and the last one none with tables: all ranks must raise the same."""
-    last = dist.get_world_size() - 1
-    rows = 10 + dist.get_rank()
-    cases = {
-        "rank 1 and rank 0 differ in table 't'": EmbeddingBagCollection(tables=[config("t", rows=rows)]),
-        f"rank {last}: Linear has no": nn.Linear(1, 1)
-        if dist.get_rank() == last
-        else EmbeddingBagCollection(tables=[config("t")]),
-    }
-    for message, module in cases.items():
+def require_one_error() -> None:
+    """Give ranks different modules, the last one none with tables, and all another topology: all raise the same."""
+    count, rank = dist.get_world_size(), dist.get_rank()
+    planner = NeuroShardPlanner(Topology(world_size=count, compute_device="cpu"), SAMPLES, device_type="h100-80gb")
+    larger = NeuroShardPlanner(Topology(world_size=count + 1, compute_device="cpu"), device_type="h100-80gb")
+    table = EmbeddingBagCollection(tables=[config("t")])
+    cases: list[tuple[str, NeuroShardPlanner, nn.Module]] = [
+        (
+            "rank 1 and rank 0 differ in table 't'",
+            planner,
+            EmbeddingBagCollection(tables=[config("t", rows=10 + rank)]),
+        ),
+        (f"rank {count - 1}: Linear has no", planner, nn.Linear(1, 1) if rank == count - 1 else table),
+        (
+            f"rank 0: topology: has {count + 1} devices, the process group has {count} processes",
+            larger,
+            table,
+        ),
+    ]
+    for message, asked, module in cases:
         with pytest.raises(DropInError, match=re.escape(message)):
-            planner.collective_plan(module)
+            asked.collective_plan(module)

@@ -1,9 +1,11 @@
-"""Lists of what comes with the package: workloads and device types. Formats, reads no files."""
+"""Lists of what comes with the package, workloads and device types, and of a set's tables. Formats, reads no files."""
 
 from collections.abc import Collection, Mapping
 
+import numpy as np
 from neuroshard_api.presets import DevicePreset
-from neuroshard_api.tables import TableSet
+from neuroshard_api.tables import Pooling, TableSet
+from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from rich.console import RenderableType
 
@@ -32,6 +34,31 @@ def render_workloads(sets: Mapping[str, TableSet]) -> RenderableType:
         )
     columns = ("workload", "tables", "weights", "mean dim", "lookups", "batch", "what it is")
     return TextTable(columns=columns, rows=tuple(rows), text_columns=(0, 6))
+
+
+def render_tables(table_set: TableSet, *, duplication: Mapping[str, float]) -> RenderableType:
+    """Return one line per table: its shape, how it is looked up, and what a sample of lookups says.
+
+    Args:
+        table_set: the tables.
+        duplication: samples over distinct lists of lookups within a batch, by table, where it is known.
+    """
+    rows = tuple(
+        (
+            table.name,
+            format_count(table.num_embeddings),
+            str(table.embedding_dim),
+            table.data_type.value,
+            (table.pooling or Pooling.SUM).value + (" weighted" if table.is_weighted else ""),
+            str(table.num_features),
+            f"{table.pooling_factor:.4g}",
+            "" if table.reuse_histogram is None else f"{sum(np.multiply(table.reuse_histogram, MEAN_HITS)):.3g}",
+            "" if table.name not in duplication else f"{duplication[table.name]:.3g}",
+        )
+        for table in table_set.tables
+    )
+    columns = ("table", "rows", "dim", "type", "pooling", "features", "lookups", "hits per row", "duplication")
+    return TextTable(columns=columns, rows=rows, text_columns=(0, 3, 4))
 
 
 def render_devices(presets: Mapping[str, DevicePreset], *, with_bundle: Collection[str]) -> RenderableType:

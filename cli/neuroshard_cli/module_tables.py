@@ -1,0 +1,43 @@
+"""Tables of a TorchRec module that a function of the user makes, for the commands that take ``--module``."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neuroshard_api.request import Constraints
+    from neuroshard_torchrec import ModelTables
+
+
+def tables_of_module(name: str, *, max_batches: int) -> "ModelTables":
+    """Return the tables of the module that a function makes.
+
+    Raises:
+        MissingPackageError: TorchRec is not installed.
+        DropInError: there is no such function, or its module has tables that cannot be planned.
+    """
+    from neuroshard_planner.baselines.torchrec import require_torchrec
+
+    require_torchrec("--module")
+    from neuroshard_torchrec.given_model import given_model
+
+    return given_model(name, max_batches=max_batches).tables()
+
+
+def with_module_limits(tables: "ModelTables", given: "Constraints") -> "Constraints":
+    """Return constraints with what the module's sharders allow; what is given for a table comes first."""
+    from neuroshard_api.document import validated
+    from neuroshard_api.request import Constraints
+    from neuroshard_torchrec.given_model import module_constraints
+
+    of_module = module_constraints(tables).tables
+    merged = {
+        name: {
+            source: value
+            for each in (of_module.get(name), given.tables.get(name))
+            if each is not None
+            for source, value in each.model_dump(mode="json", exclude_none=True).items()
+        }
+        for name in {**of_module, **given.tables}
+    }
+    return validated(
+        Constraints, {**given.model_dump(mode="json", exclude_none=True), "tables": merged}, where="constraints"
+    )

@@ -1,0 +1,100 @@
+"""A model that a function of the user makes, by the function's name: ``package.module:function``."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from neuroshard_api.request import Constraints
+from torch import nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.limits import translated
+from neuroshard_torchrec.model_tables import Batches, ModelTables, batches_of, model_tables
+
+FORM = "give package.module:function, a function without arguments that returns the module, or (module, batches)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GivenModel:
+    """A module and what is looked up in it."""
+
+    module: nn.Module
+    batches: Batches
+
+    def tables(self) -> ModelTables:
+        """Return the module's tables. Raises DropInError."""
+        return model_tables(self.module, sample_batches=self.batches)
+
+
+def given_model(name: str, *, max_batches: int) -> GivenModel:
+    """Return what a function makes.
+
+    Args:
+        name: of the function; modules are also found in the working directory.
+        max_batches: those that are read of what the function returns, which may be an endless iterator.
+
+    Raises:
+        DropInError: there is no such function, it raises an error, or it returns something else.
+    """
+    returned = _called(_function(name), name)
+    module, batches = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, ())  # noqa: PLR2004 - a pair
+    if not isinstance(module, nn.Module):
+        raise DropInError(f"{name}: returned a {type(module).__name__}, not a torch module; {FORM}")
+    is_many = isinstance(batches, Iterable) and not isinstance(batches, KeyedJaggedTensor)
+    try:
+        found = batches_of(islice(batches, max_batches) if is_many else batches)
+    except Exception as error:
+        raise DropInError(f"{name}: {_failure('reading its batches', error)}") from error
+    for part in (part for batch in found for part in batch):
+        if not isinstance(part, KeyedJaggedTensor):
+            raise DropInError(
+                f"{name}: has a {type(part).__name__} among its batches; give KeyedJaggedTensors, or tuples of them"
+            )
+    return GivenModel(module=module, batches=found)
+
+
+def module_constraints(tables: ModelTables, *, compute_device: str = "cuda") -> Constraints:
+    """Return what the sharders of a module's collections allow. Raises DropInError."""
+    return translated(tables, None, max_memory_bytes=None, compute_device=compute_device).constraints
+
+
+def _function(name: str) -> Callable[[], object]:
+    place, separator, attribute = name.partition(":")
+    if not (separator and place and attribute.isidentifier()):
+        raise DropInError(f"{name!r} names no function; {FORM}")
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - as `python -m` puts it there
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        module = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+            raise DropInError(
+                f"{name}: there is no module {error.name!r} in the working directory or among the installed packages; "
+                f"{FORM}"
+            ) from error
+        raise DropInError(f"{name}: {_failure('importing it', error)}") from error
+    except Exception as error:
+        raise DropInError(f"{name}: {_failure('importing it', error)}") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise DropInError(f"{name}: {place} has no function {attribute!r}; {FORM}")
+    return function  # type: ignore[no-any-return] # its result is checked
+
+
+def _called(function: Callable[[], object], name: str) -> object:
+    try:
+        return function()
+    except Exception as error:
+        raise DropInError(f"{name}: {_failure('calling it', error)}") from error
+
+
+def _failure(doing: str, error: Exception) -> str:
+    """Return an error of the user's code in a sentence, with the line that raised it."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{where.filename}, line {where.lineno}"
+    return f"{doing} failed: {type(error).__name__}: {error} ({place}); run it in Python first"
