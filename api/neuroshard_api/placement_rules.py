@@ -58,6 +58,7 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
             yield f"tables[{index}]{problem[0]}: {problem[1]} (table {table.name!r})"
     if not found:
         yield from _pooling_problems(tables, request.tables.tables)
+        yield from _sequence_width_problems(tables, request.tables.tables)
 
 
 def shard_problem(placement: TablePlacement, *, rows: int, columns: int, devices: Devices) -> Problem | None:
@@ -297,6 +298,26 @@ def _pooling_problems(tables: Sequence[TablePlacement], definitions: Sequence[Ta
         "mean pooling, for which TorchRec computes wrong values without an error; shard all tables table_wise or "
         f"column_wise{_all_by_rows(definitions)}"
     )
+
+
+def _sequence_width_problems(tables: Sequence[TablePlacement], definitions: Sequence[Table]) -> Iterator[str]:
+    """Yield the first sequence that is cut to another width than others have.
+
+    FBGEMM raises on the devices alone that hold both: its kernel for tables without pooling takes one width.
+    """
+    sequences = [
+        (index, placement)
+        for index, (placement, table) in enumerate(zip(tables, definitions, strict=True))
+        if table.is_sequence
+    ]
+    widths = {shard.num_columns for _, placement in sequences for shard in placement.shards}
+    cut = next((pair for pair in sequences if pair[1].num_column_blocks > 1), None)
+    if cut is not None and len(widths) > 1:
+        index, placement = cut
+        yield (
+            f"tables[{index}].shards: the sequence {placement.name!r} is cut by columns, and sequences have shards of "
+            f"{', '.join(map(str, sorted(widths)))} columns, of which FBGEMM's kernel takes one width; leave it whole"
+        )
 
 
 def placement_devices(placement: TablePlacement, devices: Devices) -> set[int]:

@@ -23,6 +23,7 @@ from neuroshard_cli.pretrain import pretrain
 from neuroshard_cli.publish import publish
 from neuroshard_cli.report import report
 from neuroshard_cli.run import run as run_job
+from neuroshard_cli.score import score
 from neuroshard_cli.stats import stats
 from neuroshard_cli.status import status
 from neuroshard_cli.submit import submit
@@ -33,6 +34,7 @@ COMMANDS = (
     run_job,
     plan,
     compare,
+    score,
     explain,
     report,
     validate,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 from neuroshard_cli.choices import ComputePeakChoice, OptimizerChoice, OutputTypeChoice, PipelineChoice
 from neuroshard_cli.failures import CommandError
@@ -89,7 +90,10 @@ class RequestOptions:
 
 
 def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the parameters of RequestOptions; it receives them as its one argument ``options``."""
+    """Give a command the parameters of RequestOptions; it receives them as its one argument ``options``.
+
+    The command's own arguments, which have no dashes, come before the table set.
+    """
     names = [field.name for field in fields(RequestOptions)]
     shared = _parameters(RequestOptions, RequestOptions)
     own = [each for each in _parameters(command, command) if each.name != "options"]
@@ -99,7 +103,9 @@ def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
         options = RequestOptions(**{name: values.pop(name) for name in names})
         command(options=options, **values)
 
-    parameters = [*shared, *own]
+    is_argument = [isinstance(each.annotation.__metadata__[0], ArgumentInfo) for each in own]
+    arguments = [each for each, first in zip(own, is_argument, strict=True) if first]
+    parameters = [*arguments, *shared, *(each for each in own if each not in arguments)]
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_options

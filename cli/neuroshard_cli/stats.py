@@ -56,14 +56,13 @@ _OF_DATA = inspect.signature(stats_of_data).parameters
 def _parameters() -> list[inspect.Parameter]:
     """Return the options of both ways; what one of them needs may be missing."""
     hints = get_type_hints(stats_of_data, include_extras=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
     found = []
     for each in _OF_DATA.values():
-        kind, *described = hints[each.name].__origin__, *hints[each.name].__metadata__
-        is_needed = each.default is inspect.Parameter.empty
-        hint = Annotated[(kind | None if is_needed else kind, *described)]
-        default = None if is_needed else each.default
-        found.append(each.replace(annotation=hint, default=default, kind=inspect.Parameter.KEYWORD_ONLY))
-    keyword = inspect.Parameter.KEYWORD_ONLY
+        hint, default = hints[each.name], each.default
+        if default is inspect.Parameter.empty:
+            hint, default = Annotated[(hint.__origin__ | None, *hint.__metadata__)], None
+        found.append(each.replace(annotation=hint, default=default, kind=keyword))
     return [
         *found,
         inspect.Parameter("module", keyword, default=None, annotation=ModuleOption),

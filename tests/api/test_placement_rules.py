@@ -17,6 +17,7 @@ from placements import by_columns, by_rows, everywhere, grid, on_node, random_pl
 TOPOLOGY = builders.topology(4, num_nodes=2)
 A = builders.table("a", num_embeddings=10, embedding_dim=32)
 B = builders.table("b", num_embeddings=3, embedding_dim=16)
+WIDE_B = B.model_copy(update={"embedding_dim": 32})
 MEAN_A, MEAN_B = (each.model_copy(update={"pooling": Pooling.MEAN}) for each in (A, B))
 
 
@@ -163,6 +164,14 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
         lambda: problems(grid(A, TOPOLOGY, (0, 32)), of=(MEAN_A,)),
         "tables[0].sharding_type: 'a' is grid_shard and 'a' has mean pooling" + WRONG_MEANS + ALL_BY_ROWS,
     ),
+    "sequences of two widths": (
+        lambda: problems(
+            by_columns(A, (0, 16), (1, 16)),
+            by_columns(WIDE_B, (0, 32)),
+            of=tuple(each.model_copy(update={"pooling": Pooling.NONE}) for each in (A, WIDE_B)),
+        ),
+        "tables[0].shards: the sequence 'a' is cut by columns, and sequences have shards of 16, 32 columns",
+    ),
     "a sequence by node": (
         lambda: problems(on_node(A, 0, TOPOLOGY), of=(A.model_copy(update={"pooling": Pooling.NONE}),)),
         "tables[0].sharding_type: TorchRec shards no sequence table_row_wise; shard it table_wise, column_wise",
@@ -196,6 +205,15 @@ def test_means_run_by_columns_and_all_by_rows() -> None:
     """These are the placements of means that TorchRec computes rightly; sums may be beside them by columns."""
     assert problems(by_columns(A, (0, 16), (1, 16)), by_columns(B, (3, 16)), of=(A, MEAN_B)) == []
     assert problems(by_rows(A, TOPOLOGY), on_node(B, 1, TOPOLOGY), of=(MEAN_A, MEAN_B)) == []
+
+
+def test_sequences_that_are_cut_alike_run() -> None:
+    """All their shards have one width, next to bags of any."""
+    rows = tuple(each.model_copy(update={"pooling": Pooling.NONE}) for each in (A, WIDE_B))
+    halves = (by_columns(A, (0, 16), (1, 16)), by_columns(WIDE_B, (1, 16), (2, 16)))
+    bags = A.model_copy(update={"name": "c"})
+
+    assert problems(*halves, by_columns(bags, (0, 8), (1, 24)), of=(*rows, bags)) == []
 
 
 def test_nodes_of_another_size_are_refused_where_tables_are_cut_by_node() -> None:

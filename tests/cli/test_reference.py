@@ -5,7 +5,7 @@ import pytest
 from neuroshard_cli.main import COMMANDS, run
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-SAME_AS = {"compare": "plan"}
+SAME_AS = {"compare": "plan", "score": "plan"}
 """Commands whose options are documented under another."""
 
 

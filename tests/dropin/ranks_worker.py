@@ -36,8 +36,6 @@ STEPS = 2
 PLANNED_SAMPLES = 4096  # of each rank: with so many the search cuts a table
 WORTH_A_CUT = 2000.0  # lookups
 
-Planner = NeuroShardPlanner | EmbeddingShardingPlanner
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -74,18 +72,16 @@ def compare(case: Case) -> None:
     got, expected = (trained(case, planner) for planner in (ours, theirs))
     assert got.keys() == expected.keys()
     for name, values in got.items():
-        torch.testing.assert_close(
-            values, expected[name], rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        assert torch.allclose(values, expected[name], rtol=0, atol=1e-6), name
     assert ours.last_plan is not None
     assert sorted(table.name for table in ours.last_plan.tables) == sorted(case.tables)
-    assert not case.limits or any(len(table.shards) > 1 for table in ours.last_plan.tables)
+    assert any(len(table.shards) > 1 for table in ours.last_plan.tables), case.limits
     plans = [""] * dist.get_world_size()
     dist.all_gather_object(plans, ours.last_plan.to_json())
     assert len(set(plans)) == 1
 
 
-def trained(case: Case, planner: Planner) -> dict[str, torch.Tensor]:
+def trained(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -> dict[str, torch.Tensor]:
     """Return the logits of two steps of SGD under a planner's plan, and the whole weights after them."""
     torch.manual_seed(0)
     plain = case.module()
@@ -113,7 +109,7 @@ def trained(case: Case, planner: Planner) -> dict[str, torch.Tensor]:
         logits, loss = case.outcome(model(*case.arguments(step)))
         found[f"logits of step {step}"] = logits.detach()
         dense.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         dense.step()
     return {**found, **whole_weights(model)}
 
@@ -144,7 +140,7 @@ def torchrecs_own() -> list[Case]:
         for at in range(2)
     ]
     mixed = [config("bag", rows=40, columns=32, features=("b",)), *rows]
-    cut = ParameterConstraints(min_partition=8, pooling_factors=[WORTH_A_CUT])
+    cut = ParameterConstraints(min_partition=4, pooling_factors=[WORTH_A_CUT])
 
     def case(module: Callable[[], nn.Module], tables: list[Any], weighted_tables: list[Any], cut_table: str) -> Case:
         def arguments(step: int) -> tuple[Any, ...]:
@@ -176,7 +172,7 @@ def torchrecs_own() -> list[Case]:
             weighted,
             "t3",
         ),
-        case(lambda: TestMixedEmbeddingSparseArch(mixed, 10, dense_device=CPU, device=CPU), mixed, [], "s1"),
+        case(lambda: TestMixedEmbeddingSparseArch(mixed, 10, dense_device=CPU, device=CPU), mixed, [], "bag"),
     ]
 
 

@@ -177,7 +177,7 @@ def _splits(
     for count in (num_shards - 1, num_shards + 1):
         if count < 1:
             continue
-        obstacle = _split_obstacle(problem.units[unit], count, int(without.allowed.sum()))
+        obstacle = split_obstacle(problem.units[unit], count, int(without.allowed.sum()))
         found = None if obstacle else without.best_split(count)
         if found is None:
             reason = obstacle or f"fewer than {count} devices have memory for a shard of it"
@@ -187,7 +187,8 @@ def _splits(
     return tuple(splits)
 
 
-def _split_obstacle(unit: Unit, count: int, num_allowed: int) -> str | None:
+def split_obstacle(unit: Unit, count: int, num_allowed: int) -> str | None:
+    """Return, in a sentence, why a unit cannot be cut into so many even shards. None: it can."""
     if count > 1 and len(unit.tables) > 1:
         return "a co-located group is never split"
     if count > num_allowed:

@@ -41,13 +41,21 @@ def from_sharding_plan(
 def placements(sharding_plan: "ShardingPlan", request: PlanRequest) -> tuple[TablePlacement, ...]:
     """Return the shards of a TorchRec plan in the request's order, blocks without rows left out.
 
+    A table may have its collection's path before its name in the request, as where two collections have one name.
     Tables that are not in the request come last, for the checks to name.
 
     Raises:
-        PlanError: a table is sharded or computed in a way that has no name here, or places its shards nowhere.
+        PlanError: a table is sharded or computed in a way that has no name here, or places its shards nowhere, or two
+            have one name.
     """
     wanted = {table.name: table for table in request.tables.tables}
-    given = {name: sharding for module in sharding_plan.plan.values() for name, sharding in module.items()}
+    given: dict[str, ParameterSharding] = {}
+    for path, module in sharding_plan.plan.items():
+        for own_name, sharding in module.items():
+            name = f"{path}/{own_name}" if f"{path}/{own_name}" in wanted else own_name
+            if name in given:
+                raise PlanError(f"{path}.{own_name}: is in two collections; call it '{path}/{own_name}' in the request")
+            given[name] = sharding
     order = [name for name in wanted if name in given] + [name for name in given if name not in wanted]
     return tuple(_table(name, wanted.get(name), given[name], request.topology.num_devices) for name in order)
 

@@ -58,7 +58,8 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
         most = most_shards(constraints, table.name)
         by_width = table.embedding_dim // width
         types = constraints.sharding_types_of(table.name)
-        may_be_cut = types is None or ShardingType.COLUMN_WISE in types
+        # A kernel of sequences takes one width, that of the whole tables of a collection (see placement_rules).
+        may_be_cut = not table.is_sequence and (types is None or ShardingType.COLUMN_WISE in types)
         units.append(
             Unit(
                 tables=(index,),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from neuroshard_planner.explain.moves import Move
 from neuroshard_planner.explain.plan import PlanExplanation
 from neuroshard_planner.explain.table import Alternative, TableExplanation
 from rich.console import Group, RenderableType
@@ -81,6 +82,24 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
     if len(moves) > MAX_MOVES:
         parts.append(Text(f"and whole on {len(moves) - MAX_MOVES} more devices, none of them better"))
     return Group(*parts)
+
+
+def render_moves(moves: Sequence[Move]) -> RenderableType:
+    """Return what moving a few tables would give, one after the other."""
+    if not moves:
+        return Text("No single table that is moved, whole or in even blocks of columns, would lower the step.")
+    rows = tuple(
+        (
+            move.table,
+            f"{move.from_type} on {index_ranges(move.from_devices)}",
+            _place(move.devices, len(move.devices)),
+            format_ms(move.total_ms),
+            f"{100 * move.change:+.1f} %",
+        )
+        for move in moves
+    )
+    columns = ("moving, one after the other", "is", "would be", "step ms", "change")
+    return TextTable(columns=columns, rows=rows, text_columns=(0, 1, 2))
 
 
 def _row(alternative: Alternative) -> tuple[str, ...]:

@@ -1,0 +1,128 @@
+"""Specification of ``neuroshard score`` for plan files; tests of the drop-in score TorchRec's own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import table, table_set, topology
+from neuroshard_api.plan import GivenPlan, Plan
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_planner.interop.imported_plan import imported_plan
+from placements import by_columns, by_rows, everywhere, given_plan, on_node
+
+DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "4096")
+
+
+@pytest.fixture
+def greedy(neuroshard: Any, tmp_path: Path) -> Path:
+    """Write a plan that evens out rows and columns alone: one device has nearly all lookups."""
+    members = [
+        table(f"t{at}", num_embeddings=10**6 // (1 + at), embedding_dim=64, pooling_factor=1.0 + 40 * (at % 4 == 0))
+        for at in range(12)
+    ]
+    tables, plan = tmp_path / "tables.json", tmp_path / "greedy.json"
+    tables.write_text(table_set(*members).to_json())
+    assert neuroshard("plan", tables, *DEVICES, "--algorithm", "size_greedy", "--out", plan).code == 0
+    return plan
+
+
+def test_a_plan_is_explained_with_the_three_moves_that_help_most(neuroshard: Any, greedy: Path) -> None:
+    """Each move lowers the step; together they cost what the moved plan costs."""
+    result = neuroshard("score", greedy, "--json")
+    found = json.loads(result.out)
+    costs = [found["explanation"]["total_ms"], *(move["total_ms"] for move in found["moves"])]
+
+    assert result.code == 0
+    assert len(found["moves"]) == 3
+    assert costs == sorted(costs, reverse=True)
+    assert costs[3] < 0.95 * costs[0]
+    plan = Plan.read(greedy)
+    definitions = {each.name: each for each in plan.request.tables.tables}
+    placed = {each.name: each for each in plan.tables}
+    for move in found["moves"]:
+        width = 64 // len(move["devices"])
+        placed[move["table"]] = by_columns(definitions[move["table"]], *((at, width) for at in move["devices"]))
+    moved = imported_plan(tuple(placed.values()), plan.request, bundle=bundled_bundle("h100-80gb"))
+    assert moved.predicted.total_ms == pytest.approx(costs[3], rel=1e-9)
+
+
+def test_the_moves_are_printed_below_the_explanation(neuroshard: Any, greedy: Path) -> None:
+    """With where each table is and would be."""
+    result = neuroshard("score", greedy)
+
+    assert (result.code, result.err) == (0, "")
+    assert "the step's parts" in result.out
+    lines = result.out.splitlines()
+    moves = lines[next(at for at, line in enumerate(lines) if line.startswith("moving, one after the other")) + 1 :]
+    assert len(moves) == 3
+    assert all("table_wise on " in line and "%" in line for line in moves)
+
+
+def test_a_plan_without_a_price_gets_one(neuroshard: Any, greedy: Path) -> None:
+    """The same as the plan that was searched for with these shards."""
+    priced = Plan.read(greedy)
+    bare, out = greedy.with_name("bare.json"), greedy.with_name("priced.json")
+    bare.write_text(given_plan(priced.request, *priced.tables).to_json())
+    result = neuroshard("score", bare, "--out", out)
+
+    assert result.code == 0
+    assert Plan.read(out).predicted == priced.predicted
+    assert neuroshard("explain", out).code == 0
+
+
+def test_a_plan_of_all_placements_is_scored(neuroshard: Any, tmp_path: Path) -> None:
+    """Rows, rows of a node, copies, and columns; moves are to columns, whatever the table was."""
+    nodes = topology(4, num_nodes=2)
+    device = bundled_bundle("h100-80gb").manifest.device
+    nodes = nodes.model_copy(update={"device": device})
+    rows, node, copied, cut = (table(name, num_embeddings=4000) for name in ("rows", "node", "copied", "cut"))
+    request = PlanRequest(tables=table_set(rows, node, copied, cut), topology=nodes, batch_size_per_device=512)
+    plan = given_plan(
+        request,
+        by_rows(rows, nodes),
+        on_node(node, 1, nodes),
+        everywhere(copied, nodes),
+        by_columns(cut, (0, 32), (3, 32)),
+    )
+    path, out = tmp_path / "all.json", tmp_path / "priced.json"
+    path.write_text(plan.to_json())
+    result = neuroshard("score", path, "--out", out)
+
+    assert result.code == 0, result.err
+    assert {each.sharding_type for each in GivenPlan.read(out).tables} == set(ShardingType) - {
+        ShardingType.GRID,
+        ShardingType.TABLE_WISE,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--devices", "4"), "--devices: {plan} already says what it answers; leave it out"),
+        (("mlperf-dlrm-dcnv2",), "TABLES: {plan} already says what it answers"),
+        (("--batch-size", "4"), "--batch-size: {plan} already says"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_does_not_belong_to_a_plan_file_is_named(
+    neuroshard: Any, greedy: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    """Its request is its own."""
+    result = neuroshard("score", greedy, *arguments)
+
+    assert (result.code, result.out) == (2, "")
+    assert message.format(plan=greedy) in result.err
+
+
+def test_a_file_that_is_no_plan_is_named(neuroshard: Any, tmp_path: Path) -> None:
+    """With its schema."""
+    path = tmp_path / "tables.json"
+    path.write_text(table_set(table()).to_json())
+    result = neuroshard("score", path)
+
+    assert (result.code, result.out) == (2, "")
+    assert str(path) in result.err
+    assert "plan/v2" in result.err

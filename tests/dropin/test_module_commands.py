@@ -1,0 +1,127 @@
+"""``--module`` of ``neuroshard plan`` and ``stats``, on a module of the user's own in the working directory."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from neuroshard_api.plan import Plan
+from neuroshard_api.tables import TableSet
+from neuroshard_cli.main import run
+
+DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "64")
+SHOP = """
+import itertools
+from dropin_models import TwoTowers, batch
+from torch import nn
+
+def model():
+    return TwoTowers()
+
+def model_and_batches():
+    users = (batch({"id_id": 2, "country_id": 3}, samples=8, seed=seed) for seed in itertools.count())
+    items = (batch({"item": 1, "last_item": 2, "tags_id": 4}, samples=8, seed=seed) for seed in itertools.count())
+    return TwoTowers(), zip(users, items)
+
+def broken():
+    raise RuntimeError("no data today")
+
+def text():
+    return "model"
+
+def words():
+    return TwoTowers(), ["words"]
+
+def dense():
+    return nn.Linear(1, 1)
+
+value = 3
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Write a user's module, and stand in its folder."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "unfinished.py").write_text("import nowhere_at_all\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("shop", None)
+
+
+def test_a_module_is_planned_by_the_name_of_its_function(shop: Path) -> None:
+    """Its tables by path and name, under what its sharders allow."""
+    assert run(["plan", "--module", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
+
+    plan = Plan.read(shop / "plan.json")
+    assert [table.name for table in plan.tables] == ["users/id", "country", "items/id", "tags"]
+
+
+def test_batches_give_lookups_reuse_and_repeated_lists(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of as many batches as are asked for: the function's may never end."""
+    code = run(["stats", "--module", "shop:model_and_batches", "--batches", "2", "--out", "tables.json"])
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+
+    assert code == 0
+    assert [table.pooling_factor for table in TableSet.read(shop / "tables.json").tables] == [2.0, 3.0, 3.0, 4.0]
+    assert lines["country"] == ["country", "200", "8", "FP32", "MEAN", "1", "3", *lines["country"][7:]]
+    assert len(lines["country"]) == 9
+    assert run(["plan", "tables.json", *DEVICES]) == 0
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """As JSON it is the table set."""
+    assert run(["stats", "--module", "shop:model", "--json"]) == 0
+
+    tables = TableSet.from_json(capsys.readouterr().out).tables
+    assert [table.reuse_histogram for table in tables] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan", "--module", "shop", *DEVICES), "'shop' names no function; give package.module:function"),
+        (("plan", "--module", "shopp:model", *DEVICES), "there is no module 'shopp' in the working directory"),
+        (("plan", "--module", "shop:modle", *DEVICES), "shop has no function 'modle'"),
+        (("plan", "--module", "shop:value", *DEVICES), "shop has no function 'value'"),
+        (
+            ("plan", "--module", "unfinished:model", *DEVICES),
+            "importing it failed: ModuleNotFoundError: No module",
+        ),
+        (("plan", "--module", "shop:broken", *DEVICES), "calling it failed: RuntimeError: no data today ("),
+        (("plan", "--module", "shop:text", *DEVICES), "returned a str, not a torch module"),
+        (("plan", "--module", "shop:words", *DEVICES), "has a str among its batches"),
+        (("stats", "--module", "shop:dense"), "Linear has no EmbeddingBagCollection"),
+        (("stats", "day.tsv", "--module", "shop:model"), "--module: excludes DATA"),
+        (("stats", "--module", "shop:model", "--embedding-dim", "8"), "--module: excludes --embedding-dim"),
+        (("stats", "--module", "shop:model", "--format", "npz"), "--module: excludes --format"),
+        (("stats",), "DATA: is missing; give DATA and --embedding-dim, or --module"),
+        (("plan", *DEVICES), "TABLES and --module: found neither; give one of them"),
+        (("plan", "t.csv", "--module", "shop:model", *DEVICES), "TABLES and --module: found both"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value[:3]),
+)
+@pytest.mark.usefixtures("shop")
+def test_what_cannot_be_read_is_one_sentence(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the exit code of invalid input; the user's own errors name the line that raised them."""
+    code = run(list(arguments))
+    output = capsys.readouterr()
+
+    assert (code, output.out) == (2, "")
+    assert message in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_without_torchrec_the_missing_package_is_named(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for the baseline of that name."""
+    assert shop.is_dir()
+    monkeypatch.setitem(sys.modules, "torchrec", None)
+
+    assert run(["stats", "--module", "shop:model"]) == 5
+    assert "--module needs TorchRec" in capsys.readouterr().err

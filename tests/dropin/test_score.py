@@ -1,0 +1,113 @@
+"""``neuroshard score`` on TorchRec's own plans: pickled, and in its words as JSON."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from dropin_models import META, TwoTowers, config
+from neuroshard_api.plan import Plan
+from neuroshard_cli.main import run
+from neuroshard_torchrec import table_set_of
+from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.types import ParameterConstraints, Topology
+from torchrec.distributed.types import ShardingPlan
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "512")
+RAN = "ran.txt"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the tables of two towers, and stand in their folder."""
+    (tmp_path / "tables.json").write_text(table_set_of(TwoTowers()).to_json())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Sums(nn.Module):
+    """Two collections with a table name in common, all with sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = EmbeddingBagCollection(tables=[config("id", rows=5000), config("city", rows=900)], device=META)
+        self.items = EmbeddingBagCollection(tables=[config("id", rows=3000), config("tags", rows=700)], device=META)
+
+
+def test_a_pickled_plan_of_torchrec_is_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By path and name, with all its shards: columns, and rows of one table on all devices."""
+    limits = {
+        name: ParameterConstraints(sharding_types=types, compute_kernels=["fused"], min_partition=8)
+        for types, names in ((["row_wise"], ["tags"]), (["table_wise", "column_wise"], ["id", "city"]))
+        for name in names
+    }
+    topology = Topology(world_size=4, compute_device="cuda", local_world_size=4)
+    theirs = EmbeddingShardingPlanner(topology=topology, batch_size=512, constraints=limits)
+    found = theirs.plan(Sums(), [EmbeddingBagCollectionSharder()])
+    (folder / "plan.pkl").write_bytes(pickle.dumps(found))
+    (folder / "sums.json").write_text(table_set_of(Sums()).to_json())
+
+    assert run(["score", "plan.pkl", "sums.json", *DEVICES, "--out", "scored.json"]) == 0, capsys.readouterr().err
+    scored = Plan.read(folder / "scored.json")
+    assert {table.name: table.sharding_type.value for table in scored.tables}["tags"] == "row_wise"
+    for table in scored.tables:
+        path, _, name = table.name.rpartition("/")
+        holder = found.plan[path] if path else next(each for each in found.plan.values() if name in each)
+        assert sorted(shard.device for shard in table.shards) == sorted(holder[name].ranks)
+
+
+def test_an_exported_plan_is_scored_as_the_plan_it_was_made_from(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The words differ; the price does not."""
+    tables = ["tables.csv", *DEVICES]
+    (folder / "tables.csv").write_text("name,num_embeddings,embedding_dim,pooling_factor\na,90000,64,20\nb,5000,32,1\n")
+    assert run(["plan", *tables, "--out", "plan.json"]) == 0
+    assert run(["export", "plan.json", "--module-path", "tables", "--out", "sharding.json"]) == 0
+    assert run(["score", "sharding.json", *tables, "--out", "scored.json"]) == 0, capsys.readouterr().err
+
+    costs = [Plan.read(folder / name).predicted.total_ms for name in ("scored.json", "plan.json")]
+    assert costs[0] == pytest.approx(costs[1], rel=1e-6)  # sums of 32 bits, in another order
+
+
+class Code:
+    """A pickle that runs a command when it is loaded."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        """Name a function for the loader to call."""
+        return os.system, (f"touch {RAN}",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (pickle.dumps({"plan": Code()}), "which is no part of a sharding plan and is not loaded"),
+        (pickle.dumps({"plan": 1}), "holds a dict; pickle what collective_plan returned"),
+        (b"\x80\x04not a pickle", "is neither JSON nor a pickled sharding plan"),
+        (pickle.dumps(ShardingPlan(plan={})), "'users/id' of the request is missing"),
+    ],
+    ids=["code", "other", "damaged", "empty"],
+)
+def test_what_is_no_plan_is_refused_and_not_run(
+    folder: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pickle may name any function; none but the classes of plans are loaded."""
+    (folder / "plan.pkl").write_bytes(content)
+
+    assert run(["score", "plan.pkl", "tables.json", *DEVICES]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / RAN).exists()
+
+
+def test_a_plan_for_other_devices_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Processes and processes per node are the plan's."""
+    assert run(["plan", "tables.json", *DEVICES, "--out", "plan.json"]) == 0
+    assert run(["export", "plan.json", "--out", "sharding.json"]) == 0
+    capsys.readouterr()
+
+    assert run(["score", "sharding.json", "tables.json", "--devices", "8", "--device-type", "h100-80gb"]) == 2
+    assert "is for 4 processes, 4 per node, and the devices are 8, 8 per node" in capsys.readouterr().err
+    assert folder.is_dir()
