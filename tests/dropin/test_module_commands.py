@@ -84,7 +84,7 @@ def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.Captu
     [
         (("plan", "--module", "shop", *DEVICES), "'shop' names no function; give package.module:function"),
         (("plan", "--module", "shopp:model", *DEVICES), "there is no module 'shopp' in the working directory"),
-        (("plan", "--module", "shop:modell", *DEVICES), "shop has no function 'modell'"),
+        (("plan", "--module", "shop:nothing", *DEVICES), "shop has no function 'nothing'"),
         (("plan", "--module", "shop:value", *DEVICES), "shop has no function 'value'"),
         (
             ("plan", "--module", "unfinished:model", *DEVICES),
