@@ -409,6 +409,13 @@ SCHEMA = (
         model=model(TABLE | {"dataType": "FP8"}),
     ),
     broken_schema(
+        "sequences",
+        "spec.model.embeddingTables[0].pooling",
+        'Unsupported value: "NONE": supported values: "SUM", "MEAN"',
+        "input should be 'SUM' or 'MEAN', found \"NONE\"",
+        model=model(TABLE | {"pooling": "NONE"}),
+    ),
+    broken_schema(
         "an-empty-list-of-tables",
         "spec.model.embeddingTables",
         "Invalid value: 0: spec.model.embeddingTables in body should have at least 1 items",

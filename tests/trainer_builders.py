@@ -59,6 +59,7 @@ def job_data(*, tables: Sequence[Table] = TABLES, world_size: int = 1, **spec: M
                     "numEmbeddings": table.num_embeddings,
                     "embeddingDim": table.embedding_dim,
                     "poolingFactor": str(table.pooling_factor),
+                    **({"pooling": table.pooling.value} if table.pooling else {}),
                 }
                 for table in tables
             ],

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.resource import ATOMIC, Name, Part, PositiveDecimal, Rule, Unique
-from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, Table, TableName, TableSet
+from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, Pooling, Table, TableName, TableSet
 
 MAX_INLINE_TABLES = 512
 """Tables in the resource itself; more come from a ConfigMap, since the API server refuses large objects."""
@@ -36,6 +36,18 @@ class EmbeddingOptimizer(StrEnum):
         return Optimizer[self.name]
 
 
+class BagPooling(StrEnum):
+    """How the rows that a sample looks up become one vector; the words of table sets."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+
+    @property
+    def pooling(self) -> Pooling:
+        """The same in the words of the other documents."""
+        return Pooling[self.name]
+
+
 class EmbeddingTable(Part):
     """One embedding table."""
 
@@ -57,6 +69,9 @@ class EmbeddingTable(Part):
     """Mean lookups per sample over all features of the table. Fractions are written as text, such as '2.5'."""
     data_type: DataType = DataType.FP32
     """Type of the stored weights; decides memory and speed."""
+    pooling: BagPooling | None = None
+    """How the rows that a sample looks up become one vector: their sum or their mean. Tables of means cannot be cut by
+    rows next to other tables. Not given: the sum."""
     feature_names: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
         Field(max_length=64, json_schema_extra=ATOMIC),
@@ -77,6 +92,7 @@ class EmbeddingTable(Part):
             embedding_dim=self.embedding_dim,
             pooling_factor=float(self.pooling_factor),
             data_type=self.data_type,
+            pooling=None if self.pooling is None else self.pooling.pooling,
             feature_names=self.feature_names,
             zipf_exponent=None if self.zipf_exponent is None else float(self.zipf_exponent),
             colocation_group=self.colocation_group,

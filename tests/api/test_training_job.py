@@ -10,7 +10,7 @@ from broken_jobs import BrokenJob
 from neuroshard_api.document import DocumentError
 from neuroshard_api.job_pods import Trainer
 from neuroshard_api.job_status import Status
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.tables import DataType, Optimizer, Pooling
 from neuroshard_api.training_job import DLRMTrainingJob
 
 each_broken_job = pytest.mark.parametrize(
@@ -136,6 +136,7 @@ def test_tables_become_a_table_set() -> None:
         "embeddingDim": 16,
         "poolingFactor": "2.5",
         "dataType": "FP16",
+        "pooling": "MEAN",
         "zipfExponent": "1.05",
         "featureNames": ["u", "v"],
         "colocationGroup": "both",
@@ -152,6 +153,7 @@ def test_tables_become_a_table_set() -> None:
         embedding_dim=16,
         pooling_factor=2.5,
         data_type=DataType.FP16,
+        pooling=Pooling.MEAN,
         zipf_exponent=1.05,
         feature_names=("u", "v"),
         colocation_group="both",

@@ -23,7 +23,7 @@ from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.request import MemorySettings
 from neuroshard_api.step_report import StepReport
-from neuroshard_api.tables import DataType
+from neuroshard_api.tables import DataType, Pooling
 from neuroshard_trainer import checkpoint as checkpoint_module
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
@@ -35,7 +35,7 @@ from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.stopping import StepVote, Wish
 from neuroshard_trainer.training import TrainingLoop
-from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
+from trainer_builders import TABLES, Cuts, job_data, plan_of, write_job, write_plan
 
 Run = Callable[..., ExitCode]
 WHOLE = 22
@@ -94,6 +94,20 @@ def test_a_continued_run_ends_as_one_that_was_not_stopped(run: Run, tmp_path: Pa
 
     assert weights_hash(tmp_path / "run") == weights_hash(tmp_path / "whole")
     assert progress(tmp_path / "run").metrics["auc"] == progress(tmp_path / "whole").metrics["auc"]
+
+
+def test_a_table_of_means_is_trained_as_one(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernels are proven to average, the weights become others, and sums do not resume from them."""
+    means = (TABLES[0].model_copy(update={"pooling": Pooling.MEAN}), *TABLES[1:])
+    assert run(run_dir="sums") == ExitCode.OK
+
+    write_plan(tmp_path, plan_of(tables=means))
+    assert run(tables=means) == ExitCode.OK
+    assert weights_hash(tmp_path / "run") != weights_hash(tmp_path / "sums")
+
+    write_plan(tmp_path, plan_of())
+    assert run() == ExitCode.INVALID_INPUT
+    assert "was trained with spec.model.embeddingTables" in capsys.readouterr().err
 
 
 @pytest.mark.slow

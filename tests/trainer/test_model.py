@@ -7,6 +7,7 @@ import pytest
 import torch
 from neuroshard_api.document import validated
 from neuroshard_api.job_model import Model
+from neuroshard_api.tables import Pooling
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.model import RecommendationModel
 from torch import nn
@@ -91,6 +92,16 @@ def test_tables_of_several_widths_are_joined(architecture: str) -> None:
     assert logits.shape == (SAMPLES,)
     assert dense.grad is not None
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in made.tables.parameters())
+
+
+def test_a_sequence_is_refused() -> None:
+    """It has no vector per feature that could be joined."""
+    table = builders.table("clicks", num_embeddings=10, embedding_dim=4, pooling=Pooling.NONE)
+    settings = validated(
+        Model, {"embeddingTables": [{"name": "t", "numEmbeddings": 10, "embeddingDim": 4}]}, where="spec.model"
+    )
+    with pytest.raises(InputError, match="table 'clicks' has pooling NONE, and this trainer joins one vector of each"):
+        RecommendationModel(settings, [table])
 
 
 @pytest.mark.parametrize("name", ["items", "keys", "training", "user.id"])

@@ -8,6 +8,7 @@ import pytest
 from neuroshard_api.kernels import DataType
 from neuroshard_api.plan import Plan
 from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Pooling
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
 from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding
@@ -68,12 +69,26 @@ def with_shards(**fields: Any) -> Plan:
             plan_of(tables=(builders.table("user", num_embeddings=61, embedding_dim=32), *TABLES[1:]), world_size=2),
             r"table 'user' has 61 x 32 FP32, the model's has 60 x 32 FP32",
         ),
+        (
+            plan_of(tables=(TABLES[0].model_copy(update={"pooling": Pooling.MEAN}), *TABLES[1:]), world_size=2),
+            r"table 'user' has 60 x 32 FP32 of means, the model's has 60 x 32 FP32;",
+        ),
         (with_shards(num_columns=8), r"tables\[0\].shards: cover 1680 of 1920 cells; close the gap \(table 'user'\)"),
         (with_shards(num_rows=30), r"tables\[0\].shards: cover 1560 of 1920 cells; close the gap \(table 'user'\)"),
         (CUT.model_copy(update={"tables": CUT.tables[:2]}), r"has no table 'country'"),
         (CUT.model_copy(update={"tables": CUT.tables[::-1]}), r"not stand in the order of its request"),
     ],
-    ids=["world size", "table missing", "table extra", "rows", "gap", "part of the rows", "not placed", "order"],
+    ids=[
+        "world size",
+        "table missing",
+        "table extra",
+        "rows",
+        "pooling",
+        "gap",
+        "part of the rows",
+        "not placed",
+        "order",
+    ],
 )
 def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, plan: Plan, expected: str) -> None:
     """The sentence begins with the file and names the table."""

@@ -145,13 +145,10 @@ def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
     for table in tables:
         if table.name not in planned or table.name not in placed:
             return f"has no table {table.name!r}, which the model has; it is the plan of another model, plan again"
-        ours = (table.num_embeddings, table.embedding_dim, table.data_type.value)
-        theirs = planned[table.name]
-        found = (theirs.num_embeddings, theirs.embedding_dim, theirs.data_type.value)
+        ours, found = _definition(table), _definition(planned[table.name])
         if ours != found:
             return (
-                f"table {table.name!r} has {_shape(found)}, the model's has {_shape(ours)}; "
-                "it is the plan of another model, plan again"
+                f"table {table.name!r} has {found}, the model's has {ours}; it is the plan of another model, plan again"
             )
     known = {table.name for table in tables}
     extra = next((name for name in (*planned, *placed) if name not in known), None)
@@ -162,6 +159,6 @@ def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
     return None
 
 
-def _shape(found: tuple[int, int, str]) -> str:
-    rows, columns, data_type = found
-    return f"{rows} x {columns} {data_type}"
+def _definition(table: Table) -> str:
+    pooling = " of means" if table.is_mean else ""
+    return f"{table.num_embeddings} x {table.embedding_dim} {table.data_type}{pooling}"

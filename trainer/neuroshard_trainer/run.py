@@ -12,6 +12,7 @@ from neuroshard_api.job_request import dense_signature
 from neuroshard_api.job_training import ResumePolicy
 from neuroshard_api.plan import GivenPlan
 from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
+from neuroshard_api.tables import Pooling
 from neuroshard_api.training_job import DLRMTrainingJob
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -285,7 +286,14 @@ def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> di
     """Return what decides whether a checkpoint's tensors and position mean the same for this job."""
     model, data, training = job.spec.model, job.spec.data, job.spec.training
     tables = [
-        [table.name, table.num_embeddings, table.embedding_dim, table.data_type] for table in plan.request.tables.tables
+        [
+            table.name,
+            table.num_embeddings,
+            table.embedding_dim,
+            table.data_type,
+            *([Pooling.MEAN] if table.is_mean else []),
+        ]
+        for table in plan.request.tables.tables
     ]
     dense = [model.num_dense_features, model.dense_arch_layer_sizes, model.over_arch_layer_sizes]
     values: Mapping[str, object] = {
