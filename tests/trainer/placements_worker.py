@@ -30,6 +30,7 @@ from neuroshard_trainer.optimizers import (
     share_replicated_weights,
 )
 from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.sharded_model import sharded_model
 from placements import given_plan, random_placement
 from rank_server import RankServer, joined_ranks
 from torch import nn
@@ -37,7 +38,6 @@ from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.optim import SGD, Adagrad
 from torch.optim import Optimizer as TorchOptimizer
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
@@ -140,7 +140,7 @@ def check(plan: GivenPlan, optimizer: Optimizer, *, seed: int) -> Mapping[str, f
     plain.tables = plain.tables.to_empty(device="cpu")
     for weight in plain.parameters():
         torch.nn.init.normal_(weight, std=0.3)
-    sharded = sharded_model(plan, optimizer)
+    sharded = bags_under(plan, optimizer)
     require_shared(sharded)
     with torch.no_grad():
         for name, live in sharded.state_dict().items():
@@ -157,16 +157,13 @@ def check(plan: GivenPlan, optimizer: Optimizer, *, seed: int) -> Mapping[str, f
     return differences
 
 
-def sharded_model(plan: GivenPlan, optimizer: Optimizer) -> DistributedModelParallel:
+def bags_under(plan: GivenPlan, optimizer: Optimizer) -> DistributedModelParallel:
     """Return the model under a plan, which is proven."""
-    world = dist.group.WORLD
-    assert world is not None
-    sharded = DistributedModelParallel(
+    sharded = sharded_model(
         Bags(plan.request.tables.tables),
-        env=ShardingEnv.from_process_group(world),
+        sharding_plan(plan, module_path="tables", compute_device="cpu"),
+        embedding_sharder(optimizer, learning_rate=RATE, device=CPU),
         device=CPU,
-        plan=sharding_plan(plan, module_path="tables", compute_device="cpu"),
-        sharders=[embedding_sharder(optimizer, learning_rate=RATE, device=CPU)],
     )
     prove_sharding(sharded, plan)
     return sharded

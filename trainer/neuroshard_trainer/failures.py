@@ -33,10 +33,7 @@ def lost_peers(when: Callable[[], str], *, trains: Callable[[], bool]) -> Iterat
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"{when()} the GPU's memory was full ({_one_line(error)}); lower spec.model.batchSizePerDevice, or plan "
-            "again with a larger spec.planner.denseMemoryPerDevice"
-        ) from error
+        raise full_memory(when(), error) from error
     except dist.DistBackendError as error:
         if trains() or _NCCL_PEER.search(str(error)):
             raise _peer_lost(when(), error) from error
@@ -50,6 +47,19 @@ def lost_peers(when: Callable[[], str], *, trains: Callable[[], bool]) -> Iterat
         if not _GLOO.search(str(error)):
             raise
         raise _peer_lost(when(), error) from error
+
+
+def full_memory(when: str, error: torch.OutOfMemoryError) -> InputError:
+    """Return the error of a GPU whose memory is full."""
+    return InputError(
+        f"{when} the GPU's memory was full ({_one_line(error)}); lower spec.model.batchSizePerDevice, or plan "
+        "again with a larger spec.planner.denseMemoryPerDevice"
+    )
+
+
+def is_of_communication(error: Exception) -> bool:
+    """Tell whether a collective operation failed, which other ranks are the cause of or will see too."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and bool(_GLOO.search(str(error))))
 
 
 def _peer_lost(when: str, error: RuntimeError) -> PeerLostError:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from neuroshard_api.job_request import dense_signature
 from neuroshard_api.job_training import ResumePolicy
 from neuroshard_api.plan import GivenPlan
@@ -16,7 +15,7 @@ from neuroshard_api.tables import Pooling
 from neuroshard_api.training_job import DLRMTrainingJob
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ShardingEnv, ShardingPlan
+from torchrec.distributed.types import ShardingPlan
 
 from neuroshard_trainer.agreement import agreed, together
 from neuroshard_trainer.checkpoint import MANIFEST_FILE, CheckpointFolder, CheckpointManifest
@@ -42,6 +41,7 @@ from neuroshard_trainer.precision import set_matmul_precision
 from neuroshard_trainer.process import Launched, Process, new_group, start_process
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.saver import Saver
+from neuroshard_trainer.sharded_model import sharded_model
 from neuroshard_trainer.step_reporter import StepReporter, file_sha256
 from neuroshard_trainer.tensorboard import Show, show_nothing, tensorboard_writer
 from neuroshard_trainer.tracing import Trace, TracedSteps
@@ -210,12 +210,6 @@ def _set_up(
     )
 
 
-def _everyone() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None, "the process has met the others"
-    return group
-
-
 def _agreed_plan(file: Path, process: Process) -> str:
     """Return the hash of the plan file. Raises InputError on all ranks where they have different plans."""
     found = agreed(lambda: file_sha256(file), process.group)
@@ -242,13 +236,7 @@ def _sharded_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> D
         return torchrec_plan, embedding_sharder(optimizer, learning_rate=rate, device=process.device)
 
     torchrec_plan, sharder = together(parts, process.group)
-    sharded = DistributedModelParallel(
-        model,
-        env=ShardingEnv.from_process_group(_everyone()),
-        device=process.device,
-        plan=torchrec_plan,
-        sharders=[sharder],
-    )
+    sharded = sharded_model(model, torchrec_plan, sharder, device=process.device, group=process.group)
     share_replicated_weights(sharded)
     return sharded
 
