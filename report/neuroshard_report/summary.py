@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import BaselineCost, DeviceCost, DeviceMemory, Plan, TablePlacement
+from neuroshard_api.plan import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, Plan, TablePlacement
 from neuroshard_api.tables import Table
 from neuroshard_planner.explain.trust import trust_of
 
@@ -13,9 +13,10 @@ COST_TERMS = (
     ("forward_compute_ms", "forward compute"),
     ("wait_ms", "wait"),
     ("input_communication_ms", "index all-to-all"),
-    ("forward_communication_ms", "forward all-to-all"),
-    ("backward_communication_ms", "backward all-to-all"),
+    ("forward_communication_ms", "forward collectives"),
+    ("backward_communication_ms", "backward collectives"),
     ("backward_compute_ms", "backward compute"),
+    ("dense_update_ms", "dense update"),
 )
 """Terms of a device's cost in the order in which a step passes through them, with their names for people."""
 
@@ -28,6 +29,7 @@ MEMORY_TERMS = (
     ("sort_bytes", "sort buffers"),
     ("dense_bytes", "dense part"),
     ("reserve_bytes", "reserve"),
+    ("gradient_bytes", "dense gradients"),
 )
 """Terms of a device's memory ledger, with their names for people."""
 
@@ -150,6 +152,14 @@ class PlanSummary:
         return tuple(table for table in self.tables if table.is_split)
 
     @property
+    def collectives(self) -> tuple[CollectiveCost, ...]:
+        """The collectives of a step, with the most bytes of a device. Empty: all tables are cut by columns."""
+        if all(table.placement.sharding_type.is_by_columns for table in self.tables):
+            return ()
+        by_device = zip(*(device.cost.collectives for device in self.devices), strict=True)
+        return tuple(max(each, key=lambda collective: collective.num_bytes) for each in by_device)
+
+    @property
     def best_baseline(self) -> BaselineCost | None:
         """The cheapest baseline that found a plan. None: there is none."""
         found = [baseline for baseline in self.plan.baselines if baseline.total_ms is not None]
@@ -178,8 +188,9 @@ class PlanSummary:
         parts = sorted(
             (
                 ("compute", slowest.cost.compute_ms),
-                ("all-to-all", slowest.cost.communication_ms),
+                ("collectives", slowest.cost.communication_ms),
                 ("wait", slowest.cost.wait_ms),
+                ("dense updates", slowest.cost.dense_update_ms),
             ),
             key=lambda part: -part[1],
         )
@@ -193,8 +204,13 @@ class PlanSummary:
         return ordered if len(ordered) <= 2 * count else ordered[:count] + ordered[-count:]
 
     def cost_quantiles(self) -> tuple[Quantiles, ...]:
-        """Return the spread of each cost term and of the total over the devices, in milliseconds."""
+        """Return the spread of each cost term and of the total over the devices, in milliseconds.
+
+        Dense updates are left out where there are none.
+        """
         terms = [(name, [getattr(device.cost, field) for device in self.devices]) for field, name in COST_TERMS]
+        if not any(terms[-1][1]):
+            terms.pop()
         return tuple(
             _quantiles(name, times) for name, times in [*terms, ("total", [d.cost.total_ms for d in self.devices])]
         )

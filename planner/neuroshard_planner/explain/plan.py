@@ -29,7 +29,7 @@ class Term:
     """One part of the step, and the device that decides it."""
 
     name: str
-    """Forward or backward compute; input, forward or backward communication."""
+    """Forward or backward compute; input, forward or backward communication; dense update."""
     ms: float
     share: float
     """Of the step; the shares sum to 1."""
@@ -125,12 +125,14 @@ def _terms(plan: Plan) -> tuple[Term, ...]:
     slowest_forward, slowest_backward = int(np.argmax(forward)), int(np.argmax(backward))
     if plan.request.compute_peak is ComputePeak.JOINT:
         slowest_forward = slowest_backward = int(np.argmax(np.add(forward, backward)))
+    updates = [device.dense_update_ms for device in devices]
     found = (
         ("forward compute", forward, slowest_forward),
         ("backward compute", backward, slowest_backward),
         ("input communication", [device.input_communication_ms for device in devices], widest),
         ("forward communication", [device.forward_communication_ms for device in devices], widest),
         ("backward communication", [device.backward_communication_ms for device in devices], widest),
+        *([("dense update", updates, widest)] if any(updates) else []),
     )
     return tuple(sorted(starmap(term, found), key=lambda each: -each.ms))
 
@@ -168,9 +170,11 @@ def _gap_parts(plan: Plan, problem: Problem, placement: Placement) -> tuple[GapP
     times = problem.pass_levels(np.vstack([sums, sums.mean(axis=0)]))
     uneven_compute = float((times[:-1].max(axis=0) - times[-1]).sum())
     step_cost = problem.step_cost
-    traffic = device_traffic(problem, placement).max(axis=0)
-    peaks = np.concatenate((times[:-1].max(axis=0), traffic))
-    even = np.concatenate((times[:-1].max(axis=0), step_cost.least_traffic))
+    is_by_columns = all(table.sharding_type.is_by_columns for table in plan.tables)
+    traffic = device_traffic(problem, placement)
+    peaks = np.concatenate((times[:-1].max(axis=0), traffic.max(axis=0)))
+    least_traffic = step_cost.least_traffic if is_by_columns else traffic.mean(axis=0)
+    even = np.concatenate((times[:-1].max(axis=0), least_traffic))
     uneven_traffic = float(step_cost.total_ms(peaks) - step_cost.total_ms(even))
     # A bound by one large shard can lie above the even spread; then less of the unevenness is to blame.
     left = max(plan.predicted.total_ms - plan.lower_bound_ms, 0.0)
@@ -182,7 +186,12 @@ def _gap_parts(plan: Plan, problem: Problem, placement: Placement) -> tuple[GapP
         part = min(max(ms, 0.0), left)
         left -= part
         parts.append(GapPart(reason=reason, ms=part))
-    parts.append(GapPart(reason="narrower shards cost more per column than the bound assumes", ms=left))
+    rest = (
+        "narrower shards cost more per column than the bound assumes"
+        if is_by_columns
+        else "the bound of plans with rows or copies knows what tables cost alone, not together"
+    )
+    parts.append(GapPart(reason=rest, ms=left))
     return tuple(parts)
 
 

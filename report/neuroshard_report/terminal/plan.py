@@ -27,6 +27,7 @@ _TERM_MARKS = (
     ("▒", "bright_yellow"),
     ("▒", "yellow"),
     ("█", "blue"),
+    ("▞", "cyan"),
 )
 """Cell and style of each of COST_TERMS; cells differ so that a terminal without colours tells them apart."""
 
@@ -44,6 +45,8 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
     shown = summary.devices if few else summary.extremes(NUM_EXTREMES)
     left_out = len(summary.devices) - len(shown)
     parts.append(_DeviceTable(devices=shown, total_ms=plan.predicted.total_ms, num_left_out=left_out))
+    if summary.collectives:
+        parts += [Text(), _collectives(summary)]
     if summary.split_tables:
         parts += [Text(), _split_tables(summary)]
     if traffic:
@@ -155,6 +158,21 @@ def _quantile_table(summary: PlanSummary) -> RenderableType:
     costs = [row(spread, f"{spread.name}, ms", format_ms) for spread in summary.cost_quantiles()]
     rows = (*costs, row(summary.memory_quantiles(), "memory", format_bytes))
     return TextTable(columns=("over the devices", "least", "median", "95 %", "most"), rows=rows)
+
+
+def _collectives(summary: PlanSummary) -> RenderableType:
+    rows = tuple(
+        (
+            each.kind.value.replace("_", "-"),
+            "all" if each.family is None else each.family.value,
+            format_ms(each.forward_ms),
+            format_ms(each.backward_ms),
+            format_bytes(each.num_bytes),
+        )
+        for each in summary.collectives
+    )
+    columns = ("collective", "family", "fwd ms", "bwd ms", "most on a device")
+    return TextTable(columns=columns, rows=rows, text_columns=(0, 1))
 
 
 def _split_tables(summary: PlanSummary) -> RenderableType:

@@ -1,25 +1,34 @@
 """Placements of every family: their cost, their memory, and how they are written down."""
 
+import io
 import random
 from typing import Any
 
 import numpy as np
 import pytest
 from builders import request, table, topology
+from exact_costs import ExactCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.placement_rules import placement_problems
-from neuroshard_api.plan import TablePlacement
+from neuroshard_api.plan import Plan, TablePlacement
 from neuroshard_api.request import Pipeline, PlanRequest
 from neuroshard_api.sharding import Family, ShardingType
 from neuroshard_api.tables import Optimizer
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS
+from neuroshard_planner.explain.plan import explain_plan
+from neuroshard_planner.explain.table import explain_table
+from neuroshard_planner.interop.imported_plan import imported_plan
+from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 from neuroshard_planner.problem.step_cost import Collective
+from neuroshard_report.html.page import render_html
+from neuroshard_report.terminal.plan import render_plan
 from placements import by_columns, by_rows, everywhere, grid, on_node, random_placement
+from rich.console import Console
 from searches import problem_of
 
 
@@ -37,6 +46,15 @@ def drawn_tables(asked: PlanRequest, seed: int) -> tuple[TablePlacement, ...]:
     """Return random placements of all families that TorchRec can run."""
     rng = random.Random(seed)  # noqa: S311 - draws test data
     return tuple(random_placement(rng, each, asked.topology) for each in asked.tables.tables)
+
+
+def mixed_plan() -> Plan:
+    """Return a plan by rows, by rows of nodes, and of copies."""
+    asked = asked_of()
+    hot, wide, small = asked.tables.tables
+    devices = asked.topology
+    tables = (by_rows(hot, devices), grid(wide, devices, (0, 64), (1, 64)), everywhere(small, devices))
+    return imported_plan(tables, asked, bundle=ExactCosts(asked.topology.device))
 
 
 def total_ms(problem: Problem, *tables: TablePlacement) -> float:
@@ -189,6 +207,32 @@ def test_rows_bring_their_traffic_to_every_device() -> None:
         device_traffic(problem, Placement(kinds=np.repeat(kinds[1], 4), devices=np.arange(4)))[:, 2].tolist()
         == [64] * 4
     )
+
+
+def test_a_plan_of_several_families_is_sound_and_explained() -> None:
+    """Its parts sum to the step, the bound lies below, and each table has a verdict."""
+    plan = mixed_plan()
+    bundle = ExactCosts(plan.request.topology.device)
+
+    found = explain_plan(plan, bundle=bundle)
+
+    assert plan_problems(plan) == []
+    assert sum(term.share for term in found.terms) == pytest.approx(1.0)
+    assert "dense update" in {term.name for term in found.terms}
+    assert sum(part.ms for part in found.gap_parts) == pytest.approx(plan.predicted.total_ms - plan.lower_bound_ms)
+    for each in plan.tables:
+        assert len(explain_table(plan, each.name, bundle=bundle).shards) == 4
+
+
+def test_a_report_of_several_families_lists_their_collectives() -> None:
+    """On the terminal and in HTML, with the family and the bytes of the device that has most."""
+    plan = mixed_plan()
+    console = Console(width=120, record=True, file=io.StringIO())
+
+    console.print(render_plan(plan))
+
+    for text in (console.export_text(), render_html(plan)):
+        assert all(name in text for name in ("reduce-scatter", "node_rows", "all-reduce", "replicated"))
 
 
 def test_the_ledger_of_copies_holds_their_dense_gradients() -> None:
