@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from neuroshard_api.presets import DevicePreset, preset
 from neuroshard_api.request import MemorySettings, Pipeline, PlanRequest
+from neuroshard_api.sharding import Family
 from neuroshard_api.tables import DataType, Optimizer, Table, TableSet
 from neuroshard_api.topology import Topology
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.simulator import constants
-from neuroshard_costs.simulator.communication import Direction, Network
+from neuroshard_costs.simulator.communication import Direction, Network, all_to_all_seconds
 from neuroshard_costs.simulator.compute import kernel_seconds
 from neuroshard_costs.simulator.device import DeviceSimulator
+from neuroshard_costs.simulator.reductions import reduction_seconds
 from neuroshard_planner.planning import plan
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import simulated_cost
@@ -70,6 +72,38 @@ def _link_rate(entry: dict[str, Any]) -> float:
     """Return what the simulator leaves of a link's rate."""
     inside = entry["level"] == "intra_node"
     return float(entry["of_peak"] * (constants.INTRA_NODE_EFFICIENCY if inside else constants.INTER_NODE_EFFICIENCY))
+
+
+def _bus_rate(entry: dict[str, Any]) -> float:
+    """Return the bus bandwidth of a collective: bytes over time, times what each device must send of a byte."""
+    usual, num_bytes = preset(entry["device"]), entry["gibibytes"] * 2.0**30
+    topology = usual.topology(num_nodes=entry["num_nodes"], devices_per_node=entry["devices_per_node"])
+    inter_node = topology.inter_node.model_copy(
+        update={"bandwidth_bytes_per_second": entry["inter_node_bytes_per_second"]}
+    )
+    topology = topology.model_copy(update={"inter_node": inter_node})
+    network, share = Network.of(topology), 1 - 1 / topology.num_devices
+    if entry["collective"] == "all_to_all":
+        seconds = all_to_all_seconds(
+            usual.device,
+            network,
+            max_dim_sum=1.0,
+            mean_dim_sum=1.0,
+            batch_size_per_device=num_bytes / topology.num_devices,
+            bytes_per_element=1,
+            direction="forward",
+        )
+        return float(share * num_bytes / seconds)
+    is_scatter = entry["collective"] == "reduce_scatter"
+    adds_in_switches = entry["collective"] == "all_reduce"
+    seconds = reduction_seconds(
+        usual.device if adds_in_switches else usual.device.model_copy(update={"product": "without SHARP"}),
+        network,
+        num_bytes=num_bytes,
+        family=Family.ROWS if is_scatter else Family.REPLICATED,
+        direction="forward" if is_scatter else "backward",
+    )
+    return float((1 if is_scatter else 2) * share * num_bytes / seconds)
 
 
 def _gather_rate(_: dict[str, Any]) -> float:
@@ -146,5 +180,6 @@ _SIMULATED = {
     "backward_ratio": _backward_ratio,
     "step": _step,
     "exchange": _exchange,
+    "bus_rate": _bus_rate,
     "not_simulated": _nothing,
 }
