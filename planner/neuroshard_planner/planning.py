@@ -1,6 +1,6 @@
 """The whole algorithm on one page: propose splits, place, refine, bound, and write the plan down."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from neuroshard_api.bundle import BundleManifest, NetworkName
@@ -92,7 +92,7 @@ def document(
         predicted=cost,
         lower_bound_ms=bound_ms,
         gap=cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
-        warnings=bundle.validity_warnings(request),
+        warnings=(*bundle.validity_warnings(request), *_unmeasured_collectives(bundle.manifest, tables)),
         baselines=tuple(
             BaselineCost(algorithm=algorithm, total_ms=totals_ms[algorithm])
             if isinstance(found, Placement)
@@ -182,6 +182,17 @@ def _placed(found: Attempts) -> dict[Algorithm, Placement]:
 
 def _packing(problem: Problem) -> Packing:
     return Packing(problem.request, problem.units, problem.allowed)
+
+
+def _unmeasured_collectives(manifest: BundleManifest, tables: Sequence[TablePlacement]) -> Iterator[str]:
+    """Yield a sentence where a plan has collectives that no measurement of a bundle is of."""
+    types = sorted({table.sharding_type.value for table in tables if not table.sharding_type.is_by_columns})
+    is_simulated = manifest.source.startswith("simulated:") and manifest.calibration is None
+    if types and not is_simulated:
+        yield (
+            f"predicted: the collectives of {', '.join(types)} tables are those of the device simulator, none was "
+            f"measured for {manifest.name}; the plan's order among others is less certain than their error says"
+        )
 
 
 def _reference(bundle: Bundle, request: PlanRequest) -> BundleReference:

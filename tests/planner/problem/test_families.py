@@ -10,6 +10,7 @@ from builders import request, table, topology
 from exact_costs import ExactCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.placement_rules import placement_problems
 from neuroshard_api.plan import Plan, TablePlacement
@@ -48,13 +49,22 @@ def drawn_tables(asked: PlanRequest, seed: int) -> tuple[TablePlacement, ...]:
     return tuple(random_placement(rng, each, asked.topology) for each in asked.tables.tables)
 
 
-def mixed_plan() -> Plan:
+class MeasuredCosts(ExactCosts):
+    """Exact costs that say that they were measured."""
+
+    @property
+    def manifest(self) -> BundleManifest:
+        """The same but for the source."""
+        return super().manifest.model_copy(update={"source": "measured:test"})
+
+
+def mixed_plan(costs: type[ExactCosts] = ExactCosts) -> Plan:
     """Return a plan by rows, by rows of nodes, and of copies."""
     asked = asked_of()
     hot, wide, small = asked.tables.tables
     devices = asked.topology
     tables = (by_rows(hot, devices), grid(wide, devices, (0, 64), (1, 64)), everywhere(small, devices))
-    return imported_plan(tables, asked, bundle=ExactCosts(asked.topology.device))
+    return imported_plan(tables, asked, bundle=costs(asked.topology.device))
 
 
 def total_ms(problem: Problem, *tables: TablePlacement) -> float:
@@ -222,6 +232,14 @@ def test_a_plan_of_several_families_is_sound_and_explained() -> None:
     assert sum(part.ms for part in found.gap_parts) == pytest.approx(plan.predicted.total_ms - plan.lower_bound_ms)
     for each in plan.tables:
         assert len(explain_table(plan, each.name, bundle=bundle).shards) == 4
+
+
+def test_a_measured_bundle_says_which_collectives_it_has_not_measured() -> None:
+    """A simulated bundle says so of all it predicts, a measured one names the part that is simulated."""
+    (warning,) = mixed_plan(MeasuredCosts).warnings
+
+    assert "data_parallel, grid_shard, row_wise tables are those of the device simulator" in warning
+    assert mixed_plan().warnings == ()
 
 
 def test_a_report_of_several_families_lists_their_collectives() -> None:
