@@ -9,9 +9,8 @@ from typing import Literal
 
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.kernels import DeviceKind
-from neuroshard_api.presets import load_presets
 from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
-from neuroshard_api.topology import DeviceType, Link
+from neuroshard_api.topology import DeviceType
 from neuroshard_costs.fitting.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_costs.fitting.records import read_records
 from rich.progress import Progress
@@ -19,8 +18,7 @@ from rich.progress import Progress
 from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.select import BackendName, default_backend, make_backend
 from neuroshard_profiler.budget import Budget, BudgetBar
-from neuroshard_profiler.comm_sampling import CommunicationSpace
-from neuroshard_profiler.comm_simulated import simulate_communication
+from neuroshard_profiler.comm_stage import measure_communication, measured_links, require_network
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.devices.visible import Gpus, TorchGpus, usable_gpus
 from neuroshard_profiler.errors import SettingsError
@@ -36,7 +34,6 @@ COMPUTE_FILE = "compute.jsonl"
 COMMUNICATION_FILE = "communication.jsonl"
 LAUNCH_FILE = "launch.jsonl"
 TOPOLOGY_FILE = "topology.json"
-COMMUNICATION_LOG = "communication.log"
 
 _OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, and the fit
 _LEAST_MEASURED_SHARE = 0.4
@@ -79,7 +76,7 @@ def profile(
     seconds = max(total - _OVERHEAD_SECONDS, _LEAST_MEASURED_SHARE * total)
     named = settings.preset if backend.kind == "cuda" else None
     device = named.device if named else backend.describe(num_processes=num_processes)
-    _require_network(settings, device, records / COMMUNICATION_FILE)
+    require_network(settings, device, records / COMMUNICATION_FILE)
     say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
     count = num_measured_at_once(backend.kind, num_processes)
     if backend.kind == "simulated" or (backend.kind == "cpu" and count == 1):
@@ -87,7 +84,7 @@ def profile(
     else:
         _measure_at_once(settings, records, _COMPUTE_SHARE * seconds, bars, kind=backend.kind, count=count)
     say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
-    _measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
+    measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
     write_file(settings.out / HARDWARE_FILE, hardware.to_json())
     topology = hardware.topology(
@@ -226,47 +223,10 @@ def compute_command(
     return command
 
 
-def _measure_communication(
-    settings: ProfileSettings, backend: Backend, path: Path, budget_seconds: float, progress: Progress
-) -> None:
-    num_processes = settings.num_processes or 1
-    if settings.preset is not None and backend.kind == "simulated":
-        space = CommunicationSpace(
-            num_nodes=settings.num_nodes,
-            devices_per_node=num_processes,
-            intra_node=settings.preset.intra_node if num_processes > 1 else None,
-            inter_node=settings.preset.inter_node if settings.num_nodes > 1 else None,
-            job=settings.tables(),
-            job_batch_size_per_device=settings.batch_size_per_device,
-        )
-        if num_processes * settings.num_nodes > 1:
-            with RecordsFile(path, source=backend.source) as file:
-                budget = Budget(
-                    seconds=budget_seconds, max_records=settings.max_records, earlier_seconds=file.elapsed_seconds
-                )
-                simulate_communication(settings.preset.device, space, file, budget=budget, seed=settings.seed)
-    elif num_processes > 1:
-        budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
-        bar = BudgetBar(progress, "all-to-all", budget)
-        command = _ranks_command(settings, backend, path, budget)
-        measurer = Measurer(command=command, records=path, log=path.with_name(COMMUNICATION_LOG))
-        run_measurers([measurer], budget, on_poll=bar.update)
-
-
-def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budget: Budget) -> list[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={settings.num_processes}", "-m", "neuroshard_profiler", "collect-comm"]
-    command += ["--out", str(path), "--budget", f"{budget.seconds:.3f}s", "--device", backend.kind]
-    command += ["--seed", str(settings.seed), "--batch-size", str(settings.batch_size_per_device)]
-    command += ["--tables", str(settings.tables_file)] if settings.tables_file else []
-    command += ["--max-records", str(settings.max_records)] if settings.max_records else []
-    return command
-
-
 def _hardware(
     settings: ProfileSettings, backend: Backend, device: DeviceType, num_processes: int, records: Path
 ) -> Hardware:
-    intra, inter = _measured_links(records / COMMUNICATION_FILE)
+    intra, inter = measured_links(records / COMMUNICATION_FILE)
     transport = {"cpu": "gloo", "cuda": "nccl", "simulated": "simulated"}[backend.kind]
     facts = {
         "product": device.product,
@@ -286,23 +246,3 @@ def _hardware(
         driver_version=backend.environment.get("driver"),
         environment={**backend.environment, "transport": transport},
     )
-
-
-def _require_network(settings: ProfileSettings, device: DeviceType, path: Path) -> None:
-    """Raise SettingsError, before measuring, if the job's network between nodes would remain unknown."""
-    known = settings.device_type or device.name in load_presets()
-    if settings.num_nodes > 1 and not known and _measured_links(path)[1] is None:
-        raise SettingsError(
-            f"the job has {settings.num_nodes} nodes, one node cannot measure the network between them, and no usual "
-            f"one is known for the device {device.name!r}\n"
-            "hint: name a device type of `neuroshard devices` whose network is like this one (--device-type, "
-            "spec.profiler.deviceType), or measure with collect-comm under torchrun on two nodes into the same folder"
-        )
-
-
-def _measured_links(path: Path) -> tuple[Link | None, Link | None]:
-    """Return the link inside a node and the one between nodes, each None where it was not spanned."""
-    for record in read_records(path) if path.exists() else ():
-        if record.communication is not None:
-            return record.communication.intra_node, record.communication.inter_node
-    return None, None

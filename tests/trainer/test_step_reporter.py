@@ -63,6 +63,16 @@ def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
     assert sum(parts) <= 1.5 * times["step_ms"]
 
 
+def test_a_report_names_the_run_of_torchrun(tmp_path: Path, group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart on the same folder has another id, by which an old report is told from a new one."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of-this-attempt")
+    reports: list[StepReport] = []
+    model = sharded_model(group)
+    trained(model, StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append), 2)
+
+    assert [report.run_id for report in reports] == ["of-this-attempt"]
+
+
 @pytest.mark.parametrize("report_every", [1, 4, 5, 100], ids=["every step", "4 of 6", "5 of 6", "at the end only"])
 def test_a_report_waits_for_the_steps_that_a_gpu_has_not_finished(
     tmp_path: Path, group: Any, report_every: int
