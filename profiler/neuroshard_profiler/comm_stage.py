@@ -13,7 +13,7 @@ from neuroshard_profiler.budget import Budget, BudgetBar
 from neuroshard_profiler.comm_sampling import CommunicationSpace
 from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.errors import SettingsError
-from neuroshard_profiler.processes import Measurer, run_measurers
+from neuroshard_profiler.processes import GRACE_SECONDS, Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.settings import ProfileSettings
 
@@ -40,16 +40,24 @@ def measure_communication(
                     seconds=budget_seconds, max_records=settings.max_records, earlier_seconds=file.elapsed_seconds
                 )
                 simulate_communication(settings.preset.device, space, file, budget=budget, seed=settings.seed)
-    elif num_processes > 1:
+    elif num_processes > 1 or settings.meeting is not None:
         budget = Budget(seconds=budget_seconds, max_records=settings.max_records)
         bar = BudgetBar(progress, "all-to-all", budget)
         command = _ranks_command(settings, backend, path, budget)
         measurer = Measurer(command=command, records=path, log=path.with_name(COMMUNICATION_LOG))
-        run_measurers([measurer], budget, on_poll=bar.update)
+        meets_within_s = settings.meeting.within_seconds if settings.meeting else 0.0
+        run_measurers([measurer], budget, on_poll=bar.update, grace_seconds=GRACE_SECONDS + meets_within_s)
 
 
 def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budget: Budget) -> list[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    """Return the command of this node's launcher."""
+    meeting = settings.meeting
+    if meeting is None:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    else:  # torchrun with an exit code that tells a peer that did not come from other failures
+        command = [sys.executable, "-m", "neuroshard_trainer.launch", f"--nnodes={meeting.num_nodes}"]
+        command += [f"--node-rank={meeting.node_rank}", "--rdzv-backend=static", f"--rdzv-endpoint={meeting.endpoint}"]
+        command += [f"--rdzv-conf=timeout={meeting.within_seconds:.0f}"]
     command += [f"--nproc-per-node={settings.num_processes}", "-m", "neuroshard_profiler", "collect-comm"]
     command += ["--out", str(path), "--budget", f"{budget.seconds:.3f}s", "--device", backend.kind]
     command += ["--seed", str(settings.seed), "--batch-size", str(settings.batch_size_per_device)]
@@ -60,13 +68,13 @@ def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budg
 
 def require_network(settings: ProfileSettings, device: DeviceType, path: Path) -> None:
     """Raise SettingsError, before measuring, if the job's network between nodes would remain unknown."""
-    known = settings.device_type or device.name in load_presets()
+    known = settings.meeting or settings.device_type or device.name in load_presets()
     if settings.num_nodes > 1 and not known and measured_links(path)[1] is None:
         raise SettingsError(
             f"the job has {settings.num_nodes} nodes, one node cannot measure the network between them, and no usual "
             f"one is known for the device {device.name!r}\n"
             "hint: name a device type of `neuroshard devices` whose network is like this one (--device-type, "
-            "spec.profiler.deviceType), or measure with collect-comm under torchrun on two nodes into the same folder"
+            "spec.profiler.deviceType), or measure on two nodes (--meet)"
         )
 
 

@@ -67,20 +67,30 @@ def profile(
     base: Annotated[
         Path | None, typer.Option(help="Bundle to calibrate. Default: the bundled one of the same device.")
     ] = None,
+    meet: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Measure the network between two nodes: where node 0 is met."),
+    ] = None,
+    meet_within: Annotated[str, typer.Option(help="How long each node waits for the other: 45s, 10m or 2h.")] = "3m",
     seed: _Seed = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Measure this machine and fit cost models to it.
 
-    A folder that holds records of an earlier run is gone on with.
+    A folder that holds records of an earlier run is gone on with. With --meet two nodes run the same command: the one
+    whose PET_NODE_RANK is 0 writes the profile, the other one (1) takes part in its all-to-alls.
     """
+    import os
+
+    from neuroshard_api.stage_commands import NODE_RANK_VARIABLE
     from neuroshard_api.tables import Optimizer
     from neuroshard_report.terminal.bundle import render_manifest
     from neuroshard_report.terminal.printing import print_content
 
     from neuroshard_profiler.budget import budget_progress, parse_budget
+    from neuroshard_profiler.profile import measure_with_node_0
     from neuroshard_profiler.profile import profile as profiled
-    from neuroshard_profiler.settings import ProfileSettings, job_settings
+    from neuroshard_profiler.settings import Meeting, ProfileSettings, job_settings
 
     given = {
         "tables_file": tables,
@@ -102,8 +112,17 @@ def profile(
             "out": out,
             "budget_seconds": parse_budget(budget),
             "seed": seed,
+            "meeting": None
+            if meet is None
+            else Meeting.at(
+                meet, node_rank=os.environ.get(NODE_RANK_VARIABLE), within_seconds=parse_budget(meet_within)
+            ),
         }
     )
+    if settings.meeting is not None and settings.meeting.node_rank > 0:
+        measure_with_node_0(settings)
+        _say("the all-to-alls are measured; node 0 writes the profile")
+        return
     with budget_progress(_console()) as progress:
         report = profiled(settings, progress=progress, say=_say)
     if json:

@@ -5,7 +5,8 @@ ProfilerError
 |-- MissingPackageError   install the package that the message names
 |-- DataError         mend the data file that the message names
 `-- MeasureError      the measurement itself failed: see the message of the process it names
-    `-- DeviceFailedError     run the same command again
+    |-- DeviceFailedError     run the same command again
+    `-- PeerLostError         start the profiler of the other node too
 
 UnusableSampleError is no error of a run: the sample is recorded with its reason and the run goes on.
 |-- OutOfDeviceMemoryError   the sample does not fit
@@ -47,6 +48,12 @@ class MeasureError(ProfilerError):
 
 class DeviceFailedError(MeasureError):
     """The device is lost to this process; the same command in another process resumes."""
+
+
+class PeerLostError(MeasureError):
+    """The other node of a measured network did not come, or went."""
+
+    exit_code = ExitCode.PEER_LOST
 
 
 class UnusableSampleError(Exception):

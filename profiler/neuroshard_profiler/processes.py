@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from neuroshard_api.exit_codes import ExitCode
+
 from neuroshard_profiler.budget import Budget
-from neuroshard_profiler.errors import MeasureError
+from neuroshard_profiler.errors import MeasureError, PeerLostError
 
 GRACE_SECONDS = 120.0  # to start and to end
 KILL_AFTER_SECONDS = 45.0
@@ -50,6 +52,7 @@ def run_measurers(
     budget: Budget,
     *,
     on_poll: Callable[[int], None],
+    grace_seconds: float = GRACE_SECONDS,
     kill_after_seconds: float = KILL_AFTER_SECONDS,
 ) -> None:
     """Run all at once and wait for their end.
@@ -57,16 +60,18 @@ def run_measurers(
     Args:
         measurers: run side by side.
         budget: they end with it by themselves; a process that runs far longer is terminated.
+        grace_seconds: to start and to end, beside the budget.
         on_poll: called every 0.2 s with the number of records.
         kill_after_seconds: from SIGTERM on; a stopped process does not end by it.
 
     Raises:
+        PeerLostError: one ended since the other node did not come, or went.
         MeasureError: one failed or did not end; with the end of its log. The others are terminated.
     """
     running = [_start(each) for each in measurers]
     try:
         while running:
-            if budget.elapsed_seconds >= budget.seconds + GRACE_SECONDS:
+            if budget.elapsed_seconds >= budget.seconds + grace_seconds:
                 raise _failure(running[0].measurer, "did not end in time")
             running = [left for each in running if (left := _left(each)) is not None]
             on_poll(sum(each.num_records for each in measurers))
@@ -84,7 +89,7 @@ def _left(running: _Running) -> _Running | None:
         return None
     if measurer.resumes and measurer.num_records > running.num_records:
         return _start(measurer)
-    raise _failure(measurer, f"ended with {code}")
+    raise _failure(measurer, f"ended with {code}", PeerLostError if code == ExitCode.PEER_LOST else MeasureError)
 
 
 def _start(measurer: Measurer) -> _Running:
@@ -109,9 +114,9 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], kill_after_seconds: float
             each.wait()
 
 
-def _failure(measurer: Measurer, ended: str) -> MeasureError:
+def _failure(measurer: Measurer, ended: str, error: type[MeasureError] = MeasureError) -> MeasureError:
     tail = measurer.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-    return MeasureError(
+    return error(
         f"a process that measures {ended}; {measurer.log} ends with:\n"
         + "\n".join(tail)
         + "\nhint: remove the cause that the log names; the same command then resumes"

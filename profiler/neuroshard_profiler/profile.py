@@ -65,26 +65,26 @@ def profile(
     """
     bars = progress or Progress(disable=True)
     backend = checked_backend(settings)
-    if backend.kind == "simulated" and settings.max_records is None:
-        settings = replace(settings, max_records=_SIMULATED_RECORDS)
-    num_processes = num_processes_of(settings, backend.kind, TorchGpus())
-    settings = replace(
-        settings, num_processes=num_processes, devices_per_node=settings.devices_per_node or num_processes
-    )
+    settings = _with_processes(settings, backend.kind)
+    num_processes = settings.num_processes or 1
     records = settings.out / RECORDS_FOLDER
-    total = settings.budget_seconds
-    seconds = max(total - _OVERHEAD_SECONDS, _LEAST_MEASURED_SHARE * total)
+    seconds = _measured_seconds(settings)
     named = settings.preset if backend.kind == "cuda" else None
     device = named.device if named else backend.describe(num_processes=num_processes)
     require_network(settings, device, records / COMMUNICATION_FILE)
+    communication = _COMMUNICATION_SHARE * seconds
+    if settings.meeting is not None:  # before compute, so that the other node is free as soon as it can be
+        say(f"measuring all-to-alls between two nodes, {communication:.0f} s at most after they have met")
+        measure_communication(settings, backend, records / COMMUNICATION_FILE, communication, bars)
     say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
     count = num_measured_at_once(backend.kind, num_processes)
     if backend.kind == "simulated" or (backend.kind == "cpu" and count == 1):
         measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
     else:
         _measure_at_once(settings, records, _COMPUTE_SHARE * seconds, bars, kind=backend.kind, count=count)
-    say(f"measuring all-to-alls, {_COMMUNICATION_SHARE * seconds:.0f} s at most")
-    measure_communication(settings, backend, records / COMMUNICATION_FILE, _COMMUNICATION_SHARE * seconds, bars)
+    if settings.meeting is None:
+        say(f"measuring all-to-alls, {communication:.0f} s at most")
+        measure_communication(settings, backend, records / COMMUNICATION_FILE, communication, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
     write_file(settings.out / HARDWARE_FILE, hardware.to_json())
     topology = hardware.topology(
@@ -105,8 +105,42 @@ def profile(
     return report
 
 
+def measure_with_node_0(settings: ProfileSettings) -> None:
+    """Take part in the all-to-alls of another node's profile, as the node that writes none.
+
+    Raises:
+        SettingsError: this cannot be measured here.
+        PeerLostError: the nodes did not meet.
+        MeasureError: the processes that measure failed.
+    """
+    backend = checked_backend(settings)
+    settings = _with_processes(settings, backend.kind)
+    seconds = _COMMUNICATION_SHARE * _measured_seconds(settings)
+    path = settings.out / RECORDS_FOLDER / COMMUNICATION_FILE
+    measure_communication(settings, backend, path, seconds, Progress(disable=True))
+
+
+def _with_processes(settings: ProfileSettings, kind: DeviceKind | Literal["simulated"]) -> ProfileSettings:
+    """Return the settings with numbers where the device decides them."""
+    num_processes = num_processes_of(settings, kind, TorchGpus())
+    return replace(
+        settings,
+        num_processes=num_processes,
+        devices_per_node=settings.devices_per_node or num_processes,
+        max_records=settings.max_records or (_SIMULATED_RECORDS if kind == "simulated" else None),
+    )
+
+
+def _measured_seconds(settings: ProfileSettings) -> float:
+    """Return what the start and the fit leave of the budget."""
+    total = settings.budget_seconds
+    return max(total - _OVERHEAD_SECONDS, _LEAST_MEASURED_SHARE * total)
+
+
 def checked_backend(settings: ProfileSettings) -> Backend:
     """Return the backend that the settings ask for. Raises SettingsError or MissingPackageError."""
+    if settings.meeting is not None and settings.backend == "simulated":
+        raise SettingsError("meet: the backend simulated exchanges nothing; leave out --meet")
     backend = make_backend(
         settings.backend or default_backend(),
         kind=settings.device_kind,
@@ -165,7 +199,8 @@ def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simu
                 "hint: lower --procs (spec.profiler.numProcs), or make more GPUs visible"
             )
         return wanted or there
-    return max(2, wanted or 1) if kind == "cpu" else wanted or 1
+    alone = kind == "cpu" and settings.meeting is None
+    return max(2 if alone else 1, wanted or 1)
 
 
 def num_measured_at_once(kind: DeviceKind | Literal["simulated"], num_processes: int) -> int:

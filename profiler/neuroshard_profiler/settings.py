@@ -3,11 +3,12 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from neuroshard_api.document import read_data
 from neuroshard_api.kernels import DeviceKind
 from neuroshard_api.presets import DevicePreset, preset
+from neuroshard_api.stage_commands import NODE_RANK_VARIABLE
 from neuroshard_api.table_files import read_table_set
 from neuroshard_api.tables import Optimizer, TableSet
 from neuroshard_api.training_job import DLRMTrainingJob
@@ -42,6 +43,33 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """Where two nodes meet to measure the network between them, and which of them this is."""
+
+    endpoint: str
+    """Host and port of node 0, as `host:port`."""
+    node_rank: int
+    """0 for the node that writes the profile, 1 for its peer."""
+    within_seconds: float = 180.0
+    """How long each waits for the other."""
+
+    num_nodes: ClassVar[int] = 2
+
+    @classmethod
+    def at(cls, endpoint: str, *, node_rank: str | None, within_seconds: float) -> "Meeting":
+        """Return the meeting of this node. Raises SettingsError for an address or a number that is none."""
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isdecimal():
+            raise SettingsError(f"meet: {endpoint!r} is no address; write host:port of node 0")
+        if node_rank not in {"0", "1"}:
+            raise SettingsError(
+                f"meet: {NODE_RANK_VARIABLE} must be 0 on the node that writes the profile and 1 on its peer, "
+                f"found {node_rank!r}"
+            )
+        return cls(endpoint=endpoint, node_rank=int(node_rank), within_seconds=within_seconds)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileSettings:
     """One run of the profiler."""
 
@@ -66,7 +94,10 @@ class ProfileSettings:
     devices_per_node: int | None = None
     """The job's. None: as many as processes measure."""
     num_processes: int | None = None
-    """Processes that measure here. None: the job's devices per node; without a job all GPUs. On a CPU at least two."""
+    """Processes that measure here. None: the job's devices per node; without a job all GPUs. On one CPU node at least
+    two."""
+    meeting: Meeting | None = None
+    """Where the other node is met. None: the devices of this node exchange among themselves."""
     part: Part = Part()
     """Of the table sets, where several processes measure them."""
     optimizer: Optimizer | None = None
