@@ -106,15 +106,15 @@ class Hands:
         self.kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": config_map}, **filled})
 
     def profile(self, job: str) -> None:
-        """Do the profiler's work: publish the bundled cost models as its result, and end its pod."""
-        [pod] = self.pods("profiler")
-        self.start(pod)
+        """Do the work of profilers on two nodes: publish the bundled cost models as the result, and end the pods."""
+        pod, peer = self.pods("profiler", 2)
+        self.start(pod, peer)
         result = _publishes_to(pod)
         folder = bundled_root() / DEVICE
         files = {name: (folder / name).read_bytes() for name in ("manifest.json", "weights.safetensors")}
         hardware = hardware_of(job)
         self.publish(result, {**files, "hardware.json": hardware.to_json().encode()})
-        self.end(pod)
+        self.end(pod, peer)
 
     def plan(self) -> Plan:
         """Do the planner's work with the real planner, and return the plan."""

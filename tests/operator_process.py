@@ -18,6 +18,7 @@ from operator_world import NAMESPACE, START, World
 SETTINGS = Settings(profiler_image="profiler", planner_image="planner", trainer_image="trainer")
 JOB = "job"
 KEY = (NAMESPACE, JOB)
+ONE_NODE = {"numNodes": 1}
 TWO_NODES = {"numNodes": 2}
 
 
@@ -105,9 +106,9 @@ class Story:
         return [pod for pod in found if pod["status"]["phase"] not in {"Succeeded", "Failed"}]
 
     def do(self, role: str) -> "Story":
-        """Let the one pod of a stage do its work."""
-        [pod] = self.pods(role)
-        self.world.work(pod)
+        """Let the pods of a stage do its work: one, or profilers on two nodes."""
+        for pod in self.pods(role):
+            self.world.work(pod)
         self.settle()
         return self
 

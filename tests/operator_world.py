@@ -402,14 +402,18 @@ class World:
             self.touch(found)
 
     def work(self, pod: Json) -> None:
-        """Do the work of a profiler's or planner's pod, if it can start, and let it end well."""
+        """Do the work of a profiler's or planner's pod, if it can start, and let it end well.
+
+        Of profilers on two nodes only the first one publishes.
+        """
         self.start_pod(pod)
         if pod["status"]["phase"] == "Pending":
             return
         command = pod["spec"]["containers"][0]["command"]
         result = command[command.index("--config-map") + 1]
         role = pod["metadata"]["labels"][names.ROLE_LABEL]
-        if role == names.PROFILER:
+        is_first = pod["metadata"]["labels"][names.POD_INDEX_LABEL] == "0"
+        if role == names.PROFILER and is_first:
             self.publish(result, profile_files())
         elif role == names.PLANNER:
             volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}

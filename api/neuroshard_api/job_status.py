@@ -115,6 +115,8 @@ class Hardware(Part):
     """Memory of one device, in MiB."""
     driver_version: Text | None = None
     """Version of the device's driver."""
+    network_nodes: Small | None = None
+    """Nodes between which the network is profiled. Absent: it is not; one node is profiled."""
     fingerprint: Text | None = None
     """Hash of all that decides whether a profile still holds; equal fingerprints share one."""
 

@@ -5,7 +5,7 @@ Every stage reads files and writes files; where they lie, the caller says.
 
 from collections.abc import Mapping
 
-from neuroshard_api.job_stages import ProfilerBackend
+from neuroshard_api.job_stages import Profiler, ProfilerBackend
 from neuroshard_api.topology import DeviceType
 from neuroshard_api.training_job import DLRMTrainingJob
 
@@ -42,14 +42,31 @@ SHUTDOWN_VARIABLE = "PET_SHUTDOWN_TIMEOUT"
 GRACE_SECONDS = 300
 """Time for a checkpoint from the request to stop until the kill, where a job's pod template sets none."""
 _LAUNCHER_ENDS_WITHIN_S = 15
+_MEETING_SECONDS = 180
+"""Longest wait of a profiler for its peer: time to pull the image on the other node."""
 
 
 def profiler_command(
-    job: DLRMTrainingJob, *, job_file: str, tables_file: str, out_dir: str, python: str = "python"
+    job: DLRMTrainingJob,
+    *,
+    job_file: str,
+    tables_file: str,
+    out_dir: str,
+    meet: str | None = None,
+    python: str = "python",
 ) -> list[str]:
     """Return the command that measures a device and trains cost models of it; running it again resumes it.
 
     What else it needs, such as the device type and the number of processes, it reads from the job.
+
+    Args:
+        job: what is measured for.
+        job_file: the job's file.
+        tables_file: the job's tables.
+        out_dir: folder of the results.
+        meet: host and port of node 0 of two nodes that run it, with their number in NODE_RANK_VARIABLE. If unset: one
+            node is measured alone.
+        python: the interpreter.
     """
     profiler = job.spec.profiler
     command = [python, "-m", "neuroshard_profiler", "profile", job_file, "--tables", tables_file, "--out", out_dir]
@@ -57,7 +74,14 @@ def profiler_command(
         command += ["--backend", profiler.backend.option]
     if job.spec.trainer.num_gpus_per_node > 0 and profiler.backend is not ProfilerBackend.SIMULATED:
         command += ["--device", "cuda"]  # where the GPUs cannot be used, a profile of the CPU would be of no use
-    return [*command, "--budget", f"{profiler.budget_seconds}s"]
+    command += ["--budget", f"{profiler.budget_seconds}s"]
+    return command if meet is None else [*command, "--meet", meet, "--meet-within", f"{meeting_seconds(profiler)}s"]
+
+
+def meeting_seconds(profiler: Profiler) -> int:
+    """Return how long the profilers of two nodes wait for each other: each attempt its share of the stage's time."""
+    share = (profiler.timeout_seconds - profiler.budget_seconds) // (profiler.backoff_limit + 2)
+    return max(min(share, _MEETING_SECONDS), 1)
 
 
 def dense_command(

@@ -45,7 +45,7 @@ def publish(
     """Run a command in a pod, and publish what it wrote as a ConfigMap.
 
     Signals go to the command, and its exit code is ours. A command that fails publishes nothing, unless watched. Of the
-    pods of an Indexed Job, which may share a volume with the reports, only the first one watches: it is that of rank 0.
+    pods of an Indexed Job, which may share a volume with the reports, only the first publishes: it is that of rank 0.
     """
     if not command and not watch:
         raise CommandError(
@@ -64,7 +64,7 @@ def publish(
         else:
             process.wait()
             code = exit_code(process)
-            if code == ExitCode.OK:
+            if code == ExitCode.OK and is_first:
                 publication.finish()
     raise typer.Exit(code)
 

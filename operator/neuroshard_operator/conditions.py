@@ -15,6 +15,7 @@ class ConditionType(StrEnum):
     """What can hold of a job."""
 
     PROFILED = "Profiled"
+    NETWORK_MEASURED = "NetworkMeasured"
     PLANNED = "Planned"
     APPROVED = "Approved"
     PODS_READY = "PodsReady"
@@ -55,6 +56,9 @@ class Reason(StrEnum):
     RESUMED = "Resumed"
     CHECKPOINT_VOLUME = "CheckpointVolume"
     NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
+    NETWORK_MEASURED = "MeasuredBetweenNodes"
+    ONE_NODE = "OneNodeOfKind"
+    NODES_DID_NOT_MEET = "NodesDidNotMeet"
     SAME_DEVICE = "SameDevice"
     OTHER_DEVICE = "OtherDevice"
 

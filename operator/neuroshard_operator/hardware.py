@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from neuroshard_api.job_stages import ProfilerBackend
 from neuroshard_api.job_status import Hardware
 from neuroshard_api.training_job import Spec
 
@@ -19,6 +20,12 @@ DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.
 INSTANCE_LABEL = "node.kubernetes.io/instance-type"
 ARCHITECTURE_LABEL = "kubernetes.io/arch"
 NVIDIA = "nvidia.com/gpu"
+NETWORK_NODES = 2
+"""Nodes between which the network is measured: the fewest that have one."""
+NETWORK_VARIABLES = ("NCCL_", "GLOO_", "UCX_", "FI_", "OFI_")
+"""How the names of variables begin with which NCCL, gloo and their plug-ins choose a network."""
+NETWORK_ANNOTATIONS = ("k8s.v1.cni.cncf.io/", "v1.multus-cni.io/", "networking.gke.io/")
+"""How the names of annotations begin that attach networks to pods: those of Multus and of GKE."""
 
 
 def hardware_for(
@@ -45,6 +52,7 @@ def hardware_for(
     ]
     labels = _commonest(fitting, keys) or dict(_selector(pod_spec))
     label = next((key for key in keys if key in labels), None)
+    alike = sum(label is None or each.get(label) == labels[label] for each in fitting)
     memory = labels.get(MEMORY_LABEL, "")
     hardware = Hardware(
         gpu_product=labels[label] if label else None,
@@ -52,8 +60,48 @@ def hardware_for(
         gpus_per_node=gpus,
         gpu_memory_mib=int(memory) if gpus and memory.isdecimal() else None,
         driver_version=next((labels[key] for key in DRIVER_LABELS if key in labels), None) if gpus else None,
+        network_nodes=NETWORK_NODES if wants_network(spec) and (alike >= NETWORK_NODES or not fitting) else None,
     )
+    return _with_fingerprint(spec, hardware, profiler_image)
+
+
+def wants_network(spec: Spec) -> bool:
+    """Return whether the network between nodes is to be measured: the job spans it, and devices can exchange data."""
+    return spec.trainer.num_nodes > 1 and spec.profiler.backend is not ProfilerBackend.SIMULATED
+
+
+def on_one_node(spec: Spec, hardware: Hardware, *, profiler_image: str) -> Hardware:
+    """Return the same hardware as it is profiled on one node, without the network."""
+    return _with_fingerprint(spec, hardware.model_copy(update={"network_nodes": None}), profiler_image)
+
+
+def _with_fingerprint(spec: Spec, hardware: Hardware, profiler_image: str) -> Hardware:
     return hardware.model_copy(update={"fingerprint": _fingerprint(spec, hardware, profiler_image)})
+
+
+def network_environment(spec: Spec) -> list[dict[str, Any]]:
+    """Return the workers' environment variables that decide how data crosses the network."""
+    chosen = [each for each in spec.trainer.env if each.name.startswith(NETWORK_VARIABLES)]
+    return [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in chosen]
+
+
+def network_annotations(spec: Spec) -> dict[str, str]:
+    """Return the annotations of the workers' pods that attach networks to them."""
+    found = spec.pod_template.metadata.annotations
+    return {key: value for key, value in found.items() if key.startswith(NETWORK_ANNOTATIONS)}
+
+
+def _network(spec: Spec) -> dict[str, object]:
+    """Return what decides which network the job's pods have between nodes, and how they use it."""
+    trainer = spec.trainer
+    return {
+        "host_network": spec.pod_template.spec.get("hostNetwork") is True,
+        "environment": network_environment(spec),
+        "annotations": network_annotations(spec),
+        "devices": {
+            name: str(amount) for name, amount in trainer.limits.items() if "/" in name and name != trainer.gpus
+        },
+    }
 
 
 def product_selector(hardware: Hardware | None) -> dict[str, str]:
@@ -110,6 +158,7 @@ def _fingerprint(spec: Spec, hardware: Hardware, profiler_image: str) -> str:
         "budget_seconds": profiler.budget_seconds,
         **({} if hardware.gpu_product else placement),
         **({"resource": resource} if resource not in {"", NVIDIA} else {}),
+        **({"network": _network(spec)} if hardware.network_nodes else {}),
         "processes": profiler.num_procs or spec.trainer.devices_per_node,
     }
     return "sha256:" + hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

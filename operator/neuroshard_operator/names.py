@@ -72,6 +72,14 @@ def profiler_job(job: str, profile_key: str) -> str:
     return f"{job}-profile-{short(profile_key)}"
 
 
+def network_profiler_job(job: str, profile_key: str) -> str:
+    """Return the name of the Indexed Job that profiles one kind of hardware on two nodes.
+
+    Shorter than the other one's: its pods' host names have an index behind it, and at most 63 characters.
+    """
+    return f"{job}-net-{short(profile_key)}"
+
+
 def planner_job(job: str, inputs_hash: str) -> str:
     """Return the name of the Job that plans for one set of inputs."""
     return f"{job}-planner-{short(inputs_hash)}"
@@ -97,6 +105,11 @@ def service(job: str) -> str:
     return f"{job}-workers"
 
 
+def profiler_service(job: str) -> str:
+    """Return the name of the headless Service that gives profilers of two nodes their host names."""
+    return f"{job}-profilers"
+
+
 def worker_job(job: str, attempt: int) -> str:
     """Return the name of the Indexed Job of one start of the workers."""
     return f"{job}-worker-{attempt}"
@@ -104,4 +117,9 @@ def worker_job(job: str, attempt: int) -> str:
 
 def worker_host(job: str, attempt: int, index: int) -> str:
     """Return the DNS name of a worker pod within its namespace."""
-    return f"{worker_job(job, attempt)}-{index}.{service(job)}"
+    return host(worker_job(job, attempt), index, service(job))
+
+
+def host(indexed_job: str, index: int, service_name: str) -> str:
+    """Return the DNS name of a pod of an Indexed Job within its namespace."""
+    return f"{indexed_job}-{index}.{service_name}"

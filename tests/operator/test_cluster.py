@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from neuroshard_operator import names
-from operator_process import JOB, KEY, OperatorProcess, Story
+from operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
 from operator_world import World
 
 CHILDREN = ("Job", "Pod", "ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding")
@@ -62,7 +62,7 @@ def test_a_child_that_no_watch_ever_showed_is_made_again() -> None:
 
 def test_a_result_that_goes_before_it_is_copied_makes_the_look_stale() -> None:
     """The watch had shown it; the next look sees what is left, without a pause as after an error."""
-    story = Story()
+    story = Story(trainer=ONE_NODE)
     [pod] = story.pods(names.PROFILER)
     story.world.work(pod)
     story.world.run_job_controller()

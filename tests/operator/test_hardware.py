@@ -177,3 +177,30 @@ def test_unknown_gpus_share_a_profile_only_where_their_nodes_are_chosen_alike() 
     found = [fingerprint(builders.job(**GPU_JOB, podTemplate=template)) for template in templates]
 
     assert len(set(found)) == len(templates)
+
+
+NETWORKS: list[Any] = [
+    pytest.param({"podTemplate": {"spec": {"hostNetwork": True}}}, id="the hosts' network"),
+    pytest.param({"env": [{"name": "NCCL_IB_HCA", "value": "mlx5_0"}]}, id="other cards"),
+    pytest.param({"limits": {"rdma/hca": 1}}, id="devices for RDMA"),
+    pytest.param(
+        {"podTemplate": {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "rdma"}}}}, id="attached"
+    ),
+]
+
+
+@pytest.mark.parametrize("change", NETWORKS)
+def test_another_network_means_another_profile_for_jobs_of_several_nodes(change: dict[str, Any]) -> None:
+    """Kind and network together are what a measured link holds for; a job of one node has none."""
+
+    def job(num_nodes: int, *, limits: Mapping[str, Any] | None = None, **more: Any) -> DLRMTrainingJob:
+        template = {"podTemplate": more.pop("podTemplate")} if "podTemplate" in more else {}
+        gpus = {"limits": {"nvidia.com/gpu": 8, **(limits or {})}}
+        return builders.job(trainer={"numNodes": num_nodes, "resourcesPerNode": gpus, **more}, **template)
+
+    nodes = [node("a"), node("b")]
+
+    assert fingerprint(job(2, **change), *nodes) != fingerprint(job(2), *nodes)
+    assert fingerprint(job(1, **change), *nodes) == fingerprint(job(1), *nodes)
+    assert fingerprint(job(3), *nodes) == fingerprint(job(2), *nodes)
+    assert fingerprint(job(2), node("a")) == fingerprint(job(1), node("a"))

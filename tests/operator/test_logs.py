@@ -12,7 +12,7 @@ from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller
 from neuroshard_operator.process.logs import JsonFormatter
 from neuroshard_operator.process.metrics import Metrics
-from operator_process import JOB, KEY, SETTINGS, Story
+from operator_process import JOB, KEY, ONE_NODE, SETTINGS, Story
 from operator_world import NAMESPACE
 
 
@@ -68,7 +68,7 @@ def test_a_change_is_told_with_job_stage_reason_and_attempt(caplog: pytest.LogCa
 
 def test_a_look_that_fails_says_where_the_job_is() -> None:
     """Stage and attempt are those of its status."""
-    story = Story()
+    story = Story(trainer=ONE_NODE)
     story.world.refuse["ConfigMap"] = ApiError(503, "ServiceUnavailable", "overloaded")
     [pod] = story.pods(names.PROFILER)
     story.world.work(pod)

@@ -48,14 +48,14 @@ def test_another_rendezvous_port_reaches_the_service() -> None:
     story.world.change_spec(JOB, suspend=False, rendezvous={"port": 30000})
     story.settle()
 
-    [service] = story.world.of_kind("Service")
+    [service] = story.world.of_kind("Service", names.WORKER)
     assert [port["port"] for port in service["spec"]["ports"]] == [30000]
 
 
 def test_a_widened_selector_is_narrowed_again() -> None:
     """A key that was added goes: the map is set, not merged."""
     story = Story().running()
-    [service] = story.world.of_kind("Service")
+    [service] = story.world.of_kind("Service", names.WORKER)
     selector = dict(service["spec"]["selector"])
     service["spec"]["selector"]["app"] = "other"
     story.world.touch(service)
@@ -114,7 +114,7 @@ def test_a_foreign_object_beside_running_workers_is_left_alone_and_reported() ->
     story.world.remove("Service", "job-workers")
     story.later(31)
 
-    [service] = story.world.of_kind("Service")
+    [service] = story.world.of_kind("Service", names.WORKER)
     assert service["metadata"]["ownerReferences"]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuroshard_api.job_pods import Resources
+from neuroshard_api.stage_commands import NODE_RANK_VARIABLE
 
 from neuroshard_operator import names
 from neuroshard_operator.children.metadata import labels
@@ -23,6 +24,11 @@ TOKEN_SECONDS = 3607
 WORK = "/neuroshard"
 """Below it lies everything that a stage's pod reads and writes."""
 RESULT = "result"
+NODE_RANK: Mapping[str, Any] = {
+    "name": NODE_RANK_VARIABLE,
+    "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.POD_INDEX_LABEL}']"}},
+}
+"""The pod's index is the node's rank: rank 0 is pod 0, whose host name the others connect to."""
 KEEPING_SIGTERM = ("env", "--block-signal=TERM")
 """Words before `neuroshard publish` as a container's first process: SIGTERM waits until the command has its handlers.
 

@@ -20,6 +20,7 @@ from neuroshard_api.topology import DeviceType
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
 from neuroshard_operator.children.files import JOB_FILE, REQUEST_FILE, TABLES_FILE, stored_names
+from neuroshard_operator.children.meeting import endpoint, over_nodes
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.children.pods import (
     DISRUPTED,
@@ -72,7 +73,10 @@ class Bundle:
 
 
 def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, files: Manifest, result: str) -> Manifest:
-    """Return the Job that measures the hardware on one of its nodes."""
+    """Return the Job that measures the hardware on one of its nodes, or on several, whose network it measures too."""
+    num_nodes = hardware.network_nodes
+    named = names.profiler_job if num_nodes is None else names.network_profiler_job
+    name = named(context.name, profile_key)
     profiler, template = context.spec.profiler, context.spec.pod_template.spec
     file_names = stored_names(files)
     out = f"{WORK}/{RESULT}"
@@ -81,6 +85,7 @@ def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, file
         job_file=f"{WORK}/files/{file_names[JOB_FILE]}",
         tables_file=f"{WORK}/files/{file_names[TABLES_FILE]}",
         out_dir=out,
+        meet=None if num_nodes is None else endpoint(context, name),
     )
     on_trainer_nodes = {key: template[key] for key in KEPT_FROM_TEMPLATE if key in template}
     selector = {**product_selector(hardware), **on_trainer_nodes.get("nodeSelector", {})}
@@ -108,16 +113,17 @@ def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, file
         ],
     }
     more = {names.PROFILE_KEY_LABEL: names.short(profile_key)}
-    return _job(
+    job = _job(
         context,
         names.PROFILER,
-        names.profiler_job(context.name, profile_key),
+        name,
         spec,
         labels={**more, **context.queue_labels},
         pod_labels=more,
         backoff_limit=profiler.backoff_limit,
         suspend=context.is_queued,
     )
+    return job if num_nodes is None else over_nodes(context, job, profile_key=profile_key, num_nodes=num_nodes)
 
 
 def _device_claims(template: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,7 +231,7 @@ def _job(
     pod_labels: Mapping[str, str],
     backoff_limit: int,
     suspend: bool,
-) -> Manifest:
+) -> dict[str, Any]:
     # Without a container's name the rule holds for all of them, those that run before the stage's own included.
     hopeless = {
         "action": "FailJob",

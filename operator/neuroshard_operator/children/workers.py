@@ -8,7 +8,6 @@ from neuroshard_api.job_status import Stage
 from neuroshard_api.stage_commands import (
     CHECKPOINTS_FOLDER,
     GRACE_SECONDS,
-    NODE_RANK_VARIABLE,
     PROGRESS_FILE,
     READY_FILE_VARIABLE,
     STEP_REPORT_FILE,
@@ -21,8 +20,10 @@ from neuroshard_api.stage_commands import (
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
 from neuroshard_operator.children.files import JOB_FILE, stored_names
+from neuroshard_operator.children.headless import headless_service
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.children.pods import (
+    NODE_RANK,
     TOKEN_PATH,
     WORK,
     config_map_volume,
@@ -49,11 +50,6 @@ STARTUP_PROBE: Mapping[str, Any] = {
 
 A readiness probe would go on and disturb the training that it is meant to see.
 """
-NODE_RANK: Mapping[str, Any] = {
-    "name": NODE_RANK_VARIABLE,
-    "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.POD_INDEX_LABEL}']"}},
-}
-"""The pod's index is the node's rank: rank 0 is pod 0, whose host name the others connect to."""
 ANY_FAILURE: Mapping[str, Any] = {
     "action": "FailJob",
     "onExitCodes": {"containerName": names.TRAINER, "operator": "NotIn", "values": [0]},
@@ -65,19 +61,8 @@ DISRUPTED: Mapping[str, Any] = {
 
 
 def service(context: Context) -> Manifest:
-    """Return the headless Service. It names pods before they are ready, for that is when they meet."""
-    name = names.service(context.name)
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(context, name, names.WORKER),
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {names.JOB_LABEL: context.name, names.ROLE_LABEL: names.WORKER},
-            "ports": [{"name": "rendezvous", "port": context.spec.rendezvous.port, "protocol": "TCP"}],
-        },
-    }
+    """Return the headless Service of the workers."""
+    return headless_service(context, names.service(context.name), names.WORKER)
 
 
 def worker_job(

@@ -14,16 +14,23 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest
 from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import job_files, profile
+from neuroshard_operator.children.meeting import profiler_service
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
-from neuroshard_operator.hardware import hardware_for
+from neuroshard_operator.hardware import hardware_for, on_one_node
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob, OtherProfiler
 from neuroshard_operator.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
 from neuroshard_operator.stages.given_models import Profiled, given_models
 from neuroshard_operator.stages.input_hashes import takes_given_models
+from neuroshard_operator.stages.network import (
+    met_before,
+    network_measured,
+    network_not_measured,
+    nodes_did_not_meet,
+)
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition
-from neuroshard_operator.stages.stage_job import JobStage, follow
+from neuroshard_operator.stages.stage_job import JobStage, follow, once_more
 from neuroshard_operator.stages.tables import tables_of
 
 PATIENCE = timedelta(minutes=2)
@@ -48,18 +55,23 @@ def hardware_of(context: Context) -> Hardware:
     """Return the hardware that was recorded when profiling began, or what the nodes say now.
 
     They are asked again while the profiler's pod finds no node: its kind of GPU may have been cordoned or removed.
+    Where profilers on two nodes did not meet, one node is profiled.
     """
     recorded = context.status.hardware
     nodes = context.observed.nodes
-    if recorded is not None and recorded.fingerprint and (nodes is None or not finds_no_node(context, recorded)):
-        return recorded
     settings = context.settings
-    return hardware_for(
-        context.spec,
-        nodes or (),
-        profiler_image=settings.profiler_image,
-        product_labels=settings.gpu_product_labels,
-    )
+    if recorded is not None and recorded.fingerprint and (nodes is None or not finds_no_node(context, recorded)):
+        chosen = recorded
+    else:
+        chosen = hardware_for(
+            context.spec,
+            nodes or (),
+            profiler_image=settings.profiler_image,
+            product_labels=settings.gpu_product_labels,
+        )
+    if not nodes_did_not_meet(context, _own_profiler(context, _profile_key(context, chosen))):
+        return chosen
+    return on_one_node(context.spec, chosen, profiler_image=settings.profiler_image)
 
 
 def finds_no_node(context: Context, hardware: Hardware) -> bool:
@@ -79,28 +91,40 @@ def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
     shared = context.spec.profiler.policy is not ProfilerPolicy.ALWAYS
     there = context.shared_profile(names.profile(key))
     own = _own_profiler(context, key)
-    name = own.meta.name if own else names.profiler_job(context.name, key)
+    name = own.meta.name if own else _profiler_name(context, hardware, key)
     result = context.config_map(names.result(name))
     if there is not None:
         is_own = own is not None and result is not None and isinstance(result.document, ProfileSummary)
         step, profiled = _there(context, hardware, there, cached=not is_own)
         needed = own if is_own or profiled is None else None
         return replace(step, actions=(*step.actions, *_superfluous(context, needed))), profiled
-    step = _measured(context, key, own, result, shared=shared)
-    actions = (*step.actions, *_superfluous(context, own))
-    return replace(step, actions=actions, status_fields={"hardware": hardware}), None
+    step = _measured(context, hardware, own, result, shared=shared)
+    found, events = network_not_measured(context, hardware)
+    return replace(
+        step,
+        conditions=(*step.conditions, *found),
+        actions=(*step.actions, *_superfluous(context, own)),
+        events=(*step.events, *events),
+        status_fields={"hardware": hardware},
+    ), None
+
+
+def _profiler_name(context: Context, hardware: Hardware, key: str) -> str:
+    named = names.network_profiler_job if hardware.network_nodes else names.profiler_job
+    return named(context.name, key)
 
 
 def _measured(
-    context: Context, key: str, own: ChildJob | None, result: ChildConfigMap | None, *, shared: bool
+    context: Context, hardware: Hardware, own: ChildJob | None, result: ChildConfigMap | None, *, shared: bool
 ) -> StageResult:
     """Return what profiling wants while there is no profile: its Job, and then the profile made of its result."""
+    key = _profile_key(context, hardware)
     if result is not None and isinstance(result.document, ProfileSummary):
         manifest = profile(context, names.profile(key), key, shared=shared)
         copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
-        name = own.meta.name if own else names.profiler_job(context.name, key)
+        name = own.meta.name if own else _profiler_name(context, hardware, key)
         return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=(copy,))
-    return _start(context, key) if own is None else _watch(context, own, result)
+    return _start(context, hardware, key) if own is None else _watch(context, own, result)
 
 
 def _superfluous(context: Context, needed: ChildJob | None) -> tuple[Action, ...]:
@@ -116,7 +140,8 @@ def _own_profiler(context: Context, key: str) -> ChildJob | None:
     """Return this job's profiler of that key; a release before this one may have given it another name."""
     label = names.short(key)
     found = [job for job in context.owned_jobs(names.PROFILER) if job.meta.labels.get(names.PROFILE_KEY_LABEL) == label]
-    return min(found, key=lambda job: job.meta.name != names.profiler_job(context.name, key), default=None)
+    usual = {names.profiler_job(context.name, key), names.network_profiler_job(context.name, key)}
+    return min(found, key=lambda job: job.meta.name not in usual, default=None)
 
 
 def profile_needed(context: Context) -> tuple[str, ...]:
@@ -156,12 +181,17 @@ def _have(
         cached = bool(recorded.cached)
     reason = Reason.CACHE_HIT if cached else Reason.PROFILE_WRITTEN
     message = f"cost models of {document.source} in ConfigMap {there.meta.name}"
+    topology = document.hardware.topology(
+        num_nodes=context.spec.trainer.num_nodes, devices_per_node=context.spec.trainer.devices_per_node
+    )
+    network, events = network_measured(context, hardware, document.hardware)
     step = StageResult(
         display_stage=Stage.PLANNING,
         reason=reason,
         message=message,
         done=True,
-        conditions=(condition(ConditionType.PROFILED, reason, message, holds=True),),
+        conditions=(condition(ConditionType.PROFILED, reason, message, holds=True), *network),
+        events=events,
         status_fields={
             "hardware": hardware,
             "profile": ProfileStatus(
@@ -178,9 +208,6 @@ def _have(
             ),
         ),
     )
-    topology = document.hardware.topology(
-        num_nodes=context.spec.trainer.num_nodes, devices_per_node=context.spec.trainer.devices_per_node
-    )
     return step, Profiled(bundle=Bundle(config_map=there.meta.name), topology=topology)
 
 
@@ -196,7 +223,7 @@ def _set_aside(there: ChildConfigMap, problem: str) -> StageResult:
     )
 
 
-def _start(context: Context, key: str) -> StageResult:
+def _start(context: Context, hardware: Hardware, key: str) -> StageResult:
     other = context.observed.other_profilers.get(names.short(key))
     if other is not None and _is_worth_waiting_for(other, context.now):
         message = f"job {other.owner} profiles the same hardware; its profile will be shared"
@@ -204,9 +231,10 @@ def _start(context: Context, key: str) -> StageResult:
     files = _files(context)
     if isinstance(files, StageResult):
         return files
-    name = names.profiler_job(context.name, key)
-    job = profiler_job(context, hardware=hardware_of(context), profile_key=key, files=files, result=names.result(name))
-    children = [*access(context, names.PROFILER, names.result(name)), files, job]
+    name = _profiler_name(context, hardware, key)
+    job = profiler_job(context, hardware=hardware, profile_key=key, files=files, result=names.result(name))
+    met = [profiler_service(context)] if hardware.network_nodes else []
+    children = [*access(context, names.PROFILER, names.result(name)), *met, files, job]
     actions, events = ensured(context, children)
     return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=actions, events=events)
 
@@ -229,14 +257,18 @@ def _files(context: Context) -> Manifest | StageResult:
 
 
 def _watch(context: Context, job: ChildJob, result: ChildConfigMap | None) -> StageResult:
+    if met_before(context, job):
+        message = f"node 0 of Job {job.meta.name} was lost after its peer had ended; {PROFILING.again}"
+        return once_more(PROFILING, job, message)
     files = _files(context) if job.outcome is None else None
+    met = [profiler_service(context)] if job.parallelism > 1 else []
     unusable = result.document.problem if result and isinstance(result.document, Unreadable) else None
     return follow(
         context,
         PROFILING,
         job,
         doing=_measures(job.meta.name),
-        inputs=[files] if isinstance(files, Mapping) else [],
+        inputs=[*met, files] if isinstance(files, Mapping) else met,
         problem=f"the profiler ended well and its result cannot be used: {unusable}" if unusable else None,
         timeout_s=context.spec.profiler.timeout_seconds,
     )

@@ -112,7 +112,7 @@ def follow(
     name = job.meta.name
     if _is_lost(context, job):
         message = f"the node of the {stage.role}'s pod does not answer; {stage.again}"
-        return _once_more(stage, job, message)
+        return once_more(stage, job, message)
     if job.outcome is None:
         step = _at_work(context, stage, job, doing=doing, inputs=inputs)
         return replace(step, actions=(*step.actions, *_time_limit(context, job, timeout_s)))
@@ -123,7 +123,7 @@ def follow(
         message = f"the {stage.role} is done; its {stage.result} is on the way"
         return stage.active(stage.running, message, name, requeue_after_s=seconds_until(late, context.now))
     if problem is None and _was_deleted(job, context.config_map(names.result(name))):
-        return _once_more(stage, job, f"the result of Job {name} was deleted; {stage.again}")
+        return once_more(stage, job, f"the result of Job {name} was deleted; {stage.again}")
     return stage.failed_with(stage.unusable, problem or stage.missing)
 
 
@@ -137,7 +137,7 @@ def _is_lost(context: Context, job: ChildJob) -> bool:
     return undecided and bool(context.lost_pods(job))
 
 
-def _once_more(stage: JobStage, job: ChildJob, message: str) -> StageResult:
+def once_more(stage: JobStage, job: ChildJob, message: str) -> StageResult:
     """Remove the Job, without waiting for its pods, so that its name is free for the next one."""
     return stage.active(
         stage.running,

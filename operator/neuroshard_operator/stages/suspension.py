@@ -2,6 +2,7 @@
 
 from neuroshard_api.job_status import Stage, StageName, StageState
 
+from neuroshard_operator import names
 from neuroshard_operator.actions import Delete
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, worker_count
@@ -11,13 +12,19 @@ from neuroshard_operator.stages.result import StageResult, StageUpdate, conditio
 def suspend(context: Context) -> StageResult:
     """Return the step of a suspended job: its unfinished Jobs go, and their pods with them.
 
-    Hardware is looked up anew after it, since the job may come back on other nodes; deadlines begin anew.
+    Hardware is looked up again after it, since the job may come back on other nodes; deadlines begin again. A Job of
+    profilers that did not meet goes too: two nodes may meet then.
     """
     unfinished = [job for job in context.observed.jobs if job.meta.owner_uid == context.uid and job.outcome is None]
     going = tuple(
         Delete(kind="Job", name=job.meta.name, uid=job.meta.uid, wait_for_pods=True)
         for job in unfinished
         if job.meta.deleted is None
+    )
+    given_up = (
+        Delete(kind="Job", name=job.meta.name, uid=job.meta.uid)
+        for job in context.owned_jobs(names.PROFILER)
+        if job.outcome is not None and not job.outcome.succeeded and job.meta.deleted is None
     )
     message = f"{len(unfinished)} Jobs are being stopped" if unfinished else "no pods run; set spec.suspend to false"
     waiting = tuple(
@@ -34,7 +41,7 @@ def suspend(context: Context) -> StageResult:
             condition(ConditionType.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true", holds=True),
             *worker_conditions(Reason.SUSPENDED, "spec.suspend is true", holds=False),
         ),
-        actions=going,
+        actions=(*going, *given_up),
         status_fields={"hardware": None, "start_time": None, **workers},
         stage_updates=waiting,
     )

@@ -55,7 +55,7 @@ def test_a_killed_operator_loses_nothing_and_makes_nothing_twice(cluster: Kubect
     """It dies in every stage, and what happens meanwhile is seen by the one that comes after it."""
     hands = Hands(cluster)
     cluster.apply(training_job("killed"))
-    hands.pods("profiler")
+    hands.pods("profiler", 2)
     operator.kill()
     hands.profile("killed")
     operator.start()

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from neuroshard_operator import names
-from operator_process import Story
+from operator_process import ONE_NODE, Story
 
 ROLES = [names.PROFILER, names.PLANNER]
 RUNNING = {names.PROFILER: ("Profiling", "ProfilerRunning"), names.PLANNER: ("Planning", "PlannerRunning")}
@@ -12,7 +12,9 @@ RUNNING = {names.PROFILER: ("Profiling", "ProfilerRunning"), names.PLANNER: ("Pl
 
 def at_work(role: str) -> Story:
     """Go on until the pod of a stage runs."""
-    story = Story() if role == names.PROFILER else Story().do(names.PROFILER)
+    story = Story(trainer=ONE_NODE)
+    if role == names.PLANNER:
+        story.do(names.PROFILER)
     for pod in story.pods(role):
         story.world.start_pod(pod)
     story.settle()

@@ -6,7 +6,7 @@ import json
 import pytest
 from neuroshard_api.config_map import pack_files
 from neuroshard_operator import names
-from operator_process import JOB, KEY, OperatorProcess, Story
+from operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
 from operator_world import NAMESPACE, World, owners, profile_files
 
 
@@ -69,7 +69,7 @@ def test_the_profiler_gets_the_resource_claims_of_the_workers() -> None:
 
 def test_a_profile_outlives_its_job_and_serves_the_next() -> None:
     """A second job on equal hardware skips profiling."""
-    story = Story().planned()
+    story = Story(trainer=ONE_NODE).planned()
     [profile] = story.world.of_kind("ConfigMap", names.PROFILE)
     assert owners(profile) == []
     story.world.submit("second")
@@ -84,7 +84,7 @@ def test_a_profile_outlives_its_job_and_serves_the_next() -> None:
 
 def test_two_jobs_on_equal_hardware_do_not_both_profile() -> None:
     """The second waits for the first one's profile."""
-    story = Story()
+    story = Story(trainer=ONE_NODE)
     story.world.submit("second")
     story.world.watches.catch_up()
     asyncio.run(story.operator.look((NAMESPACE, "second")))
@@ -95,7 +95,7 @@ def test_two_jobs_on_equal_hardware_do_not_both_profile() -> None:
 
 def test_a_job_that_waits_for_the_profile_of_one_that_is_deleted_profiles_itself() -> None:
     """Nobody is left to wait for."""
-    story = Story()
+    story = Story(trainer=ONE_NODE)
     world, second = story.world, (NAMESPACE, "second")
     world.submit("second")
     world.watches.catch_up()
@@ -121,7 +121,7 @@ def second_profiler(story: Story, *, after_s: float) -> list[str]:
 
 def test_a_profiler_that_waits_for_a_node_holds_nobody_up() -> None:
     """The other job may get a node of another pool or queue; the profile of whoever is first serves both."""
-    story = Story()
+    story = Story(trainer=ONE_NODE)
     assert second_profiler(story, after_s=60) == []
     [profiler] = second_profiler(story, after_s=61)
     story.world.run_job_controller()
@@ -141,7 +141,7 @@ def test_a_profiler_that_waits_for_a_node_holds_nobody_up() -> None:
 
 def test_a_profiler_that_runs_is_waited_for() -> None:
     """However long it takes: a second one would measure the same."""
-    story = Story()
+    story = Story(trainer=ONE_NODE)
     [pod] = story.pods(names.PROFILER)
     story.world.start_pod(pod)
     story.settle()
@@ -151,7 +151,7 @@ def test_a_profiler_that_runs_is_waited_for() -> None:
 
 def test_the_time_limit_begins_when_a_node_has_taken_the_pod() -> None:
     """A cluster without a free device for half an hour makes no job fail."""
-    story = Story(suspend=True)
+    story = Story(suspend=True, trainer=ONE_NODE)
     story.world.has_free_nodes = False
     story.world.change_spec(JOB, suspend=False)
     story.settle()
@@ -290,7 +290,7 @@ def test_a_profiler_that_an_earlier_release_started_is_taken_over(monkeypatch: p
     """Its name was another one; a second one beside it would measure under the load of the first."""
     with monkeypatch.context() as earlier:
         earlier.setattr(names, "profiler_job", lambda job, key: f"{job}-profiler-{names.short(key)}")
-        story = Story()
+        story = Story(trainer=ONE_NODE)
     story.operator = OperatorProcess(story.world)
     story.settle()
     [only] = story.jobs(names.PROFILER)
@@ -327,7 +327,7 @@ def test_a_profile_that_is_lost_with_its_source_is_measured_again() -> None:
 
 def test_a_profiler_that_publishes_nothing_ends_the_job() -> None:
     """The two watches get half a minute to bring the result; then it is missing."""
-    story = Story()
+    story = Story(trainer=ONE_NODE)
     [pod] = story.pods(names.PROFILER)
     story.world.end_pod(pod, 0)
     story.settle()

@@ -266,7 +266,7 @@ def test_repeated_events_of_one_cause_are_one_event() -> None:
     """A policy engine that edits a child for ever writes no event object for each time."""
     story = Story().running()
     for _ in range(3):
-        [service] = story.world.of_kind("Service")
+        [service] = story.world.of_kind("Service", names.WORKER)
         service["spec"]["selector"] = {}
         story.world.touch(service)
         story.settle()

@@ -31,7 +31,7 @@ def test_workers_are_an_indexed_job_that_finds_itself() -> None:
     index = "metadata.labels['batch.kubernetes.io/job-completion-index']"
     assert node_rank == {"fieldRef": {"fieldPath": index}}
     assert "dshm" in [mount["name"] for mount in container["volumeMounts"]]
-    [service] = story.world.of_kind("Service")
+    [service] = story.world.of_kind("Service", names.WORKER)
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"]
 
