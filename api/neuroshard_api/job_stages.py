@@ -62,7 +62,7 @@ class CostModelReference(Part):
 
 
 class Profiler(Part):
-    """How the device and its links are measured, on one node of the kind that the workers will run on."""
+    """How the device and its links are measured, on a node of the workers' kind, for jobs of several nodes on two."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
