@@ -51,7 +51,7 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
             or block_order_problem(placement)
             or _kernel_problem(placement, table)
             or _sequence_problem(placement, table)
-            or _replicated_problem(placement, table, request.optimizer)
+            or _replicated_table_problem(placement, table, request.optimizer)
         )
         if problem is not None:
             found = True
@@ -95,6 +95,23 @@ def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
         f"table {name!r} is data_parallel, which {optimizer.value} does not train as the fused kernels do: moments of "
         f"rows without a gradient would decay; use one of {', '.join(REPLICATED_OPTIMIZERS)}, or shard it table_wise"
     )
+
+
+def sharding_problem(kind: ShardingType, table: Table, *, optimizer: Optimizer, devices: Devices) -> str | None:
+    """Return why no placement of this kind of the table can be run, whatever the other tables are. None: some can."""
+    if _has_empty_block(kind, table.num_embeddings, devices):
+        return f"{kind} leaves a device without a row"
+    if kind is ShardingType.DATA_PARALLEL:
+        return _replicated_problem(table, optimizer)
+    return _sequence_by_node_problem(kind, table)
+
+
+def _has_empty_block(kind: ShardingType, num_rows: int, devices: Devices) -> bool:
+    """Return whether blocks of rows leave a device without one, for which FBGEMM has no kernel."""
+    if kind is not ShardingType.ROW_WISE and not kind.is_by_node:
+        return False
+    num_parts = devices.devices_per_node if kind.is_by_node else devices.num_devices
+    return -(-num_rows // num_parts) * (num_parts - 1) >= num_rows
 
 
 def _device_problem(placement: TablePlacement, num_devices: int) -> Problem | None:
@@ -261,24 +278,32 @@ def _kernel_problem(placement: TablePlacement, table: Table) -> Problem | None:
 
 
 def _sequence_problem(placement: TablePlacement, table: Table) -> Problem | None:
+    problem = _sequence_by_node_problem(placement.sharding_type, table)
+    return None if problem is None else (".sharding_type", problem)
+
+
+def _sequence_by_node_problem(kind: ShardingType, table: Table) -> str | None:
     """Return the problem of a table without bags that is cut by node. Source: EmbeddingCollectionSharder."""
-    if not (table.is_sequence and placement.sharding_type.is_by_node):
+    if not (table.is_sequence and kind.is_by_node):
         return None
-    return ".sharding_type", (
-        f"TorchRec shards no sequence {placement.sharding_type}; shard it table_wise, column_wise, or row_wise"
-    )
+    return f"TorchRec shards no sequence {kind}; shard it table_wise, column_wise, or row_wise"
 
 
-def _replicated_problem(placement: TablePlacement, table: Table, optimizer: Optimizer) -> Problem | None:
+def _replicated_table_problem(placement: TablePlacement, table: Table, optimizer: Optimizer) -> Problem | None:
     if placement.sharding_type is not ShardingType.DATA_PARALLEL:
         return None
+    problem = _replicated_problem(table, optimizer)
+    return None if problem is None else (".sharding_type", problem)
+
+
+def _replicated_problem(table: Table, optimizer: Optimizer) -> str | None:
+    """Return why a table cannot be data_parallel. None: it can."""
     if table.data_type is not DataType.FP32:
-        return ".sharding_type", (
+        return (
             f"data_parallel weights of type {table.data_type} round otherwise than the fused kernels; "
             "store the table as FP32, or shard it table_wise"
         )
-    problem = replicated_optimizer_problem(table.name, optimizer)
-    return None if problem is None else (".sharding_type", problem)
+    return replicated_optimizer_problem(table.name, optimizer)
 
 
 def _pooling_problems(tables: Sequence[TablePlacement], definitions: Sequence[Table]) -> Iterator[str]:

@@ -6,18 +6,19 @@ from typing import Protocol
 from neuroshard_api.bundle import BundleManifest, NetworkName
 from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.sharding import ShardingType
 
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
-from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError
+from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import CostModel, Placement, Problem
-from neuroshard_planner.problem.units import require_searchable
 from neuroshard_planner.search.infeasible import infeasible
 from neuroshard_planner.search.iterated import Found, iterated
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.lower_bound import ROUNDING, lower_bound_ms
+from neuroshard_planner.search.mixed_search import mixed
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.published_beam import published_work
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
@@ -28,6 +29,7 @@ LEAST_WORK = 30_000  # with the next two: a third of a second for small sets on 
 LEAST_WORK_PER_DEVICE = 2_000
 MOST_LEAST_WORK = 160_000
 MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets, each half as much again; a last one gains nothing
+MOST_MIXED = 500_000  # units times devices; a placement of more blocks of rows takes more memory than a search has
 
 
 class Bundle(CostModel, Protocol):
@@ -53,7 +55,6 @@ def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
-    require_searchable(request)
     problem = Problem(request, bundle)
     if problem.memory.shard_capacity_bytes <= 0:
         raise infeasible(request, _packing(problem))
@@ -121,6 +122,7 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     """
     request = problem.request
     if request.algorithm is not Algorithm.NEUROSHARD:
+        _require_by_columns(problem)
         found = baselines.get(request.algorithm) or _attempt(problem, request.algorithm)
         if isinstance(found, PlannerError):
             raise found
@@ -140,6 +142,8 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
         most_rounds=MOST_ROUNDS if not named and _is_small(problem) else 0,
         bound_ms=bound_ms,
     )
+    if problem.has_further_types and len(problem.units) * problem.num_devices <= MOST_MIXED:
+        result = mixed(problem, result, work_budget=named or _default_budget(problem))
     if result is None:
         raise infeasible(request, _packing(problem))
     return result
@@ -165,6 +169,17 @@ def _least_budget(problem: Problem) -> int:
 
 def _budget_by_units(problem: Problem) -> int:
     return int(min(MOST_WORK_PER_UNIT, WORK_PER_UNIT * problem.num_devices**0.5) * len(problem.units))
+
+
+def _require_by_columns(problem: Problem) -> None:
+    """Do nothing if every table may be whole on a device. Raises RequestError."""
+    for unit, types in zip(problem.units, problem.sharding_types, strict=True):
+        if ShardingType.TABLE_WISE not in types:
+            name = problem.request.tables.tables[unit.tables[0]].name
+            raise RequestError(
+                f"algorithm: {problem.request.algorithm} places no table {' or '.join(sorted(types))}, and {name!r} "
+                "may be sharded in no other way; add table_wise to its sharding_types, or use neuroshard"
+            )
 
 
 def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | PlannerError:

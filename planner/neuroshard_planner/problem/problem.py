@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.problem.cuts import Cuts
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.sharding_choice import sharding_types
 from neuroshard_planner.problem.step_cost import (
     NUM_LEVELS,
     TIMES,
@@ -20,7 +21,7 @@ from neuroshard_planner.problem.step_cost import (
     Collective,
     StepCost,
 )
-from neuroshard_planner.problem.units import Unit, allowed_devices, resolve_units
+from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, resolve_units
 
 Float32Array = NDArray[np.float32]
 
@@ -177,6 +178,10 @@ class Problem:
         """[units]"""
         self.max_shards: IndexArray = np.array([unit.max_shards for unit in self.units], dtype=np.int64)
         """[units]"""
+        self.sharding_types = sharding_types(request, self.units, self.allowed)
+        """[units] ways in which each unit may be sharded."""
+        self.has_further_types = any(not kind.is_by_columns for types in self.sharding_types for kind in types)
+        """Whether some unit may be cut by rows or copied."""
         self.memory = MemoryLedger(request)
         self.step_cost = StepCost(request, costs)
         self.evaluations = 0
@@ -204,6 +209,11 @@ class Problem:
             return None
         devices = np.zeros(len(self.units), dtype=np.int64) if self.allowed is None else self.allowed.argmax(axis=1)
         return Placement(kinds=self.whole, devices=devices)
+
+    def is_cut_by_columns(self, placement: Placement) -> BoolArray:
+        """Return [n] whether each shard has all rows of its columns: such shards choose their devices one by one."""
+        by_columns: BoolArray = self.kinds.family[placement.kinds] == COLUMNS
+        return by_columns
 
     def fits(self, placement: Placement) -> bool:
         """Return whether every device has memory for its shards."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
-from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.sharding import ShardingType
 from numpy.typing import NDArray
 
 from neuroshard_planner.errors import RequestError
@@ -28,6 +28,10 @@ class Unit:
     min_shard_width: int
     max_shards: int
     """1 for a group."""
+    max_blocks: int = 1
+    """Most blocks of columns where each is cut by the rows of a node."""
+    is_group: bool = False
+    """Whether its tables are co-located, also where the group has one."""
 
 
 def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
@@ -50,7 +54,14 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
                 rows = sum(tables[member].num_embeddings for member in group)
                 columns = sum(tables[member].embedding_dim for member in group)
                 units.append(
-                    Unit(tables=group, num_rows=rows, num_columns=columns, min_shard_width=columns, max_shards=1)
+                    Unit(
+                        tables=group,
+                        num_rows=rows,
+                        num_columns=columns,
+                        min_shard_width=columns,
+                        max_shards=1,
+                        is_group=True,
+                    )
                 )
             continue
         own = constraints.tables.get(table.name, _FREE)
@@ -58,6 +69,7 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
         most = most_shards(constraints, table.name)
         by_width = table.embedding_dim // width
         types = constraints.sharding_types_of(table.name)
+        most_pieces = max(1, by_width if most is None else min(most, by_width))
         # A kernel of sequences takes one width, that of the whole tables of a collection (see placement_rules).
         may_be_cut = not table.is_sequence and (types is None or ShardingType.COLUMN_WISE in types)
         units.append(
@@ -66,31 +78,11 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
                 num_rows=table.num_embeddings,
                 num_columns=table.embedding_dim,
                 min_shard_width=min(width, table.embedding_dim),
-                max_shards=max(1, by_width if most is None else min(most, by_width)) if may_be_cut else 1,
+                max_shards=most_pieces if may_be_cut else 1,
+                max_blocks=most_pieces,
             )
         )
     return tuple(units)
-
-
-def require_searchable(request: PlanRequest) -> None:
-    """Do nothing if the constraints allow what the search places: whole tables in fused kernels, cut if need be.
-
-    Raises:
-        RequestError: they do not.
-    """
-    for table in request.tables.tables:
-        name, constraints = table.name, request.constraints
-        types, kernels = constraints.sharding_types_of(name), constraints.compute_kernels_of(name)
-        if types is not None and ShardingType.TABLE_WISE not in types:
-            raise RequestError(
-                f"constraints: sharding_types of {name!r} are {', '.join(types)}, the search places table_wise and "
-                "column_wise only; add table_wise, or give a plan with these placements"
-            )
-        if kernels is not None and ComputeKernel.FUSED not in kernels:
-            raise RequestError(
-                f"constraints: compute_kernels of {name!r} are {', '.join(kernels)}, the search places tables in fused "
-                "kernels only; add fused, or give a plan with this placement"
-            )
 
 
 def most_shards(constraints: Constraints, name: str) -> int | None:

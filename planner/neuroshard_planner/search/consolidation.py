@@ -26,7 +26,13 @@ def fewest_shards(problem: Problem, placements: Sequence[Placement], *, limit_ms
     """
     totals = problem.total_ms(placements)
     within = np.flatnonzero(totals <= max(limit_ms, totals.min())).tolist()
-    return placements[min(within, key=lambda position: (len(placements[position].kinds), totals[position]))]
+    return placements[min(within, key=lambda position: (num_pieces(problem, placements[position]), totals[position]))]
+
+
+def num_pieces(problem: Problem, placement: Placement) -> int:
+    """Return the shards of tables cut by columns, and one for every other table: its shards are what they must be."""
+    by_columns = problem.is_cut_by_columns(placement)
+    return int(by_columns.sum()) + len(np.unique(problem.kinds.unit[placement.kinds[~by_columns]]))
 
 
 def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, work_budget: int) -> Placement:
@@ -41,7 +47,8 @@ def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, wor
     current = merged(problem, placement)
     while True:
         before = len(current.kinds)
-        counts = np.bincount(problem.kinds.unit[current.kinds], minlength=len(problem.units))
+        by_columns = current.kinds[problem.is_cut_by_columns(current)]
+        counts = np.bincount(problem.kinds.unit[by_columns], minlength=len(problem.units))
         for unit in np.argsort(-counts, kind="stable")[: int((counts > 1).sum())].tolist():
             if problem.work >= work_budget:
                 return current

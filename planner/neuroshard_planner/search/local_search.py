@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
@@ -50,6 +50,8 @@ class State:
         self.total_ms = float(self._problem.step_cost.total_ms(self.levels.max(axis=0)))
         """The plan's cost."""
         unit = self._problem.kinds.unit[self.kinds]
+        self.is_movable: NDArray[np.bool_] = self._problem.kinds.family[self.kinds] == COLUMNS
+        """[n] whether a step may move the placed shard; blocks of rows and copies have devices of their own."""
         self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
         keys = unit * self._problem.num_devices + self.devices
         self.order: IndexArray = np.argsort(keys, kind="stable")
@@ -115,7 +117,7 @@ class LocalSearch:
 
     def _step(self, state: State, source: int) -> bool:
         """Take the best step away from a device; return whether there was one."""
-        shards = np.flatnonzero(state.devices == source)
+        shards = np.flatnonzero((state.devices == source) & state.is_movable)
         if not len(shards) or self._problem.num_devices == 1:
             return False
         view = View(state, source, self._prices(state))

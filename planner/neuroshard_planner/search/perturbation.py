@@ -36,8 +36,9 @@ class Kicks:
     def _moved(self, placement: Placement, bounding: int) -> Placement:
         devices = placement.devices.copy()
         moved = Placement(kinds=placement.kinds, devices=devices)
+        is_movable = self._problem.is_cut_by_columns(placement)
         for turn in range(NUM_MOVES):
-            held = np.flatnonzero(devices == bounding) if turn % 2 == 0 else np.arange(len(devices))
+            held = np.flatnonzero(is_movable & (devices == bounding) if turn % 2 == 0 else is_movable)
             if not len(held):
                 continue
             shard = int(self._generator.choice(held))
@@ -49,7 +50,7 @@ class Kicks:
     def _recut(self, placement: Placement, bounding: int) -> Placement:
         """Cut a unit of the bounding device another way; each new shard goes where there is least load."""
         options, kinds = self._options, self._problem.kinds
-        held = placement.kinds[placement.devices == bounding]
+        held = placement.kinds[(placement.devices == bounding) & self._problem.is_cut_by_columns(placement)]
         held = held[options.last[kinds.unit[held]] > options.first[kinds.unit[held]]]
         if not len(held):
             return self._moved(placement, bounding)

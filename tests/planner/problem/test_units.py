@@ -3,9 +3,9 @@
 import pytest
 from builders import request, table, tables
 from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
-from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.sharding import ShardingType
 from neuroshard_planner.errors import RequestError
-from neuroshard_planner.problem.units import allowed_devices, require_searchable, resolve_units
+from neuroshard_planner.problem.units import allowed_devices, resolve_units
 
 
 def pinned(**devices: tuple[int, ...]) -> dict[str, TableConstraints]:
@@ -171,25 +171,3 @@ def test_a_table_that_may_not_be_cut_by_columns_is_one_shard() -> None:
     )
 
     assert [unit.max_shards for unit in units] == [1, 16]
-
-
-@pytest.mark.parametrize(
-    ("constraints", "problem"),
-    [
-        (
-            Constraints(tables={"t1": TableConstraints(sharding_types=(ShardingType.ROW_WISE,))}),
-            "constraints: sharding_types of 't1' are row_wise, the search places table_wise and column_wise only",
-        ),
-        (
-            Constraints(compute_kernels=(ComputeKernel.DENSE,)),
-            "constraints: compute_kernels of 't0' are dense, the search places tables in fused kernels only",
-        ),
-    ],
-    ids=["types", "kernels"],
-)
-def test_a_request_for_placements_that_the_search_does_not_make_is_refused(
-    constraints: Constraints, problem: str
-) -> None:
-    """The sentence names table and option, and how to go on."""
-    with pytest.raises(RequestError, match=problem):
-        require_searchable(request(*tables(2), constraints=constraints))

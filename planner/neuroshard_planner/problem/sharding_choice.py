@@ -1,0 +1,127 @@
+"""Ways in which each unit may be sharded: what constraints, devices, kernels, and TorchRec leave. Chooses none."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_api.placement_rules import sharding_problem
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_costs.shards import IndexArray
+
+from neuroshard_planner.errors import RequestError
+from neuroshard_planner.problem.units import BoolArray, Unit
+
+BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+BY_DEFAULT = BY_COLUMNS
+"""Types that are searched where a request names none."""
+
+
+def sharding_types(
+    request: PlanRequest, units: Sequence[Unit], allowed: BoolArray | None
+) -> tuple[frozenset[ShardingType], ...]:
+    """Return the sharding types that each unit may have.
+
+    Args:
+        request: whose constraints may name types and kernels.
+        units: of the request.
+        allowed: [units, devices] where each unit may be. None: everywhere.
+
+    Raises:
+        RequestError: nothing is left for a table.
+    """
+    everywhere = np.ones(request.topology.num_devices, dtype=np.bool_)
+    found = [
+        frozenset.intersection(
+            *(
+                _Choice(request, index, unit, everywhere if allowed is None else allowed[row]).types()
+                for index in unit.tables
+            )
+        )
+        for row, unit in enumerate(units)
+    ]
+    return tuple(_with_one_node_type(request, units, found))
+
+
+def _with_one_node_type(
+    request: PlanRequest, units: Sequence[Unit], found: Sequence[frozenset[ShardingType]]
+) -> Iterator[frozenset[ShardingType]]:
+    """Yield the types without grid_shard where some table may be table_row_wise alone: a plan has only one of them."""
+    by_node = {ShardingType.TABLE_ROW_WISE, ShardingType.GRID}
+    whole_blocks = next(
+        (row for row, types in enumerate(found) if types & by_node == {ShardingType.TABLE_ROW_WISE}), None
+    )
+    for row, types in enumerate(found):
+        left = types if whole_blocks is None else types - {ShardingType.GRID}
+        if not left:
+            tables = request.tables.tables
+            first, second = (tables[units[each].tables[0]].name for each in (whole_blocks or 0, row))
+            raise RequestError(
+                f"constraints: {first!r} may be table_row_wise and not grid_shard, {second!r} grid_shard alone, and "
+                "TorchRec makes one lookup of both; allow grid_shard for both"
+            )
+        yield left
+
+
+def whole_nodes(request: PlanRequest, allowed: BoolArray) -> IndexArray:
+    """Return the nodes of which every device is allowed ([devices])."""
+    nodes: IndexArray = np.flatnonzero(allowed.reshape(request.topology.num_nodes, -1).all(axis=1))
+    return nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One table of a unit, and the devices that it may be on."""
+
+    request: PlanRequest
+    index: int
+    unit: Unit
+    allowed: BoolArray
+
+    def types(self) -> frozenset[ShardingType]:
+        """Return the sharding types without an obstacle. Raises RequestError where none is left."""
+        name = self.request.tables.tables[self.index].name
+        asked = self.request.constraints.sharding_types_of(name) or BY_DEFAULT
+        obstacles = {kind: next(self._obstacles(kind, asked), None) for kind in asked}
+        free = frozenset(kind for kind, obstacle in obstacles.items() if obstacle is None)
+        if free:
+            return free
+        listed = "; ".join(f"{kind} {obstacle}" for kind, obstacle in obstacles.items())
+        raise RequestError(
+            f"constraints: no sharding type is left for table {name!r}: {listed}; add table_wise with the kernel "
+            "fused, or loosen what excludes the others"
+        )
+
+    def _obstacles(self, kind: ShardingType, asked: Sequence[ShardingType]) -> Iterator[str]:
+        """Yield why the table cannot be sharded so; each completes a sentence that begins with the type."""
+        request = self.request
+        table = request.tables.tables[self.index]
+        kernels, kernel = request.constraints.compute_kernels_of(table.name), ComputeKernel.of(kind)
+        if kernels is not None and kernel not in kernels:
+            yield f"needs the kernel {kernel}, allowed are {', '.join(kernels)}"
+        if kind is ShardingType.COLUMN_WISE and ShardingType.TABLE_WISE not in asked:
+            yield "may end in one piece, which is table_wise"
+        if kind is ShardingType.GRID and ShardingType.TABLE_ROW_WISE not in asked and self.unit.max_blocks == 1:
+            yield "needs two blocks of columns; one is table_row_wise"
+        if not kind.is_by_columns:
+            yield from self._further_obstacles(kind)
+
+    def _further_obstacles(self, kind: ShardingType) -> Iterator[str]:
+        """Yield why the table cannot be cut by rows or copied."""
+        request, topology = self.request, self.request.topology
+        table = request.tables.tables[self.index]
+        if self.unit.is_group:
+            yield "would cut or copy a co-located table, which stays whole on one device"
+        if any(each.is_mean for each in request.tables.tables):
+            yield "is not searched next to tables of mean pooling, of which TorchRec runs few placements rightly"
+        if topology.num_devices == 1:
+            yield "needs several devices"
+        if kind.is_by_node and 1 in {topology.num_nodes, topology.devices_per_node}:
+            yield "needs several nodes of several devices"
+        if kind.is_by_node and not len(whole_nodes(request, self.allowed)):
+            yield "needs all devices of a node, which devices or forbidden_devices exclude"
+        if not kind.is_by_node and not self.allowed.all():
+            yield "needs all devices, some of which devices or forbidden_devices exclude"
+        problem = sharding_problem(kind, table, optimizer=request.optimizer, devices=topology)
+        if problem is not None:
+            yield f"cannot be run: {problem}"

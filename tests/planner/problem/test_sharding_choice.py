@@ -1,0 +1,155 @@
+"""Which sharding types are left for each table, and what is said where none is."""
+
+from typing import Any
+
+import pytest
+from builders import request, table, tables, topology
+from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.tables import DataType, Optimizer, Pooling, Table
+from neuroshard_planner.errors import RequestError
+from searches import problem_of
+
+TW, CW, RW, TWRW, GRID, DP = ShardingType
+ALL = tuple(ShardingType)
+TWO_NODES = topology(4, num_nodes=2)
+
+
+def types_of(asked: PlanRequest) -> list[set[ShardingType]]:
+    """Return the types of each unit."""
+    return [set(types) for types in problem_of(asked).sharding_types]
+
+
+def test_tables_without_named_types_are_cut_by_columns() -> None:
+    """A trainer of somebody's own need not run anything else."""
+    assert types_of(request(table(), topology=TWO_NODES)) == [{TW, CW}]
+
+
+def test_all_types_are_left_where_nothing_excludes_one() -> None:
+    """FP32, row-wise Adagrad, sum pooling, two nodes of two devices."""
+    assert types_of(request(table(), topology=TWO_NODES, constraints=Constraints(sharding_types=ALL))) == [set(ALL)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        pytest.param({"optimizer": Optimizer.ADAM}, {TW, CW, RW, TWRW, GRID}, id="moments would decay"),
+        pytest.param({"topology": topology(4)}, {TW, CW, RW, DP}, id="one node"),
+        pytest.param({"topology": topology(4, num_nodes=4)}, {TW, CW, RW, DP}, id="nodes of one device"),
+        pytest.param({"topology": topology(1)}, {TW, CW}, id="one device"),
+    ],
+)
+def test_request_wide_settings_exclude_types(fields: dict[str, Any], left: set[ShardingType]) -> None:
+    """What TorchRec cannot run or what changes nothing is not searched."""
+    asked: dict[str, Any] = {"topology": TWO_NODES, "constraints": Constraints(sharding_types=ALL)} | fields
+
+    assert types_of(request(table(), **asked)) == [left]
+
+
+@pytest.mark.parametrize(
+    ("member", "left"),
+    [
+        pytest.param(table("a", data_type=DataType.FP16), {TW, CW, RW, TWRW, GRID}, id="FP16 copies round otherwise"),
+        pytest.param(table("a", num_embeddings=3), {TW, CW, TWRW, GRID, DP}, id="fewer rows than devices"),
+        pytest.param(table("a", colocation_group="g"), {TW, CW}, id="co-located"),
+        pytest.param(table("a", pooling=Pooling.MEAN), {TW, CW}, id="means"),
+    ],
+)
+def test_a_table_excludes_types(member: Table, left: set[ShardingType]) -> None:
+    """Rows and types of a table, its group, and its pooling."""
+    asked = request(member, topology=TWO_NODES, constraints=Constraints(sharding_types=ALL))
+
+    assert types_of(asked) == [left]
+
+
+def test_one_table_of_means_keeps_all_tables_by_columns() -> None:
+    """TorchRec divides the sums of other tables by their bags' lengths."""
+    asked = request(
+        table("a"), table("b", pooling=Pooling.MEAN), topology=TWO_NODES, constraints=Constraints(sharding_types=ALL)
+    )
+
+    assert types_of(asked) == [{TW, CW}, {TW, CW}]
+
+
+def test_devices_leave_the_types_that_fit_them() -> None:
+    """Both devices of a node allow a table cut by its rows, all devices every type, one device neither."""
+    pins = {
+        "t0": TableConstraints(devices=(0, 1)),
+        "t1": TableConstraints(devices=(0, 1, 2, 3)),
+        "t2": TableConstraints(devices=(1,)),
+    }
+    asked = request(*tables(3), topology=TWO_NODES, constraints=Constraints(sharding_types=ALL, tables=pins))
+
+    assert types_of(asked) == [{TW, CW, TWRW, GRID}, set(ALL), {TW, CW}]
+
+
+def test_a_forbidden_device_excludes_what_is_on_all() -> None:
+    """The other node is still whole."""
+    asked = request(table(), topology=TWO_NODES, constraints=Constraints(sharding_types=ALL, forbidden_devices=(3,)))
+
+    assert types_of(asked) == [{TW, CW, TWRW, GRID}]
+
+
+def test_kernels_exclude_the_types_that_need_others() -> None:
+    """Copies run with the dense kernel, everything else with the fused one."""
+    asked = request(
+        table(),
+        topology=TWO_NODES,
+        constraints=Constraints(sharding_types=ALL, compute_kernels=(ComputeKernel.DENSE,)),
+    )
+
+    assert types_of(asked) == [{DP}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        pytest.param(
+            request(*tables(2), constraints=Constraints(tables={"t1": TableConstraints(sharding_types=(TWRW,))})),
+            "no sharding type is left for table 't1': table_row_wise needs several nodes of several devices; add",
+            id="one node",
+        ),
+        pytest.param(
+            request(*tables(2), constraints=Constraints(compute_kernels=(ComputeKernel.DENSE,))),
+            "for table 't0': table_wise needs the kernel fused, allowed are dense; column_wise needs",
+            id="kernel",
+        ),
+        pytest.param(
+            request(*tables(2), constraints=Constraints(sharding_types=(CW,))),
+            "for table 't0': column_wise may end in one piece, which is table_wise; add table_wise",
+            id="never whole",
+        ),
+        pytest.param(
+            request(*tables(2), constraints=Constraints(sharding_types=(RW,), forbidden_devices=(0,))),
+            "row_wise needs all devices, some of which devices or forbidden_devices exclude",
+            id="a device is forbidden",
+        ),
+        pytest.param(
+            request(*tables(2), constraints=Constraints(sharding_types=(DP,)), optimizer=Optimizer.ADAM),
+            "data_parallel cannot be run: table 't0' is data_parallel, which adam does not train",
+            id="optimizer",
+        ),
+        pytest.param(
+            request(*tables(2, num_embeddings=3), constraints=Constraints(sharding_types=(RW,))),
+            "row_wise cannot be run: row_wise leaves a device without a row",
+            id="rows",
+        ),
+    ],
+)
+def test_a_table_without_any_type_is_named_with_what_excludes_each(asked: PlanRequest, problem: str) -> None:
+    """The sentence says for each type what excludes it, and how to go on."""
+    with pytest.raises(RequestError, match=problem):
+        problem_of(asked)
+
+
+def test_a_plan_has_one_type_of_tables_cut_by_the_rows_of_a_node() -> None:
+    """TorchRec makes one call of table_row_wise tables and another of grid_shard ones; an export has one of them."""
+    own = {"t1": TableConstraints(sharding_types=(TW, TWRW))}
+    asked = request(*tables(2), topology=TWO_NODES, constraints=Constraints(sharding_types=ALL, tables=own))
+
+    assert types_of(asked) == [{TW, CW, RW, TWRW, DP}, {TW, TWRW}]
+
+    own["t0"] = TableConstraints(sharding_types=(GRID,))
+    asked = request(*tables(2), topology=TWO_NODES, constraints=Constraints(tables=own))
+    with pytest.raises(RequestError, match="'t1' may be table_row_wise and not grid_shard, 't0' grid_shard alone"):
+        problem_of(asked)

@@ -1,0 +1,142 @@
+"""The search over all families, against exhaustion and against the search by columns."""
+
+import random
+
+import numpy as np
+import pytest
+from builders import GIB, request, table, tables, topology
+from exhaustion import least_ms
+from hypothesis import given, settings
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Optimizer
+from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.planning import attempts, find
+from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.search.lower_bound import lower_bound_ms
+from searches import planned, problem_of, search_requests
+
+ALL = tuple(ShardingType)
+SEEDS_PER_TEST = 6
+
+
+def random_request(seed: int) -> PlanRequest:
+    """Return 3 to 5 tables on two nodes of two devices, all types allowed: few rows and many, cold and hot."""
+    rng = random.Random(seed)  # noqa: S311 - draws test data
+    count = rng.randint(3, 5)
+    members = [
+        table(
+            f"t{index}",
+            num_embeddings=int(10 ** rng.uniform(1, 7.5)),
+            embedding_dim=rng.choice((4, 8)) if count < 5 else 4,
+            pooling_factor=round(10 ** rng.uniform(0, 2), 2),
+            zipf_exponent=rng.choice((None, 0.0, 1.1)),
+        )
+        for index in range(count)
+    ]
+    return request(
+        *members,
+        topology=topology(4, num_nodes=2),
+        batch_size_per_device=rng.choice((512, 8192)),
+        optimizer=rng.choice((Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD)),
+        constraints=Constraints(sharding_types=ALL),
+    )
+
+
+def gap_to_best(seed: int) -> float:
+    """Return by which share the search's plan costs more than the best of all; check the bound against that one."""
+    problem = problem_of(random_request(seed))
+    bound_ms = lower_bound_ms(problem)
+    found = find(problem, baselines=attempts(problem), bound_ms=bound_ms)
+    best_ms = least_ms(problem)
+
+    assert bound_ms <= best_ms * (1 + 1e-6)
+    assert problem.fits(found.placement)
+    return float(problem.total_ms([found.placement])[0]) / best_ms - 1
+
+
+def families_of(found: Plan) -> set[ShardingType]:
+    """Return the sharding types of a plan."""
+    return {each.sharding_type for each in found.tables}
+
+
+@pytest.mark.parametrize("first", range(0, 24, SEEDS_PER_TEST))
+def test_it_finds_the_best_of_all_plans_of_small_problems(first: int) -> None:
+    """Five percent above the best of all at most, nearly always at it; the bound is never above the best."""
+    gaps = [gap_to_best(seed) for seed in range(first, first + SEEDS_PER_TEST)]
+
+    assert max(gaps) <= 0.05
+    assert np.median(gaps) <= 0.001
+
+
+@pytest.mark.parametrize(
+    "kind", [ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID, ShardingType.DATA_PARALLEL]
+)
+def test_tables_that_may_only_be_sharded_in_one_way_are(kind: ShardingType) -> None:
+    """The plan has no problem of its own, also where another way would be cheaper."""
+    asked = request(*tables(3), topology=topology(4, num_nodes=2), constraints=Constraints(sharding_types=(kind,)))
+
+    found = planned(asked)
+
+    assert families_of(found) == {kind}
+    assert plan_problems(found) == []
+
+
+def test_one_table_by_rows_goes_beside_others_by_columns() -> None:
+    """The other tables have no other types."""
+    own = {"t1": TableConstraints(sharding_types=(ShardingType.ROW_WISE,))}
+
+    found = planned(request(*tables(6, pooling_factor=20.0), constraints=Constraints(tables=own)))
+
+    assert found.tables[1].sharding_type is ShardingType.ROW_WISE
+    assert all(each.sharding_type.is_by_columns for each in found.tables if each.name != "t1")
+    assert plan_problems(found) == []
+
+
+def test_a_table_that_no_column_of_fits_a_device_is_cut_by_rows() -> None:
+    """Four columns are the narrowest shard; blocks of rows have no such limit."""
+    huge = table("huge", num_embeddings=2 * 10**9, embedding_dim=4)
+    asked = request(huge, *tables(3), topology=topology(4, memory_bytes=24 * GIB), optimizer=Optimizer.SGD)
+
+    with pytest.raises(InfeasibleError):
+        planned(asked)
+    found = planned(asked.model_copy(update={"constraints": Constraints(sharding_types=ALL)}))
+
+    assert found.tables[0].sharding_type is ShardingType.ROW_WISE
+    assert plan_problems(found) == []
+
+
+def test_a_baseline_for_tables_that_may_not_be_whole_is_refused() -> None:
+    """Greedy baselines place whole tables."""
+    asked = request(
+        *tables(2), algorithm=Algorithm.DIM_GREEDY, constraints=Constraints(sharding_types=(ShardingType.ROW_WISE,))
+    )
+
+    with pytest.raises(RequestError, match=r"dim_greedy places no table row_wise.*'t0'"):
+        planned(asked)
+
+
+@settings(max_examples=20)
+@given(asked=search_requests())
+def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
+    """Valid within constraints and memory, no dearer than by columns, the bound below, and the same a second time."""
+    constraints = asked.constraints.model_copy(update={"sharding_types": ALL})
+    asked = asked.model_copy(update={"constraints": constraints, "optimizer": Optimizer.SGD})
+    columns = asked.constraints.model_copy(
+        update={"sharding_types": (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)}
+    )
+    try:
+        by_columns = planned(asked.model_copy(update={"constraints": columns})).predicted.total_ms
+    except InfeasibleError:
+        by_columns = np.inf
+    try:
+        found = planned(asked)
+    except InfeasibleError:
+        assert by_columns == np.inf
+        return
+
+    assert plan_problems(found) == []
+    assert found.lower_bound_ms <= found.predicted.total_ms
+    assert found.predicted.total_ms <= by_columns * (1 + asked.search.shard_tolerance + 1e-6)
+    assert planned(asked).to_json() == found.to_json()
