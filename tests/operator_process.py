@@ -6,9 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 from neuroshard_operator import names
-from neuroshard_operator.cluster.caches import Caches, JobKey
+from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.cluster.resync import Resync, Resynced
+from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.context import earliest
 from neuroshard_operator.controller import gathered
 from neuroshard_operator.reconcile import reconcile
@@ -29,9 +30,9 @@ class OperatorProcess:
         """Start with caches as they are."""
         self._world = world
         self._settings = settings
-        caches = Caches(world.watches.indices(), clock=self._seconds)
+        caches = Caches(world.watches.brought, clock=self._seconds)
         self._cluster = Cluster(world, caches, settings, clock=self._seconds)
-        self._lists = Resync(world, caches, ())
+        self._lists = Resync(world, caches.watched, ())
         self.requeue_after_s: float | None = None
 
     def _seconds(self) -> float:

@@ -7,8 +7,7 @@ from typing import Any
 from neuroshard_api.training_job import KIND
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import Json
-from neuroshard_operator.cluster.caches import WATCHED, Indices
-from neuroshard_operator.cluster.watched import WatchedObjects
+from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
 
 Place = tuple[str, str]
 """Kind and name of an object."""
@@ -22,7 +21,7 @@ class Watches:
         self._objects = objects
         self._namespace = namespace
         self._seen: dict[Place, Json] = {}
-        self._watched = WatchedObjects()
+        self.brought = WatchedObjects()
         self._lost: set[Place] = set()
 
     def lose_deletions(self) -> None:
@@ -36,26 +35,26 @@ class Watches:
                 continue
             if place not in self._objects:
                 if place not in self._lost and place in self._seen:
-                    self._watched.drop(self._seen.pop(place))
+                    self._drop(place, self._seen.pop(place))
             elif _version_of(self._seen.get(place)) != _version_of(self._objects[place]):
                 self._bring(place)
-
-    def indices(self) -> Indices:
-        """Return what the watches have brought, cut down as the operator does it."""
-        return self._watched.indices()
 
     def _bring(self, place: Place) -> None:
         """Bring an object as the watch of its kind does, whose selector passes our children alone."""
         before, body = self._seen.get(place), copy.deepcopy(self._objects[place])
         self._seen[place] = body
         if before is not None and before["metadata"]["uid"] != body["metadata"]["uid"] and place not in self._lost:
-            self._watched.drop(before)
+            self._drop(place, before)
         labels = body["metadata"].get("labels") or {}
         if place[0] == KIND or labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY:
             if place[0] in WATCHED:
-                self._watched.bring(place[0], body)
+                self.brought.bring(place[0], body)
         elif before is not None:
-            self._watched.drop(before)
+            self._drop(place, before)
+
+    def _drop(self, place: Place, body: Json) -> None:
+        if place[0] in WATCHED:
+            self.brought.drop(place[0], body["metadata"]["uid"])
 
 
 def _version_of(body: Mapping[str, Any] | None) -> str:

@@ -18,7 +18,7 @@ from neuroshard_api.request import PlanRequest
 from neuroshard_api.training_job import KIND
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import ApiError, Json
-from neuroshard_operator.cluster.caches import JobKey
+from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
 from operator_watches import Place, Watches
 

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from neuroshard_operator.cluster.api import Api, ApiError
-from neuroshard_operator.cluster.caches import Caches, JobKey
+from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.cluster.resync import Resync, reachable
+from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.context import Context, UnreadableJob, earliest
 from neuroshard_operator.observed.objects import Observed
 from neuroshard_operator.process.logs import about
@@ -25,6 +26,8 @@ MOST_READS = 4
 """Rounds of reading before one pass: results, nodes, files of users, the profile."""
 PASS_TIMEOUT_S = 300.0
 """One pass with all its calls takes less; a longer one is given up and begins anew."""
+START_S = 900.0
+"""Until a start that has not brought everything counts as dead: lists of a large cluster take minutes."""
 MISSED_RESYNCS = 3
 """So many intervals without a resync, and the operator counts as dead."""
 RESYNC_SPREAD = 0.1
@@ -85,7 +88,7 @@ class Controller:
         self._now = now
         self._resynced_s = time.monotonic()
         self._namespaces = settings.namespaces if namespaces is None else namespaces
-        self._lists = Resync(api, caches, self._namespaces)
+        self._lists = Resync(api, caches.watched, self._namespaces)
         self._stalled: tuple[str, ...] = ()
         self._stages: dict[JobKey, str] = {}
         self._filled = asyncio.Event()
@@ -99,7 +102,8 @@ class Controller:
     @property
     def is_alive(self) -> bool:
         """Whether the last resync is recent and found no watch that has stopped."""
-        return not self._stalled and self.resync_age_s < MISSED_RESYNCS * self._settings.resync_seconds
+        most_s = MISSED_RESYNCS * self._settings.resync_seconds
+        return not self._stalled and self.resync_age_s < (most_s if self.is_ready else max(most_s, START_S))
 
     @property
     def is_ready(self) -> bool:

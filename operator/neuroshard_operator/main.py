@@ -103,7 +103,7 @@ class Operator:
 
         @kopf.on.startup(registry=registry)
         async def start(**_: Any) -> None:  # noqa: ANN401 - Kopf's
-            caches = Caches(watched.indices())
+            caches = Caches(watched)
             controller = Controller(
                 api=api, caches=caches, settings=settings, metrics=self._metrics, namespaces=namespaces
             )

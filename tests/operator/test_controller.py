@@ -41,7 +41,7 @@ def test_a_profile_that_comes_or_goes_wakes_a_job(status: dict[str, object], nam
     world.watches.catch_up()
 
     async def wakes() -> int:
-        controller = Controller(api=world, caches=Caches(world.watches.indices()), settings=SETTINGS, metrics=Metrics())
+        controller = Controller(api=world, caches=Caches(world.watches.brought), settings=SETTINGS, metrics=Metrics())
         controller.wake_for_profile(namespace)
         return len(controller.queue)
 
@@ -58,7 +58,7 @@ def test_no_job_is_reconciled_before_the_watches_have_brought_what_is_there(monk
     world.submit("late")
 
     async def story() -> None:
-        caches = Caches(world.watches.indices())
+        caches = Caches(world.watches.brought)
         controller = Controller(api=world, caches=caches, settings=SETTINGS, metrics=Metrics())
         controller.wake((NAMESPACE, "early"))
         work = asyncio.create_task(controller.run())

@@ -38,7 +38,7 @@ def line_of_a_look(story: Story) -> dict[str, Any]:
     async def look() -> dict[str, Any]:
         handler = FirstLine()
         logger.addHandler(handler)
-        caches = Caches(story.world.watches.indices())
+        caches = Caches(story.world.watches.brought)
         controller = Controller(api=story.world, caches=caches, settings=SETTINGS, metrics=Metrics())
         working = asyncio.create_task(controller.run())
         controller.wake(KEY)

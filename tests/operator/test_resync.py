@@ -1,13 +1,15 @@
 """What watches lose, and how the periodic list of everything finds it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from neuroshard_operator import names
-from neuroshard_operator.cluster.api import ApiError
+from neuroshard_operator.cluster.api import ApiError, Json
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.resync import Resync, reachable
+from neuroshard_operator.cluster.watched import WatchedObjects
 from operator_process import JOB, KEY, Story
 from operator_world import NAMESPACE, World
 
@@ -84,7 +86,7 @@ def test_a_watch_that_brings_nothing_for_a_whole_interval_is_stalled() -> None:
 
 def lists(world: World, *namespaces: str) -> Resync:
     """Return the resync of an operator for these namespaces."""
-    return Resync(world, Caches(world.watches.indices()), namespaces)
+    return Resync(world, world.watches.brought, namespaces)
 
 
 def forbid(world: World, namespace: str) -> None:
@@ -114,25 +116,94 @@ def test_a_refusal_that_passes_hides_nothing() -> None:
     story = Story().running()
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
     story.world.refuse[path] = ApiError(403, "Forbidden", "not ready yet")
-    caches = Caches(story.world.watches.indices())
-    before = caches.versions("Job")
-    asyncio.run(Resync(story.world, caches, namespaces=[NAMESPACE, "other"]).run())
+    caches = Caches(story.world.watches.brought)
+    before = caches.watched.versions("Job")
+    asyncio.run(Resync(story.world, caches.watched, namespaces=[NAMESPACE, "other"]).run())
 
     assert before
     assert {job.meta.uid for job in caches.jobs(KEY)} == set(before)
 
 
-def test_what_is_listed_again_is_shown_again() -> None:
-    """An object whose label was away for a while is there, whatever a list said before."""
-    story = Story().running()
-    caches = Caches(story.world.watches.indices())
-    shown = set(caches.versions("Job"))
-    caches.drop(shown)
-    assert not caches.jobs(KEY)
+def test_what_a_watch_brings_back_during_a_list_is_kept() -> None:
+    """An object without its label is not in the list; it has it again before the list is done."""
+    world = World()
+    world.submit(JOB)
+    world.watches.catch_up()
+    hidden = world.objects.pop(("DLRMTrainingJob", JOB))
+    lists = Resync(world, world.watches.brought, ())
+    list_metadata = world.list_metadata
 
-    caches.drop([], shown)
+    async def list_then_bring(path: str, *, selector: str = "") -> list[Json]:
+        found = await list_metadata(path, selector=selector)
+        hidden["metadata"]["resourceVersion"] = "later"
+        world.watches.brought.bring("DLRMTrainingJob", hidden)
+        return found
 
-    assert {job.meta.uid for job in caches.jobs(KEY)} == shown
+    world.list_metadata = list_then_bring  # type: ignore[method-assign]
+    asyncio.run(lists.run())
+
+    assert Caches(world.watches.brought).known() == [KEY]
+
+
+def test_what_is_forgotten_is_shown_again_with_its_next_event() -> None:
+    """A label that comes back is an event like any other."""
+    world = World()
+    world.submit(JOB)
+    world.watches.catch_up()
+    body = world.objects.pop(("DLRMTrainingJob", JOB))
+    asyncio.run(lists(world).run())
+    forgotten = world.watches.brought.versions("DLRMTrainingJob")
+    world.watches.brought.bring("DLRMTrainingJob", body)
+
+    assert not forgotten
+    assert Caches(world.watches.brought).known() == [KEY]
+
+
+async def filled(resync: Resync, monkeypatch: pytest.MonkeyPatch, each: Callable[[], None]) -> bool:
+    """Return whether a resync finds the watches filled, while `each` happens at every wait."""
+    waits = 0
+
+    async def wait(_: float) -> None:
+        nonlocal waits
+        waits += 1
+        each()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("neuroshard_operator.cluster.resync.asyncio.sleep", wait)
+        await resync.run()
+        return await resync.is_filled()
+
+
+def test_a_start_waits_as_long_as_the_watches_bring_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer in all than it waits without anything new."""
+    world = World()
+    jobs = [f"job-{number}" for number in range(20)]
+    for name in jobs:
+        world.submit(name)
+    brought = WatchedObjects()
+    looks = iter([each for name in jobs for each in (None, None, name)])
+
+    def bring() -> None:
+        name = next(looks)
+        if name:
+            brought.bring("DLRMTrainingJob", world.objects["DLRMTrainingJob", name])
+
+    assert asyncio.run(filled(Resync(world, brought, ()), monkeypatch, bring))
+    assert len(Caches(brought).known()) == len(jobs)
+
+
+def test_a_start_does_not_wait_for_objects_that_live_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is missing in each list; none is missing in two."""
+    world = World()
+    resync = Resync(world, WatchedObjects(), ())
+    world.submit("first")
+    first = asyncio.run(filled(resync, monkeypatch, lambda: None))
+    world.objects.clear()
+    world.submit("second")
+    second = asyncio.run(filled(resync, monkeypatch, lambda: None))
+    third = asyncio.run(filled(resync, monkeypatch, lambda: None))
+
+    assert (first, second, third) == (False, True, False)
 
 
 def test_an_operator_without_any_rights_is_an_error() -> None:

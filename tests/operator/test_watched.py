@@ -1,14 +1,17 @@
 """The objects that the watches have brought, by the job that they belong to."""
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
+import kopf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.training_job import KIND
 from neuroshard_operator import names
 from neuroshard_operator.cluster.watched import Index, WatchedObjects
+from neuroshard_operator.cluster.watches import register
 
 UIDS = ("a", "b", "c")
 
@@ -59,12 +62,14 @@ def test_what_no_job_owns_is_under_an_empty_name() -> None:
 
 
 def test_a_deleted_object_is_shown_no_longer() -> None:
-    """Also one that has lost its labels, as its last event shows it."""
+    """The job that it belonged to is told, once."""
     watched = WatchedObjects()
     watched.bring("ConfigMap", child("1"))
-    watched.drop({"metadata": {"name": "name-1", "namespace": "models", "uid": "1"}})
+    keys = watched.drop("ConfigMap", "1")
 
+    assert keys == {("models", "job")}
     assert not watched.indices().config_maps
+    assert not watched.drop("ConfigMap", "1")
 
 
 @pytest.mark.parametrize(
@@ -85,3 +90,48 @@ def test_a_profiler_claims_its_profile_until_it(later: dict[str, Any]) -> None:
 
     assert claimed == {("models", "key"): ["job"]}
     assert not claims
+
+
+class Woken:
+    """What Kopf is told to watch, and whom its events wake."""
+
+    def __init__(self) -> None:
+        """Register as the operator does."""
+        registry = kopf.OperatorRegistry()
+        self.watched = WatchedObjects()
+        self.jobs: list[tuple[str, str]] = []
+        self.namespaces: list[str] = []
+        register(registry, self.watched, wake=self.jobs.append, wake_for_profile=self.namespaces.append)
+        handlers = registry._watching.get_all_handlers()
+        self._handlers: dict[str, Callable[..., Any]] = {handler.id: handler.fn for handler in handlers}
+
+    def tell(self, kind: str, body: Mapping[str, Any], event: str | None = None) -> None:
+        """Bring an event of a kind; None: the object was listed."""
+        asyncio.run(self._handlers[f"{kind}_event"](body=kopf.Body(cast(kopf.RawBody, body)), type=event))
+
+
+def test_a_deletion_is_seen_and_wakes_the_job() -> None:
+    """Not only the next list finds it."""
+    woken = Woken()
+    woken.tell("Pod", child("1"))
+    woken.tell("Pod", child("1"), "DELETED")
+
+    assert not woken.watched.indices().pods
+    assert woken.jobs == [("models", "job")] * 2
+
+
+def test_a_child_that_moves_to_another_job_wakes_both() -> None:
+    """The one that it belonged to has lost it."""
+    woken = Woken()
+    woken.tell("Job", child("1"))
+    woken.tell("Job", child("1", labels={names.JOB_LABEL: "other"}), "MODIFIED")
+
+    assert sorted(woken.jobs[1:]) == [("models", "job"), ("models", "other")]
+
+
+def test_a_profile_of_nobody_wakes_its_namespace() -> None:
+    """Any job there may wait for it."""
+    woken = Woken()
+    woken.tell("ConfigMap", {"metadata": {"name": "profile", "namespace": "models", "uid": "1"}}, "ADDED")
+
+    assert (woken.jobs, woken.namespaces) == ([], ["models"])

@@ -1,13 +1,11 @@
 """What the watches have brought, cut down, with our own writes on top until the watches bring them too."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from neuroshard_api.training_job import KIND
-
+from neuroshard_operator.cluster.watched import JobKey, WatchedObjects
 from neuroshard_operator.observed.objects import (
     ChildConfigMap,
     ChildJob,
@@ -18,88 +16,32 @@ from neuroshard_operator.observed.objects import (
     TrainingJobObject,
 )
 
-JobKey = tuple[str, str]
-"""Namespace and name of a job."""
 Child = ChildJob | ChildConfigMap | ChildObject
 Found = TypeVar("Found", ChildJob, ChildConfigMap, ChildObject)
-Watched = TrainingJobObject | ChildJob | ChildPod | ChildConfigMap | ChildObject
-Seen = TypeVar("Seen", TrainingJobObject, ChildJob, ChildPod, ChildConfigMap, ChildObject)
-WATCHED = (KIND, "Job", "Pod", "ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding")
-"""The kinds that the watches bring."""
 _LAST = datetime.max.replace(tzinfo=UTC)
 EXPECTED_WITHIN_S = 10.0
 """How long a write of ours is shown before the watch brings it; a watch is late by less."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Profiler:
-    """A profiler Job that is not suspended and has not ended."""
-
-    uid: str
-    job: OtherProfiler
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Indices:
-    """What the watches have brought, by the job that it belongs to. Read only."""
-
-    training_jobs: Mapping[JobKey, Collection[TrainingJobObject]]
-    jobs: Mapping[JobKey, Collection[ChildJob]]
-    pods: Mapping[JobKey, Collection[ChildPod]]
-    config_maps: Mapping[JobKey, Collection[ChildConfigMap]]
-    """Profiles that a namespace shares are under an empty job name."""
-    objects: Mapping[str, Mapping[JobKey, Collection[ChildObject]]]
-    """Indices of the other children, by kind."""
-    profilers: Mapping[tuple[str, str], Collection[Profiler]]
-    """Profilers at work, by namespace and short profile key."""
-
-    def of_kind(self, kind: str) -> Mapping[Any, Collection[Watched]]:
-        """Return the index of a kind."""
-        own: Mapping[str, Mapping[Any, Collection[Watched]]] = {
-            KIND: self.training_jobs,
-            "Job": self.jobs,
-            "Pod": self.pods,
-            "ConfigMap": self.config_maps,
-        }
-        return own[kind] if kind in own else self.objects[kind]
-
-
 class Caches:
-    """The indices, and what this operator wrote a moment ago. Belongs to one event loop."""
+    """What the watches have brought, and what this operator wrote a moment ago. Belongs to one event loop."""
 
-    def __init__(self, indices: Indices, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read `indices`; `clock` counts seconds."""
-        self._indices = indices
+    def __init__(self, watched: WatchedObjects, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read `watched`; `clock` counts seconds."""
+        self.watched = watched
+        self._indices = watched.indices()
         self._clock = clock
         self._written: dict[JobKey, dict[tuple[str, str], tuple[float, Child]]] = {}
         self._status: dict[JobKey, tuple[str, TrainingJobObject]] = {}
         self._claims: dict[tuple[str, str], tuple[float, str]] = {}
-        self._gone: frozenset[str] = frozenset()
-
-    def versions(self, kind: str) -> dict[str, str]:
-        """Return the resourceVersion by uid of all objects of a kind that the watches show."""
-        shown = [each for found in self._indices.of_kind(kind).values() for each in found]
-        return {each.meta.uid: each.meta.resource_version for each in shown}
-
-    def drop(self, uids: Collection[str], present: Collection[str] = frozenset()) -> None:
-        """Show objects no longer: they are gone, and the watch lost their deletion; those ``present`` are shown again.
-
-        Objects leave the indices by DELETED events alone. After a watch was away for longer than the API server's
-        history, it lists what is there and never hears of what went meanwhile.
-        """
-        shown = {uid for kind in WATCHED for uid in self.versions(kind)}
-        self._gone = frozenset(((self._gone | set(uids)) - set(present)) & shown)
-
-    def _there(self, found: Iterable[Seen]) -> list[Seen]:
-        return [each for each in found if each.meta.uid not in self._gone]
 
     def known(self) -> list[JobKey]:
         """Return all jobs that the watch knows."""
-        return [key for key, found in self._indices.training_jobs.items() if self._there(found)]
+        return list(self._indices.training_jobs)
 
     def training_job(self, key: JobKey) -> TrainingJobObject | None:
         """Return a job, with the status that was written last."""
-        seen = next(iter(self._there(self._indices.training_jobs.get(key, ()))), None)
+        seen = next(iter(self._indices.training_jobs.get(key, ())), None)
         before, written = self._status.get(key, ("", None))
         if written is None:
             return seen
@@ -110,22 +52,22 @@ class Caches:
 
     def jobs(self, key: JobKey) -> list[ChildJob]:
         """Return the Jobs of a job."""
-        return self._with_written(key, self._there(self._indices.jobs.get(key, ())), ChildJob)
+        return self._with_written(key, self._indices.jobs.get(key, ()), ChildJob)
 
     def pods(self, key: JobKey) -> list[ChildPod]:
         """Return the pods of a job."""
-        return self._there(self._indices.pods.get(key, ()))
+        return list(self._indices.pods.get(key, ()))
 
     def config_maps(self, key: JobKey) -> list[ChildConfigMap]:
         """Return the ConfigMaps of a job and the profiles of its namespace."""
         shared = self._indices.config_maps.get((key[0], ""), ())
-        seen = self._there([*self._indices.config_maps.get(key, ()), *shared])
+        seen = [*self._indices.config_maps.get(key, ()), *shared]
         return self._with_written(key, seen, ChildConfigMap)
 
     def objects(self, key: JobKey) -> list[ChildObject]:
         """Return the other children of a job."""
         seen = [child for index in self._indices.objects.values() for child in index.get(key, ())]
-        return self._with_written(key, self._there(seen), ChildObject)
+        return self._with_written(key, seen, ChildObject)
 
     def other_profilers(self, key: JobKey) -> dict[str, OtherProfiler]:
         """Return the profiler Jobs of other jobs of the namespace, by profile key: a running one, else the newest."""
@@ -137,7 +79,7 @@ class Caches:
             if namespace == key[0] and owner != key[1]
         }
         for (namespace, profile_key), owners in self._indices.profilers.items():
-            others = [each.job for each in owners if each.job.owner != key[1] and each.uid not in self._gone]
+            others = [each.job for each in owners if each.job.owner != key[1]]
             if namespace != key[0] or not others:
                 continue
             best = max(others, key=lambda each: (each.is_running, each.created or _LAST, each.owner))

@@ -16,8 +16,9 @@ from neuroshard_api.training_job import API_VERSION, KIND
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads, Restore
 from neuroshard_operator.cluster.api import CONFLICT, FORBIDDEN, NOT_FOUND, Api, ApiError, Json
-from neuroshard_operator.cluster.caches import Caches, JobKey
+from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.documents import Documents
+from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.objects import Fetched, Node, Observed, Refusal, TrainingJobObject
 from neuroshard_operator.process.logs import about

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from neuroshard_operator.cluster.api import NOT_FOUND, Api, ApiError
-from neuroshard_operator.cluster.caches import JobKey
+from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.objects import ChildConfigMap
 

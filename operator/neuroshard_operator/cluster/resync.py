@@ -14,7 +14,7 @@ from neuroshard_api.training_job import API_VERSION, KIND, PLURAL
 
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import FORBIDDEN, NOT_FOUND, PATHS, Api, ApiError
-from neuroshard_operator.cluster.caches import WATCHED, Caches, JobKey
+from neuroshard_operator.cluster.watched import WATCHED, JobKey, WatchedObjects
 
 PODS = ("/api/v1", "pods")
 FILL_S = 2.0
@@ -39,59 +39,72 @@ class Resynced:
 class Resync:
     """Lists of one API server over time. Belongs to one event loop."""
 
-    def __init__(self, api: Api, caches: Caches, namespaces: Sequence[str]) -> None:
-        """Compare an API server with the caches over it; no namespaces: all of them."""
+    def __init__(self, api: Api, watched: WatchedObjects, namespaces: Sequence[str]) -> None:
+        """Compare an API server with what its watches have brought; no namespaces: all of them."""
         self._api = api
-        self._caches = caches
+        self._watched = watched
         self._namespaces = namespaces
         self._overdue: dict[str, dict[str, str]] = {}
+        self._missed: frozenset[str] | None = None
 
     async def run(self) -> Resynced:
-        """List everything once, and drop from the caches what is gone.
+        """List everything once, and forget what is gone.
+
+        Objects are forgotten by DELETED events alone else: a watch that was away for longer than the API server's
+        history lists what is there, and never hears of what went meanwhile.
 
         Raises:
             ApiError: the API server is out of reach, or refuses in every namespace.
         """
         jobs: set[JobKey] = set()
-        gone: set[str] = set()
-        present: set[str] = set()
+        num_gone = 0
         stalled: list[str] = []
         unreachable: set[str] = set()
         for kind in WATCHED:
-            before = self._caches.versions(kind)
+            before = self._watched.versions(kind)
             listed, refused = await self._list(kind)
             unreachable |= refused
             if kind == KIND:
                 jobs = {place for place, _, _ in listed}
             versions = {uid: version for _, uid, version in listed}
-            present |= versions.keys()
             # A refusal may pass; a namespace that is really gone ends in NamespacesChangedError.
             if not refused:
-                gone |= before.keys() - versions.keys()
+                num_gone += self._forget(kind, {uid: before[uid] for uid in before.keys() - versions.keys()})
             if self._is_stalled(kind, versions):
                 stalled.append(kind)
-        self._caches.drop(gone, present)
-        if gone:
-            logger.warning("%d objects are gone whose deletion no watch has brought", len(gone))
+        if num_gone:
+            logger.warning("%d objects are gone whose deletion no watch has brought", num_gone)
         return Resynced(jobs=frozenset(jobs), stalled=tuple(stalled), unreachable=tuple(sorted(unreachable)))
 
-    async def is_filled(self) -> bool:
-        """Wait while the watches bring what the last list had and they do not show; return whether nothing is missing.
+    def _forget(self, kind: str, gone: Mapping[str, str]) -> int:
+        """Forget objects that a list lacks, by uid and the version before it; return how many.
 
-        False: what is missing was deleted, or its watch has stopped; another list tells.
+        What a watch has brought since then is there again, as an object that got its label back.
         """
-        missing = self._missing()
-        waited_s = 0.0
+        shown = self._watched.versions(kind)
+        forgotten = [uid for uid, version in gone.items() if shown.get(uid) == version]
+        for uid in forgotten:
+            self._watched.drop(kind, uid)
+        return len(forgotten)
+
+    async def is_filled(self) -> bool:
+        """Wait while the watches bring what the last list had and they do not show; return whether all is there.
+
+        What is missing may have been deleted since, and only another list tells. What lived for less than two lists
+        holds nothing up.
+        """
+        missing, waited_s = self._missing(), 0.0
         while missing and waited_s < FILL_S:
             await asyncio.sleep(FILL_LOOK_S)
             before, missing = missing, self._missing()
             waited_s = waited_s + FILL_LOOK_S if missing == before else 0.0
-        return not missing
+        lasting, self._missed = missing if self._missed is None else missing & self._missed, missing
+        return not lasting
 
-    def _missing(self) -> int:
-        """Return how many objects of the last list no watch has brought."""
+    def _missing(self) -> frozenset[str]:
+        """Return the uids of the last list that no watch has brought."""
         overdue = {kind: uids.keys() for kind, uids in self._overdue.items() if uids}
-        return sum(len(uids - self._caches.versions(kind).keys()) for kind, uids in overdue.items())
+        return frozenset(uid for kind, uids in overdue.items() for uid in uids - self._watched.versions(kind).keys())
 
     async def _list(self, kind: str) -> tuple[list[tuple[JobKey, str, str]], set[str]]:
         """Return place, uid and version of all objects of a kind, and the namespaces that could not be listed."""
@@ -118,7 +131,7 @@ class Resync:
 
     def _is_stalled(self, kind: str, listed: Mapping[str, str]) -> bool:
         """Tell whether the watch still shows the versions that it showed when the list before had others."""
-        shown = self._caches.versions(kind)
+        shown = self._watched.versions(kind)
         waited = self._overdue.get(kind, {})
         stalled = any(uid in listed and shown.get(uid, "") == version for uid, version in waited.items())
         self._overdue[kind] = {

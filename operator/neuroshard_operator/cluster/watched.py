@@ -1,23 +1,56 @@
 """The objects that the watches have brought, cut down to what decisions need. Decides nothing.
 
 Kopf's own indices are not used: until all of them are filled, every object that Kopf indexes wakes every other one that
-waits, so that a start takes time with the square of the objects: 1,000 jobs with their 16,000 children kept it busy for
-longer than ten minutes.
+waits, so that a start takes time with the square of the objects.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from neuroshard_api.training_job import KIND
 
 from neuroshard_operator import names
-from neuroshard_operator.cluster.caches import WATCHED, Indices, JobKey, Profiler
 from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.objects import ChildJob, OtherProfiler
+from neuroshard_operator.observed.objects import (
+    ChildConfigMap,
+    ChildJob,
+    ChildObject,
+    ChildPod,
+    OtherProfiler,
+    TrainingJobObject,
+)
 
 Body = Mapping[str, Any]
+JobKey = tuple[str, str]
+"""Namespace and name of a job."""
 OTHER_KINDS = ("Service", "ServiceAccount", "Role", "RoleBinding")
 """Kinds of children of which only the metadata is kept."""
+WATCHED = (KIND, "Job", "Pod", "ConfigMap", *OTHER_KINDS)
+"""The kinds that the watches bring."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profiler:
+    """A profiler Job that is not suspended and has not ended."""
+
+    uid: str
+    job: OtherProfiler
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Indices:
+    """What the watches have brought, by the job that it belongs to, always as it is now. Read only."""
+
+    training_jobs: Mapping[JobKey, Collection[TrainingJobObject]]
+    jobs: Mapping[JobKey, Collection[ChildJob]]
+    pods: Mapping[JobKey, Collection[ChildPod]]
+    config_maps: Mapping[JobKey, Collection[ChildConfigMap]]
+    """Profiles that a namespace shares are under an empty job name."""
+    objects: Mapping[str, Mapping[JobKey, Collection[ChildObject]]]
+    """Indices of the other children, by kind."""
+    profilers: Mapping[tuple[str, str], Collection[Profiler]]
+    """Profilers at work, by namespace and short profile key."""
 
 
 class Index(Mapping[Any, Collection[Any]]):
@@ -37,22 +70,24 @@ class Index(Mapping[Any, Collection[Any]]):
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def put(self, uid: str, key: Any, value: Any) -> None:  # noqa: ANN401 - the same
-        """Keep an object's value in place of an earlier one."""
-        if self._key_of.get(uid, key) != key:
+    def put(self, uid: str, key: Any, value: Any) -> Any:  # noqa: ANN401 - the same
+        """Keep an object's value in place of an earlier one; return the key of that. None: the object is new."""
+        before = self._key_of.get(uid)
+        if before not in {None, key}:
             self.drop(uid)
         self._key_of[uid] = key
         self._by_key.setdefault(key, {})[uid] = value
+        return before
 
-    def drop(self, uid: str) -> None:
-        """Forget an object, if it is known."""
+    def drop(self, uid: str) -> Any:  # noqa: ANN401 - the same
+        """Forget an object; return its key. None: it is not known."""
         key = self._key_of.pop(uid, None)
-        if key is None:
-            return
-        values = self._by_key[key]
-        del values[uid]
-        if not values:
-            del self._by_key[key]
+        if key is not None:
+            values = self._by_key[key]
+            del values[uid]
+            if not values:
+                del self._by_key[key]
+        return key
 
 
 class WatchedObjects:
@@ -63,22 +98,28 @@ class WatchedObjects:
         self._indices = {kind: Index() for kind in WATCHED}
         self._profilers = Index()
 
-    def bring(self, kind: str, body: Body) -> None:
-        """Keep an object as it is now."""
-        uid = body["metadata"]["uid"]
+    def bring(self, kind: str, body: Body) -> set[JobKey]:
+        """Keep an object as it is now; return the keys of the jobs that it belongs to and belonged to before."""
+        key = _key_of(body) if kind == KIND else _owner_of(body)
         value = _PARSERS[kind](body)
-        self._indices[kind].put(uid, key_of(body) if kind == KIND else owner_of(body), value)
+        before = self._indices[kind].put(body["metadata"]["uid"], key, value)
         if isinstance(value, ChildJob):
-            self._bring_profiler(value, *owner_of(body))
+            self._bring_profiler(value, *key)
+        return {key, before or key}
 
-    def drop(self, body: Body) -> None:
-        """Forget an object that was deleted."""
-        uid = body["metadata"]["uid"]
-        for index in (*self._indices.values(), self._profilers):
-            index.drop(uid)
+    def drop(self, kind: str, uid: str) -> set[JobKey]:
+        """Forget an object that was deleted; return the key of the job that it belonged to, if it was known."""
+        self._profilers.drop(uid)
+        before = self._indices[kind].drop(uid)
+        return set() if before is None else {before}
+
+    def versions(self, kind: str) -> dict[str, str]:
+        """Return the resourceVersion of all objects of a kind, by uid."""
+        shown = (each for values in self._indices[kind].values() for each in values)
+        return {each.meta.uid: each.meta.resource_version for each in shown}
 
     def indices(self) -> Indices:
-        """Return the objects by the job that they belong to, always as they are now."""
+        """Return the objects by the job that they belong to."""
         return Indices(
             training_jobs=self._indices[KIND],
             jobs=self._indices["Job"],
@@ -99,12 +140,11 @@ class WatchedObjects:
         self._profilers.put(job.meta.uid, (namespace, profile_key), Profiler(uid=job.meta.uid, job=other))
 
 
-def key_of(body: Body) -> JobKey:
-    """Return the key of a job."""
+def _key_of(body: Body) -> JobKey:
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
-def owner_of(body: Body) -> JobKey:
+def _owner_of(body: Body) -> JobKey:
     """Return the key of the job that a child belongs to; an empty name for what a namespace shares."""
     labels = body["metadata"].get("labels") or {}
     return body["metadata"]["namespace"], labels.get(names.JOB_LABEL, "")

@@ -8,12 +8,12 @@ import kopf
 from neuroshard_api.training_job import GROUP, KIND, PLURAL, VERSION
 
 from neuroshard_operator import names
-from neuroshard_operator.cluster.caches import JobKey
-from neuroshard_operator.cluster.watched import WatchedObjects, key_of, owner_of
+from neuroshard_operator.cluster.watched import JobKey, WatchedObjects
 
 Resource = tuple[str, str, str]
 
-CHILD_KINDS: Mapping[str, Resource] = {
+RESOURCES: Mapping[str, Resource] = {
+    KIND: (GROUP, VERSION, PLURAL),
     "Job": ("batch", "v1", "jobs"),
     "Pod": ("", "v1", "pods"),
     "ConfigMap": ("", "v1", "configmaps"),
@@ -22,10 +22,10 @@ CHILD_KINDS: Mapping[str, Resource] = {
     "Role": ("rbac.authorization.k8s.io", "v1", "roles"),
     "RoleBinding": ("rbac.authorization.k8s.io", "v1", "rolebindings"),
 }
-CHUNK = 500
-"""Objects of one page of a list: bounds the memory of a start on a large cluster."""
+CHUNK = 20
+"""Objects of one page of a list: bounds the memory of a start, for an object may have 1 MiB that is not kept."""
 DELETED = "DELETED"
-IDLE_S = 1.0
+IDLE_S = 0.05
 """Until Kopf ends the task of an object that has no more events: each keeps its object in memory."""
 
 Wake = Callable[[JobKey], None]
@@ -57,29 +57,17 @@ def register(
 
     Only `event` handlers: they need no finalizer, keep no annotation and never write.
     """
-
-    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def job_event(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002, ANN401 - Kopf's
-        _keep(watched, KIND, body, type)
-        wake(key_of(body))
-
-    for kind, resource in CHILD_KINDS.items():
-        # Without a filter of labels: an object that loses its label is DELETED for the watch, and has no label then.
+    for kind, resource in RESOURCES.items():
+        # Without a filter of labels, which would pass over an object's last event if that has others.
         @kopf.on.event(*resource, id=f"{kind}_event", registry=registry)
-        async def child_event(body: kopf.Body, type: str | None, of_kind: str = kind, **_: Any) -> None:  # noqa: A002, ANN401 - Kopf's
-            _keep(watched, of_kind, body, type)
-            namespace, owner = owner_of(body)
-            if owner:
-                wake((namespace, owner))
-            else:
-                wake_for_profile(namespace)
-
-
-def _keep(watched: WatchedObjects, kind: str, body: kopf.Body, event: str | None) -> None:
-    if event == DELETED:
-        watched.drop(body)
-    else:
-        watched.bring(kind, body)
+        async def event(body: kopf.Body, type: str | None, of_kind: str = kind, **_: Any) -> None:  # noqa: A002, ANN401 - Kopf's
+            uid = body["metadata"]["uid"]
+            keys = watched.drop(of_kind, uid) if type == DELETED else watched.bring(of_kind, body)
+            for namespace, job in keys:
+                if job:
+                    wake((namespace, job))
+                else:
+                    wake_for_profile(namespace)
 
 
 def watch_settings(settings: kopf.OperatorSettings, *, is_clusterwide: bool) -> None:
@@ -96,5 +84,7 @@ def watch_settings(settings: kopf.OperatorSettings, *, is_clusterwide: bool) -> 
     settings.networking.connect_timeout = 30
     # Without a ClusterRole nobody may look for namespaces and definitions.
     settings.scanning.disabled = not is_clusterwide
-    for group, _, plural in CHILD_KINDS.values():
+    for kind, (group, _, plural) in RESOURCES.items():
+        if kind == KIND:
+            continue
         settings.watching.label_selectors[f"{plural}.{group}" if group else plural] = names.SELECTOR

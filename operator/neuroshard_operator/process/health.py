@@ -15,10 +15,10 @@ async def health_server(
     """Serve until the context ends; gives the port, which the system chooses for port 0."""
 
     async def healthz(_: web.Request) -> web.Response:
-        return _answer(is_alive(), "the last resync is too long ago")
+        return _answer(is_alive(), "the last resync is too long ago, or a watch has stopped")
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer(is_ready(), "the API server has not been listed yet")
+        return _answer(is_ready(), "the watches have not brought all that is there yet")
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
