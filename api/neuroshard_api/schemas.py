@@ -16,6 +16,7 @@ from neuroshard_api.step_report import StepReport
 from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Topology
 from neuroshard_api.torchrec_plan import TorchRecPlan
+from neuroshard_api.training_comparison import TrainingComparison
 
 DOCUMENTS: tuple[type[Document], ...] = (
     TableSet,
@@ -30,6 +31,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     TorchRecPlan,
     Hardware,
     TrainingProgress,
+    TrainingComparison,
 )
 
 

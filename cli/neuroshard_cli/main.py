@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
 from neuroshard_cli.compare import compare
+from neuroshard_cli.compare_training import compare_training
 from neuroshard_cli.devices import devices
 from neuroshard_cli.explain import explain
 from neuroshard_cli.export import export
@@ -35,6 +36,7 @@ COMMANDS = (
     plan,
     compare,
     score,
+    compare_training,
     explain,
     report,
     validate,

@@ -9,12 +9,14 @@ SAME_AS = {"compare": "plan", "score": "plan"}
 """Commands whose options are documented under another."""
 
 
-@pytest.mark.parametrize("name", [command.__name__ for command in COMMANDS])
+@pytest.mark.parametrize("name", [command.__name__.replace("_", "-") for command in COMMANDS])
 def test_the_reference_names_every_option_of_every_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An option that is not documented is not found; one that does not exist misleads."""
     run([name, "--help"])
     options = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
-    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", REFERENCE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+    sections = dict(
+        re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", REFERENCE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    )
 
     documented = set(re.findall(r"--[a-z][a-z-]+", sections[name] + sections.get(SAME_AS.get(name, ""), "")))
     assert options <= documented

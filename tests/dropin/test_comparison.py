@@ -1,0 +1,31 @@
+"""Training under several plans in turns, from a script of the user's own."""
+
+from pathlib import Path
+
+import pytest
+from neuroshard_api.training_comparison import TrainingComparison
+from rank_server import RankServer
+
+FOLDER = Path(__file__).parent
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_script_compares_plans_from_equal_weights_on_equal_batches(tmp_path: Path, ranks: RankServer) -> None:
+    """Losses of a cut table are those of the whole one, step by step; every round has its times."""
+    result = tmp_path / "found.json"
+    ranks.succeed(f"{FOLDER / 'comparison_worker.py'}:main", result, folder=tmp_path, count=2)
+    found = TrainingComparison.read(result)
+    ours, cut = found.plans["ours"], found.plans["cut"]
+
+    assert (found.world_size, found.rounds, found.steps_per_round, found.device) == (2, 3, 2, "cpu")
+    assert [len(each.step_ms) for each in (ours, cut)] == [3, 3]
+    assert cut.largest_loss_difference < 1e-6
+    assert ours.largest_loss_difference == 0
+    assert ours.final_loss == pytest.approx(cut.final_loss, abs=1e-6)
+    for each in (ours, cut):
+        assert each.embedding_ms is not None
+        assert all(0 < part < whole for part, whole in zip(each.embedding_ms, each.step_ms, strict=True))
+        assert each.interval[0] <= each.steps_per_second <= each.interval[1]
+    assert ours.speedup == 1
+    assert cut.speedup_interval[0] <= cut.speedup <= cut.speedup_interval[1]

@@ -1,0 +1,159 @@
+"""``torchrun ... -m neuroshard_trainer.compare_plans JOB --plans A B --out FILE``: a job under plans in turns."""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.training_comparison import TrainingComparison
+from neuroshard_api.training_job import DLRMTrainingJob
+
+from neuroshard_trainer.comparison import Contestant, compare_contestants
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.readers import start_server
+from neuroshard_trainer.data.training_data import open_training_data
+from neuroshard_trainer.equal_weights import set_equal_weights
+from neuroshard_trainer.errors import TrainerError
+from neuroshard_trainer.failures import lost_peers
+from neuroshard_trainer.files import write_file
+from neuroshard_trainer.job_file import read_job
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.model import TABLES_PATH
+from neuroshard_trainer.optimizers import dense_optimizer, replicated_optimizer
+from neuroshard_trainer.plan_adapter import read_plan, require_lasting_gradients
+from neuroshard_trainer.precision import autocast, set_matmul_precision
+from neuroshard_trainer.process import Launched, Process, start_process
+from neuroshard_trainer.run import _sharded_model as sharded_job_model
+from neuroshard_trainer.step_optimizer import StepOptimizer
+
+
+def compare(
+    job: DLRMTrainingJob, plan_files: Sequence[Path], *, data_dir: Path, run_dir: Path, rounds: int, steps: int
+) -> tuple[TrainingComparison, Process]:
+    """Train a job under each plan in turns, from equal weights on equal batches. All ranks must call this.
+
+    Steps follow each other (no pipeline), so that a plan's exchange of indices counts.
+
+    Args:
+        job: what to train.
+        plan_files: the first is what the others are compared with; named by their files.
+        data_dir: what relative paths of spec.data start from.
+        run_dir: for what cannot be written next to the data.
+        rounds: counted ones.
+        steps: of each round and plan.
+
+    Raises:
+        TrainerError: of the kind that says what to do.
+    """
+    launched = Launched.from_environment()
+    inline = job.spec.model.inline_tables(job.metadata.name)
+    tables = None if inline is None else inline.tables
+    plans = [read_plan(file, world_size=launched.world_size, tables=tables) for file in plan_files]
+    for plan in plans:
+        require_lasting_gradients(plan)
+    process = start_process(job, plans[0], launched, "auto", nccl_log_folder=run_dir)
+    set_matmul_precision(job.spec.training.precision)
+    if job.spec.data.reader_processes:
+        start_server()
+    data = open_training_data(job, plans[0].request.tables, process, root=data_dir, spare=run_dir)
+    contestants = {}
+    for name, plan in zip(_names(plan_files), plans, strict=True):
+        model = sharded_job_model(job, plan, process)
+        prove_sharding(model, plan, process.group)
+        set_equal_weights(model, tables_path=TABLES_PATH)
+        training = job.spec.training
+        optimizer = StepOptimizer(
+            model,
+            dense_optimizer(model, training, tables_path=TABLES_PATH),
+            replicated_optimizer(
+                model,
+                job.spec.model.embedding_optimizer.optimizer,
+                learning_rate=float(training.embedding_learning_rate),
+            ),
+            training,
+            step=0,
+        )
+        positions = range(0, (rounds + 1) * steps * data.global_batch_size, data.global_batch_size)
+        batches = data.training(positions, process.device)
+        contestants[name] = Contestant(_Steps(job, process, model, optimizer, batches), model)
+    with lost_peers(lambda: "while plans were compared", trains=lambda: True):
+        found = compare_contestants(contestants, rounds=rounds, steps_per_round=steps, device=process.device)
+    return found, process
+
+
+class _Steps:
+    """The steps of one model."""
+
+    def __init__(
+        self,
+        job: DLRMTrainingJob,
+        process: Process,
+        model: torch.nn.Module,
+        optimizer: StepOptimizer,
+        batches: Iterator[Batch],
+    ) -> None:
+        self._precision = job.spec.training.precision
+        self._device = process.device
+        self._model = model
+        self._optimizer = optimizer
+        self._batches = batches
+
+    def __call__(self) -> torch.Tensor:
+        """Train on the next batch and return its loss."""
+        batch = next(self._batches)
+        self._optimizer.zero_grad()
+        with autocast(self._precision, self._device):
+            logits = self._model(batch.dense, batch.lookups)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), batch.labels)
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+        return loss.detach()
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Return what each plan is called: its file's name where that tells them apart, else its path."""
+    short = [file.stem for file in files]
+    return short if len(set(short)) == len(short) else [str(file) for file in files]
+
+
+def main(arguments: Sequence[str]) -> ExitCode:
+    """Compare, write the result from rank 0, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="neuroshard_trainer.compare_plans", description="Train a job under plans in turns."
+    )
+    parser.add_argument("job", type=Path, metavar="JOB", help="file with a DLRMTrainingJob")
+    parser.add_argument("--plans", type=Path, nargs="+", required=True, help="files with the plans")
+    parser.add_argument("--data-dir", type=Path, help="where relative paths of spec.data begin; default: JOB's folder")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds that count")
+    parser.add_argument("--steps", type=int, default=10, help="steps of each round under each plan")
+    parser.add_argument("--out", type=Path, required=True, help="file for the result")
+    options = parser.parse_args(arguments)
+    rank = os.environ.get("RANK", "0")
+    warnings.filterwarnings("ignore", module="torch")  # and torchrec: nothing that users can mend
+    warnings.simplefilter("ignore", FutureWarning)
+    try:
+        found, process = compare(
+            read_job(options.job),
+            options.plans,
+            data_dir=options.data_dir or options.job.resolve().parent,
+            run_dir=options.out.resolve().parent,
+            rounds=options.rounds,
+            steps=options.steps,
+        )
+        if process.is_first:
+            write_file(options.out, found.to_json())
+    except TrainerError as error:
+        sys.stderr.write(f"error: rank {rank}: {error}\n")
+        return error.exit_code
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # as the trainer ends
