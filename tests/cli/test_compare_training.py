@@ -18,7 +18,7 @@ spec:
       - {name: item, numEmbeddings: 500, embeddingDim: 16, poolingFactor: '3.5'}
       - {name: city, numEmbeddings: 50, embeddingDim: 8}
     batchSizePerDevice: 32
-    embeddingOptimizer: {optimizer: sgd}
+    embeddingOptimizer: SGD
   trainer: {numProcPerNode: 2}
   data: {numSamples: 4096}
 """

@@ -27,7 +27,7 @@ from neuroshard_trainer.optimizers import dense_optimizer, replicated_optimizer
 from neuroshard_trainer.plan_adapter import read_plan, require_lasting_gradients
 from neuroshard_trainer.precision import autocast, set_matmul_precision
 from neuroshard_trainer.process import Launched, Process, start_process
-from neuroshard_trainer.run import _sharded_model as sharded_job_model
+from neuroshard_trainer.run import sharded_job_model
 from neuroshard_trainer.step_optimizer import StepOptimizer
 
 

@@ -132,7 +132,7 @@ def _set_up(
     schedule = Schedule.of(spec.training, epoch_samples=data.num_training, global_batch_size=data.global_batch_size)
     set_matmul_precision(spec.training.precision)
     plan_sha256 = _agreed_plan(places.plan_file, process)
-    model = _sharded_model(job, plan, process)
+    model = sharded_job_model(job, plan, process)
     sharding = prove_sharding(model, plan, process.group)
     state = TrainingState(
         model=model,
@@ -222,7 +222,8 @@ def _agreed_plan(file: Path, process: Process) -> str:
     return found[0]
 
 
-def _sharded_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> DistributedModelParallel:
+def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> DistributedModelParallel:
+    """Return the job's model under a plan. All ranks must call this. Raises InputError."""
     spec = job.spec
     torch.manual_seed(spec.training.seed)
     model = RecommendationModel(spec.model, plan.request.tables.tables)
