@@ -35,7 +35,8 @@ class Model(torch.nn.Module):
     def forward(self, lookups: KeyedJaggedTensor) -> torch.Tensor:
         """Return one logit per sample."""
         pooled = self.tables(lookups).to_dict()
-        return self.dense(torch.cat([pooled[name] for name in TABLES], dim=1)).squeeze(1)
+        logits: torch.Tensor = self.dense(torch.cat([pooled[name] for name in TABLES], dim=1))
+        return logits.squeeze(1)
 
 
 def main() -> None:
@@ -56,7 +57,7 @@ def main() -> None:
         dense.zero_grad()
         logits = sharded(random_batch(seed=step * dist.get_world_size() + dist.get_rank()))
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.ones_like(logits))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call] # torch's
         dense.step()
         if dist.get_rank() == 0:
             print(f"step {step}: loss {loss.item():.4f}", flush=True)  # noqa: T201 - a script
