@@ -18,6 +18,7 @@ class ConditionType(StrEnum):
     NETWORK_MEASURED = "NetworkMeasured"
     PLANNED = "Planned"
     APPROVED = "Approved"
+    NODES_AVAILABLE = "NodesAvailable"
     PODS_READY = "PodsReady"
     RUNNING = "Running"
     CHECKPOINTS_KEPT = "CheckpointsKept"
@@ -59,6 +60,8 @@ class Reason(StrEnum):
     NETWORK_MEASURED = "MeasuredBetweenNodes"
     ONE_NODE = "OneNodeOfKind"
     NODES_DID_NOT_MEET = "NodesDidNotMeet"
+    NODES_OPEN = "NodesOfKindOpen"
+    NODES_CLOSED = "NoNodeOfKind"
     SAME_DEVICE = "SameDevice"
     OTHER_DEVICE = "OtherDevice"
 
@@ -125,6 +128,11 @@ def merged(
         )
     order = [kind.value for kind in ConditionType]
     return tuple(by_type[kind] for kind in order if kind in by_type)
+
+
+def is_false(recorded: Sequence[Condition], kind: ConditionType) -> bool:
+    """Return whether the condition of a type is False; one that was never found is not."""
+    return any(each.type == kind and each.status is ConditionStatus.FALSE for each in recorded)
 
 
 def holds(recorded: Sequence[Condition], kind: ConditionType) -> Condition | None:

@@ -14,6 +14,8 @@ from neuroshard_operator.settings import Settings
 
 SLOW_START_S = 30.0
 """Time that a Job needs for its pods, and a pod for its volumes, before events are asked what is wrong."""
+PATIENCE = timedelta(minutes=2)
+"""How long a pod waits for a node before its kind of GPU is doubted."""
 LOST_AFTER = timedelta(seconds=60)
 """A pod that is this long past the end of its grace period sits on a node that is gone; it holds nobody up."""
 

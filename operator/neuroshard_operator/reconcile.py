@@ -22,6 +22,7 @@ from neuroshard_operator.stages.documents import documents_needed, events_needed
 from neuroshard_operator.stages.given_plan import adopt_plan
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
+from neuroshard_operator.stages.pinned import wait_for_a_node
 from neuroshard_operator.stages.planning import Planned, has_other_tables, make_plan, planned_already, replan_for_tables
 from neuroshard_operator.stages.profiling import finds_no_node, hardware_of, profile_hardware, profile_needed
 from neuroshard_operator.stages.result import StageResult, failed
@@ -89,7 +90,9 @@ def reads_needed(context: Context | UnreadableJob) -> Reads:
     documents, events = documents_needed(context), events_needed(context)
     if documents or events or context.spec.suspend:
         return Reads(documents=documents, events=events)
-    if _profiles(context) and not _knows_hardware(context):
+    workers = context.current_workers
+    doubts_kind = context.observed.nodes is None and workers is not None and wait_for_a_node(context, workers)
+    if doubts_kind or (_profiles(context) and not _knows_hardware(context)):
         return Reads(nodes=True)
     is_planned = planned_already(context, _inputs_hash(context)) is not None
     if (is_planned and not _may_have_other_tables(context)) or context.broken_rules:

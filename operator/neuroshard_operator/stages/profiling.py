@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from neuroshard_api.config_map import ConfigMapTooLargeError
 from neuroshard_api.document import DocumentError
@@ -17,7 +17,7 @@ from neuroshard_operator.children.files import job_files, profile
 from neuroshard_operator.children.meeting import profiler_service
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import Context
+from neuroshard_operator.context import PATIENCE, Context
 from neuroshard_operator.hardware import hardware_for, on_one_node
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob, OtherProfiler
 from neuroshard_operator.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
@@ -33,8 +33,6 @@ from neuroshard_operator.stages.result import StageResult, StageUpdate, conditio
 from neuroshard_operator.stages.stage_job import JobStage, follow, once_more
 from neuroshard_operator.stages.tables import tables_of
 
-PATIENCE = timedelta(minutes=2)
-"""How long a profiler's pod waits for a node before its kind of GPU is chosen again, and other jobs profile as well."""
 PROFILING = JobStage(
     stage=Stage.PROFILING,
     name=StageName.PROFILING,

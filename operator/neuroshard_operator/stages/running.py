@@ -18,6 +18,7 @@ from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
 from neuroshard_operator.failures import Cause, Verdict, cause_of, cause_of_loss, verdict, was_stopped
 from neuroshard_operator.observed.objects import ChildJob
+from neuroshard_operator.stages.pinned import nodes_available
 from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
 from neuroshard_operator.stages.reports import device_as_planned, last_progress, next_report_s, reported
 from neuroshard_operator.stages.result import (
@@ -103,6 +104,7 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
             condition(ConditionType.PODS_READY, reason, message, holds=are_ready),
             condition(ConditionType.RUNNING, reason, message, holds=True),
             *device_as_planned(context, report),
+            *nodes_available(context, current),
         ),
         status_fields={"workers": worker_count(context), **report},
         stage_updates=(
@@ -120,7 +122,7 @@ def _launching(context: Context, current: ChildJob, reason: Reason, message: str
         display_stage=Stage.LAUNCHING,
         reason=reason,
         message=message,
-        conditions=worker_conditions(reason, message, holds=False),
+        conditions=(*worker_conditions(reason, message, holds=False), *nodes_available(context, current)),
         status_fields={"workers": worker_count(context), **reported(context, last=False)},
         stage_updates=(
             StageUpdate(
