@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from neuroshard_api.sharding import Family, num_row_parts
 from neuroshard_api.tables import DIM_MULTIPLE
-from neuroshard_costs.shards import FAMILIES, FloatArray, IndexArray
+from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import Collective
@@ -127,5 +127,7 @@ def _all_options(problem: Problem) -> tuple[IndexArray, IndexArray]:
                 widths = range(unit.min_shard_width, unit.num_columns - unit.min_shard_width + 1, DIM_MULTIPLE)
                 pairs += [(index, problem.row_block(index, family, columns)) for columns in widths]
             pairs.append((index, problem.row_block(index, family, unit.num_columns)))
-    kinds = problem.kinds_of([index for index, _ in pairs], [size for _, size in pairs])
+    # In a batch of their own, shards by columns have the same representations to the last bit as without other types.
+    for chosen in ([pair for pair in pairs if pair[1].family == COLUMNS], pairs):
+        kinds = problem.kinds_of([index for index, _ in chosen], [size for _, size in chosen])
     return problem.kinds.unit[kinds], kinds

@@ -62,6 +62,10 @@ def mixed(problem: Problem, by_columns: Found | None, *, work_budget: int) -> Fo
         return None
     least_ms = float(problem.total_ms(placements).min())
     limit_ms = least_ms * (1 + problem.request.search.shard_tolerance)
+    if by_columns is not None and not search.bound_to_convert():
+        limit_ms = min(
+            limit_ms, float(problem.total_ms([by_columns.placement])[0])
+        )  # it has given up that share already
     chosen = fewest_shards(problem, placements, limit_ms=limit_ms)
     before = by_columns or Found(placement=chosen, placements=0)
     until = problem.work + int(CONSOLIDATION_SHARE * work_budget)
@@ -107,7 +111,7 @@ class MixedSearch:
             start: whole tables and tables cut by columns, also of units that may not be. None: no such placement fits.
         """
         problem = self._problem
-        found = [start] if start is not None and not self._bound_to_convert() else []
+        found = [start] if start is not None and not self.bound_to_convert() else []
         best = self._best_proposals(start)
         found += [each.placement for each in best if np.isfinite(each.total_ms)]
         for each in best:
@@ -194,14 +198,14 @@ class MixedSearch:
                 best, best_ms, stalled = kicked, kicked_ms, 0
         return best
 
-    def _bound_to_convert(self) -> list[int]:
-        """Return the units that may not be cut by columns, nor be whole on a device."""
+    def bound_to_convert(self) -> list[int]:
+        """Return the units that may neither be cut by columns nor be whole on a device."""
         types = self._problem.sharding_types
         return [unit for unit, own in enumerate(types) if ShardingType.TABLE_WISE not in own]
 
     def _proposals(self, start: Placement | None) -> Iterator[Placement]:
         """Yield placements in which the first units by what they save are converted, for each set of families."""
-        bound, prices = self._bound_to_convert(), self._reference_prices(start)
+        bound, prices = self.bound_to_convert(), self._reference_prices(start)
         seen: set[tuple[tuple[int, ShardingType, int], ...]] = set()
         for size in range(1, len(FURTHER) + 1):
             for families in combinations(FURTHER, size):

@@ -1,0 +1,96 @@
+"""What placements of all families cost next to placements by columns alone: public workloads on nodes of 8 devices.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.mixed_placements
+
+Only costs are compared, and processor time of one thread is given. Writes
+benchmarks/results/mixed-placements_<hardware>_<date>.md.
+"""
+
+import sys
+import time
+from collections import Counter
+from typing import NamedTuple
+
+from neuroshard_api.request import Constraints, PlanRequest
+from neuroshard_api.sharding import ShardingType
+from neuroshard_costs.bundle import CostBundle, bundled_bundle
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.planning import plan
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.plan_cost import simulated_cost
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.workload_store import read_workload
+
+from benchmarks.results_file import write_result
+from benchmarks.tasks import DEVICE_TYPE, workload_request
+
+WORKLOADS = (
+    "criteo-kaggle",
+    "hugectr-embark-7-table-470b",
+    "mlperf-dlrm-dcnv2",
+    "mlperf-dlrm-v1",
+    "nvidia-synthetic-criteo",
+    "nvidia-synthetic-tiny",
+)
+NODE_COUNTS = (1, 2, 8)
+DEVICES_PER_NODE = 8
+BATCH_SIZE_PER_DEVICE = 8192
+
+
+class Outcome(NamedTuple):
+    """A plan; infinite where there is none."""
+
+    simulated_ms: float
+    seconds: float
+    types: str
+
+
+def outcome(request: PlanRequest, bundle: CostBundle) -> Outcome:
+    """Plan a request and judge the plan by the simulator without noise."""
+    start = time.process_time()
+    try:
+        found = plan(request, bundle=bundle)
+    except InfeasibleError:
+        return Outcome(float("inf"), time.process_time() - start, "no plan fits")
+    seconds = time.process_time() - start
+    problem = Problem(request, bundle)
+    cost = simulated_cost(problem, placement_of(found.tables, problem))
+    types = Counter(table.sharding_type.value for table in found.tables)
+    return Outcome(cost.total_ms, seconds, ", ".join(f"{count} {name}" for name, count in types.most_common()))
+
+
+def main() -> None:
+    """Measure and write the result."""
+    bundle = bundled_bundle(DEVICE_TYPE)
+    lines = [
+        "# Placements of all families",
+        "",
+        f"Public workloads, {BATCH_SIZE_PER_DEVICE} samples per device, on nodes of {DEVICES_PER_NODE} {DEVICE_TYPE}:",
+        "plans with the default sharding types, by columns, and with all types named. Milliseconds of the embedding",
+        "part of a step by the simulator without noise; none is measured on a GPU. Seconds are processor time of a",
+        "whole `plan` call.",
+        "",
+        "| workload | nodes | by columns | all types | gain | tables by type | seconds, by columns | all types |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in WORKLOADS:
+        for num_nodes in NODE_COUNTS:
+            devices = num_nodes * DEVICES_PER_NODE
+            request = workload_request(read_workload(name), devices, devices_per_node=DEVICES_PER_NODE).model_copy(
+                update={"batch_size_per_device": BATCH_SIZE_PER_DEVICE}
+            )
+            named = Constraints(sharding_types=tuple(ShardingType))
+            columns, mixed = (
+                outcome(each, bundle) for each in (request, request.model_copy(update={"constraints": named}))
+            )
+            gain = 1 - mixed.simulated_ms / columns.simulated_ms
+            lines.append(
+                f"| {name} | {num_nodes} | {columns.simulated_ms:.3f} | {mixed.simulated_ms:.3f} | {gain:.1%} "
+                f"| {mixed.types} | {columns.seconds:.2f} | {mixed.seconds:.2f} |"
+            )
+            sys.stderr.write(lines[-1] + "\n")
+    write_result("mixed-placements", lines)
+
+
+if __name__ == "__main__":
+    main()
