@@ -90,6 +90,9 @@ class ProfileRecord(Document):
 
     schema_version: Literal["profile-record/v1"] = "profile-record/v1"
     source: Source
+    method: PositiveCount = 1
+    """Version of the profiler's way of measuring; times of different versions do not compare. If unset: 1, that of
+    releases whose records had none."""
     compute: ComputeSample | None = None
     communication: CommunicationSample | None = None
     launch: ComputeSample | None = None

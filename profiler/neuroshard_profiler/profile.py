@@ -26,7 +26,7 @@ from neuroshard_profiler.files import write_file
 from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.launch_bench import collect_launches
 from neuroshard_profiler.processes import Measurer, run_measurers
-from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.records import RecordsFile, require_own_method
 from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE
 from neuroshard_profiler.settings import Part, ProfileSettings
 
@@ -60,7 +60,8 @@ def profile(
         SettingsError: this cannot be measured here.
         MissingPackageError: the backend is not installed.
         MeasureError: the processes that measure failed.
-        RecordsError: earlier records are broken, another machine's, or all records are too few.
+        RecordsError: earlier records are broken, another machine's, or of another way of measuring, or all records are
+            too few.
         DocumentError: the tables cannot be read.
     """
     bars = progress or Progress(disable=True)
@@ -68,6 +69,7 @@ def profile(
     settings = _with_processes(settings, backend.kind)
     num_processes = settings.num_processes or 1
     records = settings.out / RECORDS_FOLDER
+    require_own_method(records)
     seconds = _measured_seconds(settings)
     named = settings.preset if backend.kind == "cuda" else None
     device = named.device if named else backend.describe(num_processes=num_processes)

@@ -1,6 +1,7 @@
 """A records file that grows: every finished sample is written before the next begins. Judges no times."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,6 +11,10 @@ from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import ended_records
 
 from neuroshard_profiler.files import make_folder
+
+METHOD = 2
+"""Version of the way of measuring. 2: on a CPU as many cores measure at once as the job has processes, whole tables and
+cold caches. A change after which times do not compare with earlier ones takes the next number."""
 
 
 class RecordsFile:
@@ -24,7 +29,7 @@ class RecordsFile:
 
         Raises:
             SettingsError: there can be no file here.
-            RecordsError: a complete line is broken, or the records are another machine's.
+            RecordsError: a complete line is broken, or the records are another machine's or were measured otherwise.
         """
         self.path = path
         make_folder(path.parent)
@@ -34,6 +39,7 @@ class RecordsFile:
             raise RecordsError(
                 f"{path}: holds records of {', '.join(others)}, this machine's are {source}; give another folder"
             )
+        _require_method(path, found)
         self._records = list(found)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         os.ftruncate(self._descriptor, num_bytes)
@@ -51,9 +57,10 @@ class RecordsFile:
 
     def append(self, record: ProfileRecord) -> None:
         """Write one record in one piece, so that a kill of this process loses at most the sample in flight."""
-        line = record.model_dump_json(exclude_none=True) + "\n"
+        own = record.model_copy(update={"method": METHOD})
+        line = own.model_dump_json(exclude_none=True) + "\n"
         os.write(self._descriptor, line.encode())
-        self._records.append(record)
+        self._records.append(own)
 
     def close(self) -> None:
         """Close the file."""
@@ -66,3 +73,22 @@ class RecordsFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def require_own_method(folder: Path) -> None:
+    """Raise RecordsError where a records file of a folder was measured in another way than this profiler's.
+
+    All records of a folder are fitted together, also those of files that this run does not continue.
+    """
+    for path in sorted(folder.glob("*.jsonl")):
+        found, _ = ended_records(path)
+        _require_method(path, found)
+
+
+def _require_method(path: Path, records: Sequence[ProfileRecord]) -> None:
+    other = next((record.method for record in records if record.method != METHOD), None)
+    if other is not None:
+        raise RecordsError(
+            f"{path}: holds records of measuring method {other}, this release measures by method {METHOD}, and their "
+            "times do not compare; give another folder, or remove the records"
+        )

@@ -24,6 +24,7 @@ from neuroshard_costs.fitting.records import read_records
 from neuroshard_planner.planning import plan
 from neuroshard_profiler.__main__ import main
 from neuroshard_profiler.launch_bench import BATCH_SIZES, NUM_TABLES
+from record_builders import compute_record, written
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIMULATED = ("--backend", "simulated", "--device-type", "h100-80gb")
@@ -194,6 +195,19 @@ def test_records_are_fitted_again_without_measuring(tmp_path: Path) -> None:
 
     assert main(["fit", str(out / "records" / "compute.jsonl"), *options]) == ExitCode.OK
     assert load_bundle(tmp_path / "again").manifest.device.name == "h100-80gb"
+
+
+def test_a_folder_of_an_earlier_release_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where its records are in a file that this run would not continue, since all are fitted together."""
+    out = tmp_path / "profile"
+    (out / "records").mkdir(parents=True)
+    earlier = written(out / "records", compute_record()).rename(out / "records" / "compute-0-of-7.jsonl")
+
+    assert main(["profile", *SIMULATED, "--out", str(out), "--max-records", "20"]) == ExitCode.INVALID_INPUT
+    assert f"{earlier}: holds records of measuring method 1" in capsys.readouterr().err
+    assert list((out / "records").iterdir()) == [earlier]
 
 
 def test_the_manifest_is_printed_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import read_records
-from neuroshard_profiler.records import RecordsFile
-from record_builders import SOURCE, compute_record
+from neuroshard_profiler.records import METHOD, RecordsFile
+from record_builders import SOURCE, compute_record, written
 
 
 def test_a_record_is_written_before_the_next_is_measured(tmp_path: Path) -> None:
@@ -15,8 +15,9 @@ def test_a_record_is_written_before_the_next_is_measured(tmp_path: Path) -> None
     with RecordsFile(path, source=SOURCE) as file:
         file.append(compute_record())
 
-        assert read_records(path) == (compute_record(),)
-        assert file.records == (compute_record(),)
+        own = compute_record().model_copy(update={"method": METHOD})
+        assert read_records(path) == (own,)
+        assert file.records == (own,)
 
 
 def test_an_earlier_file_is_gone_on_with(tmp_path: Path) -> None:
@@ -52,3 +53,13 @@ def test_records_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
 
     with pytest.raises(RecordsError, match=f"holds records of {SOURCE}, this machine's are cpu:Mine; give another"):
         RecordsFile(path, source="cpu:Mine")
+
+
+def test_records_of_another_way_of_measuring_are_not_continued(tmp_path: Path) -> None:
+    """Those of an earlier release have no version, and their times do not compare."""
+    path = written(tmp_path, compute_record())
+
+    with pytest.raises(
+        RecordsError, match=f"holds records of measuring method 1, this release measures by .* {METHOD}"
+    ):
+        RecordsFile(path, source=SOURCE)
