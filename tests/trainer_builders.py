@@ -9,7 +9,7 @@ from typing import Any
 import builders
 import numpy as np
 import yaml
-from neuroshard_api.plan import Plan, Shard, TablePlacement
+from neuroshard_api.plan import GivenPlan, Plan, Shard, TablePlacement
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Table
 from neuroshard_trainer.data.samples import Jagged, Samples
@@ -88,7 +88,7 @@ def write_job(folder: Path, job: Mapping[str, Any]) -> Path:
     return file
 
 
-def write_plan(folder: Path, plan: Plan, name: str = "plan.json") -> Path:
+def write_plan(folder: Path, plan: GivenPlan, name: str = "plan.json") -> Path:
     """Write a plan file and return its path."""
     file = folder / name
     file.write_text(plan.to_json())

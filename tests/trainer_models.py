@@ -1,12 +1,13 @@
 """Small sharded models and their input, for tests of the trainer. Needs torchrec."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from neuroshard_api.document import validated
 from neuroshard_api.job_model import Model
-from neuroshard_api.plan import Plan
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.plan import GivenPlan
+from neuroshard_api.tables import Optimizer, Table
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
@@ -19,11 +20,14 @@ CPU = torch.device("cpu")
 
 
 def sharded_model(
-    group: Any, plan: Plan | None = None, *, optimizer: Optimizer = Optimizer.SGD, learning_rate: float = 0.1
+    group: Any, plan: GivenPlan | None = None, *, optimizer: Optimizer = Optimizer.SGD, learning_rate: float = 0.1
 ) -> DistributedModelParallel:
     """Return a small model under a plan, by default whole tables on one rank."""
     return DistributedModelParallel(
-        RecommendationModel(validated(Model, job_data()["spec"]["model"], where="spec.model"), TABLES),
+        RecommendationModel(
+            validated(Model, job_data()["spec"]["model"], where="spec.model"),
+            TABLES if plan is None else plan.request.tables.tables,
+        ),
         env=ShardingEnv.from_process_group(group),
         device=CPU,
         plan=sharding_plan(plan_of() if plan is None else plan, module_path=TABLES_PATH, compute_device="cpu"),
@@ -31,10 +35,10 @@ def sharded_model(
     )
 
 
-def lookups_of_zero(samples: int) -> KeyedJaggedTensor:
+def lookups_of_zero(samples: int, tables: Sequence[Table] = TABLES) -> KeyedJaggedTensor:
     """Return one lookup of each table's first row for each sample."""
     return KeyedJaggedTensor(
-        keys=[table.name for table in TABLES],
-        values=torch.zeros(samples * len(TABLES), dtype=torch.int64),
-        lengths=torch.ones(samples * len(TABLES), dtype=torch.int32),
+        keys=[table.name for table in tables],
+        values=torch.zeros(samples * len(tables), dtype=torch.int64),
+        lengths=torch.ones(samples * len(tables), dtype=torch.int32),
     )

@@ -3,8 +3,8 @@
 family       forward                                    backward
 columns      all_to_all of pooled embeddings            all_to_all of their gradients
 rows         reduce_scatter of partial sums             all_gather of the gradients, under the same name
-node_rows    reduce_scatter inside each node, then      the same two in reverse
-             all_to_all among equal local ranks
+node_rows    reduce_scatter inside each node, then      the same two in reverse; both stages together
+             all_to_all among equal local ranks         are one reduce_scatter here
 replicated   none                                       all_reduce of the tables' gradients
 
 The indices of all families but replicated travel in one exchange before the lookups.

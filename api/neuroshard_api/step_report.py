@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
+from neuroshard_api.collectives import CollectiveTime
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, Value
 
@@ -18,11 +19,15 @@ class RankTimes(Value):
     forward_compute_ms: Annotated[float, Field(ge=0)]
     """Lookup kernels."""
     backward_compute_ms: Annotated[float, Field(ge=0)]
-    """Gradient and fused optimizer."""
+    """Gradient and fused optimizer, and the optimizer of data_parallel tables."""
     forward_communication_ms: Annotated[float, Field(ge=0)]
     """From the end of this rank's lookups to all pooled embeddings there: the wait for slower ranks is part of it."""
     backward_communication_ms: Annotated[float, Field(ge=0)]
-    """From this rank's gradients of the pooled embeddings to all of them at the shards."""
+    """From this rank's gradients of the pooled embeddings to all of them at the shards, and what the step waits for the
+    all-reduce of data_parallel tables' gradients after its backward pass."""
+    collectives: tuple[CollectiveTime, ...] = ()
+    """Parts of the three communication times by kind and family, as a plan's `DeviceCost` has them. A moment at which
+    several were under way counts for the one that ended first. Empty: the trainer did not tell."""
     dense_ms: Annotated[float, Field(ge=0)]
     """The rest of the step: dense layers, their gradients' all-reduce and optimizer."""
     data_wait_ms: Annotated[float, Field(ge=0)]

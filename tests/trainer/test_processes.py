@@ -17,21 +17,26 @@ import torch.distributed as dist
 from exact_costs import ExactCosts
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import Family
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.table_files import read_table_set
+from neuroshard_api.tables import Optimizer
 from neuroshard_api.torchrec_plan import TorchRecPlan
 from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.plan_adapter import load_sharding_plan
+from placements import by_columns, by_rows, everywhere, given_plan, on_node
 from rank_server import RankServer
-from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
+from trainer_builders import TABLES, Cuts, job_data, plan_of, write_job, write_plan
 
 from benchmarks.process_family import kill_family
 
 pytestmark = pytest.mark.timeout(400)  # seconds where nothing else runs, minutes on a machine that is busy
 
 ROOT = Path(__file__).parents[2]
+FAILURE_WORKER = Path(__file__).with_name("failure_worker.py")
 TRAINER = "neuroshard_trainer.__main__:main"
 EXAMPLE = ROOT / "examples" / "torchrec"
 TWO_PROCESSES: Mapping[str, Cuts] = {
@@ -221,3 +226,44 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     assert ended.step == whole.step == stopped + 10
     assert ended.metrics["auc"] == pytest.approx(whole.metrics["auc"], abs=2e-3)
     assert ended.metrics["normalized_entropy"] == pytest.approx(whole.metrics["normalized_entropy"], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_killed_run_of_two_nodes_resumes_under_another_mixed_plan(tmp_path: Path, ranks: RankServer) -> None:
+    """Rows, copies, and columns: step and loss are those of a run that was never killed."""
+    topology = builders.topology(4, num_nodes=2)
+    user, item, country = TABLES
+    request = PlanRequest(tables=builders.table_set(*TABLES), topology=topology, optimizer=Optimizer.SGD)
+    first = given_plan(
+        request, by_columns(user, (3, 12), (0, 20)), by_rows(item, topology), everywhere(country, topology)
+    )
+    second = given_plan(
+        request, on_node(user, 1, topology), everywhere(item, topology), by_columns(country, (2, 4), (1, 12))
+    )
+    spec = {**SPEC, "training": {**SPEC["training"], "maxSteps": 40}, "checkpoint": {"everySteps": 10}}
+    job = write_job(tmp_path, job_data(world_size=4, **spec))
+    plans = [write_plan(tmp_path, plan, f"plan-{index}.json") for index, plan in enumerate((first, second))]
+
+    def arguments(plan: Path, run_dir: str) -> list[str]:
+        return [str(job), "--plan", str(plan), "--run-dir", str(tmp_path / run_dir)]
+
+    nodes: dict[str, Any] = {"folder": tmp_path, "count": 4, "per_node": 2}
+    failure = {"signal": signal.SIGKILL, "file": tmp_path / "lost"}
+    moment = ("neuroshard_trainer.training:TrainingLoop._loss", 27)
+
+    killed = ranks.run(
+        f"{FAILURE_WORKER}:main", arguments(plans[0], "run"), 1, *moment, failure, after_failure_s=60, **nodes
+    )
+    assert list(killed.codes) == [ExitCode.PEER_LOST, -signal.SIGKILL, ExitCode.PEER_LOST, ExitCode.PEER_LOST]
+    resumed = ranks.succeed(TRAINER, arguments(plans[1], "run"), **nodes)
+    assert "going on from step 20" in resumed
+    ranks.succeed(TRAINER, arguments(plans[0], "whole"), **nodes)
+
+    ended, whole = (TrainingProgress.read(tmp_path / name / "progress.json") for name in ("run", "whole"))
+    assert ended.step == whole.step == 40
+    assert ended.metrics["loss"] == pytest.approx(whole.metrics["loss"], abs=1e-5)
+    assert ended.metrics["auc"] == pytest.approx(whole.metrics["auc"], abs=2e-3)
+    report = StepReport.read(tmp_path / "run" / "step-report.json")
+    assert {each.family for times in report.ranks for each in times.collectives} == {
+        None, Family.COLUMNS, Family.NODE_ROWS, Family.REPLICATED,
+    }  # fmt: skip

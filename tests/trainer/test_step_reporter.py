@@ -5,24 +5,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 import torch
 from cuda_events import SimulatedGpu
+from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.job_training import Training
+from neuroshard_api.plan import GivenPlan
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import Family
 from neuroshard_api.step_report import RankTimes, StepReport
+from neuroshard_api.tables import Optimizer
 from neuroshard_trainer.clocks import CudaClock
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH
-from neuroshard_trainer.optimizers import dense_optimizer
+from neuroshard_trainer.optimizers import dense_optimizer, replicated_optimizer
 from neuroshard_trainer.pipeline import Pipeline
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.step_optimizer import StepOptimizer
-from neuroshard_trainer.step_reporter import StepReporter, _covered_ms
+from neuroshard_trainer.step_reporter import StepReporter, _covered_ms, _own_ms
+from placements import by_columns, by_rows, everywhere, given_plan, on_node
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from trainer_builders import plan_of, write_plan
+from trainer_builders import TABLES, plan_of, write_plan
 from trainer_models import lookups_of_zero, sharded_model
 
 SAMPLES = 64
@@ -57,7 +64,7 @@ def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
 
     assert [(report.first_step, report.num_steps) for report in reports] == [(8, 4), (8, 6)]
     times = reports[-1].ranks[0].model_dump()
-    parts = [times[name] for name in times if name not in {"rank", "step_ms", "peak_memory_bytes"}]
+    parts = [times[name] for name in times if name not in {"rank", "step_ms", "peak_memory_bytes", "collectives"}]
     assert all(part > 0 for part in parts)
     assert times["data_wait_ms"] >= 3
     assert sum(parts) <= 1.5 * times["step_ms"]
@@ -91,7 +98,7 @@ def test_a_report_waits_for_the_steps_that_a_gpu_has_not_finished(
 
     trained(model, reporter, 6)
 
-    times = reports[-1].ranks[0].model_dump(exclude={"rank", "peak_memory_bytes"})
+    times = reports[-1].ranks[0].model_dump(exclude={"rank", "peak_memory_bytes", "collectives"})
     step_ms = times.pop("step_ms")
     assert reports[-1].first_step + reports[-1].num_steps == 6
     assert times["data_wait_ms"] == 1.0
@@ -161,10 +168,115 @@ def test_a_pipelined_step_has_all_its_parts(tmp_path: Path, group: Any) -> None:
     losses = list(reporter.pipelined(batches, pipeline.progress))
 
     assert len(losses) == reports[0].num_steps == 6
-    times = reports[0].ranks[0].model_dump(exclude={"rank", "peak_memory_bytes"})
+    times = reports[0].ranks[0].model_dump(exclude={"rank", "peak_memory_bytes", "collectives"})
     step_ms = times.pop("step_ms")
     assert all(part_ms > 0 for part_ms in times.values())
     assert sum(times.values()) <= 1.5 * step_ms
+
+
+MIXED = {
+    (CollectiveKind.INDICES, None),
+    (CollectiveKind.ALL_TO_ALL, Family.COLUMNS),
+    (CollectiveKind.REDUCE_SCATTER, Family.ROWS),
+    (CollectiveKind.REDUCE_SCATTER, Family.NODE_ROWS),
+    (CollectiveKind.ALL_REDUCE, Family.REPLICATED),
+}
+
+
+def mixed_plan() -> GivenPlan:
+    """Return tables of all families on one device."""
+    topology = builders.topology(1)
+    tables = (*TABLES, builders.table("city", num_embeddings=20, embedding_dim=16))
+    user, item, country, city = tables
+    request = PlanRequest(tables=builders.table_set(*tables), topology=topology, optimizer=Optimizer.SGD)
+    whole = by_columns(user, (0, user.embedding_dim))
+    return given_plan(
+        request, whole, by_rows(item, topology), everywhere(country, topology), on_node(city, 0, topology)
+    )
+
+
+@pytest.mark.parametrize("pipelined", [False, True], ids=["plain", "pipelined"])
+def test_every_collective_of_a_mixed_plan_is_named(tmp_path: Path, group: Any, *, pipelined: bool) -> None:
+    """By kind and family as a plan names them; their times make up the three communication times."""
+    plan, reports = mixed_plan(), list[StepReport]()
+    model = sharded_model(group, plan)
+    replicated = replicated_optimizer(model, Optimizer.SGD, learning_rate=0.1)
+    gpu = SimulatedGpu(work_before_event_ms=1.0)
+    reporter = StepReporter(
+        model,
+        write_plan(tmp_path, plan),
+        write=reports.append,
+        replicated_optimizer=replicated,
+        clock=CudaClock(new_event=gpu.event),
+    )
+    training = Training()
+    optimizer = StepOptimizer(
+        model, dense_optimizer(model, training, tables_path=TABLES_PATH), replicated, training, step=0
+    )
+    zeros, lookups = torch.zeros(SAMPLES, 3), lookups_of_zero(SAMPLES, plan.request.tables.tables)
+    batches = [Batch(dense=zeros, lookups=lookups, labels=zeros[:, 0], num_real=SAMPLES)] * 5
+
+    def loss(each: Batch) -> torch.Tensor:
+        return model(each.dense, each.lookups).sum()  # type: ignore[no-any-return] # torchrec, untyped
+
+    if pipelined:
+        list(reporter.pipelined(batches, Pipeline(model, optimizer, loss, torch.device("cpu")).progress))
+    else:
+        for each in reporter.steps(batches):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss(each))
+            optimizer.step()
+
+    times = reports[0].ranks[0]
+    found = {(each.kind, each.family): each for each in times.collectives}
+    assert set(found) == MIXED
+    for (kind, _), took in found.items():
+        assert (took.forward_ms > 0) == (kind is not CollectiveKind.ALL_REDUCE)
+        assert (took.backward_ms > 0) == (kind is not CollectiveKind.INDICES)
+    forward_ms, backward_ms = (
+        sum(getattr(each, way) for each in found.values()) for way in ("forward_ms", "backward_ms")
+    )
+    assert forward_ms == times.input_communication_ms + times.forward_communication_ms
+    assert backward_ms == times.backward_communication_ms
+
+
+def test_the_update_of_copied_tables_is_compute(tmp_path: Path, group: Any) -> None:
+    """What the optimizer of data_parallel tables takes is no part of the dense layers' time."""
+    plan, reports = mixed_plan(), list[StepReport]()
+    model = sharded_model(group, plan)
+    replicated = replicated_optimizer(model, Optimizer.SGD, learning_rate=0.1)
+    assert replicated is not None
+    gpu = SimulatedGpu()
+    replicated._optimizer.register_step_pre_hook(lambda *_: gpu.queue(64.0))
+    reporter = StepReporter(
+        model,
+        write_plan(tmp_path, plan),
+        write=reports.append,
+        replicated_optimizer=replicated,
+        clock=CudaClock(new_event=gpu.event),
+    )
+    replicated._optimizer.register_step_pre_hook(lambda *_: gpu.queue(32.0))
+
+    for dense, lookups in reporter.steps(
+        [(torch.zeros(SAMPLES, 3), lookups_of_zero(SAMPLES, plan.request.tables.tables))]
+    ):
+        torch.autograd.backward(model(dense, lookups).sum())
+        replicated.step()
+
+    assert (reports[0].ranks[0].backward_compute_ms, reports[0].ranks[0].dense_ms) == (32.0, 64.0)
+
+
+def test_a_moment_of_two_collectives_counts_for_the_one_that_ended_first() -> None:
+    """They pass one after the other, so that the second one's own time begins where the first one ended."""
+    spans: dict[Family | None, list[tuple[float, float]]] = {
+        Family.ROWS: [(2.0, 9.0)],
+        Family.COLUMNS: [(1.0, 5.0)],
+        Family.NODE_ROWS: [(8.0, 12.0)],
+    }
+
+    own = _own_ms(spans, without=[(2.0, 3.0)])
+
+    assert own == {Family.COLUMNS: 3.0, Family.ROWS: 4.0, Family.NODE_ROWS: 3.0}
 
 
 def test_the_window_slides(tmp_path: Path, group: Any) -> None:

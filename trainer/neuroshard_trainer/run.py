@@ -188,6 +188,7 @@ def _set_up(
         report_every=spec.training.report_every_steps,
         first_step=schedule.first_step,
         group=process.group,
+        replicated_optimizer=state.replicated_optimizer,
         samples_per_step=data.global_batch_size,
     )
     show: Show = show_nothing

@@ -21,10 +21,13 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.document import read_bytes
+from neuroshard_api.sharding import Family
 from neuroshard_api.stage_commands import RUN_ID_VARIABLE
 from neuroshard_api.step_report import RankTimes, StepReport
 from torch import nn
+from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.clocks import Clock, Mark, clock_of
 from neuroshard_trainer.embedding_timers import COMPUTE, EmbeddingTimers, Interval, Part
@@ -38,8 +41,17 @@ MS_PER_SECOND = 1000.0
 BYTES_PER_KIB = 1024
 T = TypeVar("T")
 R = TypeVar("R")
-StepTimes = dict[str, float]
-"""Milliseconds by field of RankTimes."""
+_Key = str | tuple[Part, Family | None]
+StepTimes = dict[_Key, float]
+"""Milliseconds by field of RankTimes, and of each communication's parts by family."""
+_COMMUNICATION = tuple(part for part in Part if part not in COMPUTE)
+_KINDS = {
+    None: CollectiveKind.INDICES,
+    Family.COLUMNS: CollectiveKind.ALL_TO_ALL,
+    Family.ROWS: CollectiveKind.REDUCE_SCATTER,
+    Family.NODE_ROWS: CollectiveKind.REDUCE_SCATTER,
+    Family.REPLICATED: CollectiveKind.ALL_REDUCE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,8 @@ class StepReporter:
         window: steps that the medians are taken over.
         first_step: number of the first step, for training that goes on from a checkpoint.
         group: process group of all ranks for the collecting. If unset: the default group.
+        replicated_optimizer: of data_parallel tables, whose steps count as compute of the backward pass. None: there
+            are no such tables.
         samples_per_step: of all ranks, for the report's samples per second. If unset: it has none.
         clock: marks and reads times. If unset: that of the model's device.
     """
@@ -77,12 +91,13 @@ class StepReporter:
         window: int = WINDOW_STEPS,
         first_step: int = 0,
         group: dist.ProcessGroup | None = None,
+        replicated_optimizer: KeyedOptimizerWrapper | None = None,
         samples_per_step: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         device = _device_of(model)
         self._clock = clock_of(device) if clock is None else clock
-        self._timers = EmbeddingTimers(model, self._clock)
+        self._timers = EmbeddingTimers(model, self._clock, replicated_optimizer)
         self._write = write
         self._report_every = report_every
         self._group = group
@@ -161,7 +176,9 @@ class StepReporter:
         """
         self._times.extend(_step_times(self._clock, step) for step in self._unread)
         self._unread.clear()
-        own: dict[str, float | int] = {name: median(times[name] for times in self._times) for name in self._times[-1]}
+        medians = {key: median(times.get(key, 0.0) for times in self._times) for key in self._times[-1]}
+        own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
+        own["collectives"] = _collectives(medians)
         own["peak_memory_bytes"] = peak_memory_bytes(self._device)
         is_first = dist.get_rank() == 0
         everyone: list[dict[str, Any]] | None = [{}] * dist.get_world_size() if is_first else None
@@ -226,17 +243,48 @@ def _step_times(clock: Clock, step: _Step) -> StepTimes:
     begin_ms, step_end_ms, *ends = clock.read_ms([step.begin, step.end, *(mark for pair in pairs for mark in pair)])
     ends_of_pairs = list(zip(ends[::2], ends[1::2], strict=True))
     waits, intervals = ends_of_pairs[: len(step.waits)], ends_of_pairs[len(step.waits) :]
-    spans: dict[Part, list[tuple[float, float]]] = {part: [] for part in Part}
+    spans: dict[Part, dict[Family | None, list[tuple[float, float]]]] = {part: {} for part in Part}
     for interval, span in zip(step.intervals, intervals, strict=True):
-        spans[interval.part].append(span)
-    computing = [span for part in COMPUTE for span in spans[part]]
-    times = {
-        part.value: _covered_ms(spans[part]) if part in COMPUTE else _covered_ms(spans[part], without=computing)
-        for part in Part
+        spans[interval.part].setdefault(interval.family, []).append(span)
+    computing = [span for part in COMPUTE for family in spans[part].values() for span in family]
+    times: StepTimes = {
+        part.value: _covered_ms([span for family in spans[part].values() for span in family]) for part in COMPUTE
     }
+    families: StepTimes = {}
+    for part in _COMMUNICATION:
+        own = _own_ms(spans[part], without=computing)
+        times[part.value] = sum(own.values())
+        families.update({(part, family): ms for family, ms in own.items()})
     data_wait_ms, step_ms = _covered_ms(waits), step_end_ms - begin_ms
     dense_ms = max(0.0, step_ms - data_wait_ms - sum(times.values()))
-    return {**times, "dense_ms": dense_ms, "data_wait_ms": data_wait_ms, "step_ms": step_ms}
+    return {**times, **families, "dense_ms": dense_ms, "data_wait_ms": data_wait_ms, "step_ms": step_ms}
+
+
+def _own_ms(
+    spans: Mapping[Family | None, Sequence[tuple[float, float]]], *, without: Sequence[tuple[float, float]]
+) -> dict[Family | None, float]:
+    """Return the time of each family's spans; a moment in several counts for the family that ended first.
+
+    Collectives of one group of ranks pass one after the other, in the order in which they are waited for.
+    """
+    taken, found = list(without), {}
+    for family in sorted(spans, key=lambda family: max(end for _, end in spans[family])):
+        found[family] = _covered_ms(spans[family], without=taken)
+        taken += spans[family]
+    return found
+
+
+def _collectives(medians: Mapping[_Key, float]) -> tuple[CollectiveTime, ...]:
+    """Return the collectives in the order of families, that of indices first."""
+    found = []
+    for family, kind in _KINDS.items():
+        ways = {part: medians[part, family] for part in _COMMUNICATION if (part, family) in medians}
+        if ways:
+            backward_ms = ways.pop(Part.BACKWARD_COMMUNICATION, 0.0)
+            found.append(
+                CollectiveTime(kind=kind, family=family, forward_ms=sum(ways.values()), backward_ms=backward_ms)
+            )
+    return tuple(found)
 
 
 def _covered_ms(spans: Sequence[tuple[float, float]], *, without: Sequence[tuple[float, float]] = ()) -> float:
