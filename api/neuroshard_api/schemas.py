@@ -7,7 +7,9 @@ from pathlib import Path
 from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document
+from neuroshard_api.drift_report import DriftReport
 from neuroshard_api.hardware import Hardware
+from neuroshard_api.input_statistics import InputStatistics
 from neuroshard_api.plan import GivenPlan
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.records import ProfileRecord
@@ -28,6 +30,8 @@ DOCUMENTS: tuple[type[Document], ...] = (
     GivenPlan,
     ProfileRecord,
     StepReport,
+    DriftReport,
+    InputStatistics,
     TorchRecPlan,
     Hardware,
     TrainingProgress,

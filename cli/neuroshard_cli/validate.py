@@ -132,6 +132,8 @@ def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
 
 def _document_kinds() -> "tuple[type[Document], ...]":
     from neuroshard_api.bundle import BundleManifest
+    from neuroshard_api.drift_report import DriftReport
+    from neuroshard_api.input_statistics import InputStatistics
     from neuroshard_api.plan import GivenPlan
     from neuroshard_api.records import ProfileRecord
     from neuroshard_api.request import Constraints, PlanRequest
@@ -139,7 +141,8 @@ def _document_kinds() -> "tuple[type[Document], ...]":
     from neuroshard_api.tables import TableSet
     from neuroshard_api.topology import Topology
 
-    return TableSet, Topology, Constraints, PlanRequest, GivenPlan, BundleManifest, ProfileRecord, StepReport
+    of_plans = (TableSet, Topology, Constraints, PlanRequest, GivenPlan)
+    return *of_plans, BundleManifest, ProfileRecord, StepReport, DriftReport, InputStatistics
 
 
 def _family(version: object) -> str:

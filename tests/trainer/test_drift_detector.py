@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_trainer.drift.detector import (
+    HELD_STEPS,
     RECENT_STEPS,
     REFERENCE_STEPS,
     WARM_UP_STEPS,
@@ -214,13 +215,13 @@ def test_the_reference_outlives_a_restart() -> None:
     assert second.reference == first.reference
     (change,) = [each for each in found if each is not None]
     assert change.rule is Rule.HELD
-    assert change.found_step <= 2000 + WARM_UP_STEPS + 2 * RECENT_STEPS
+    assert change.found_step <= 2000 + WARM_UP_STEPS + RECENT_STEPS + HELD_STEPS
 
 
 def test_training_from_an_earlier_checkpoint_forgets_the_steps_after_it() -> None:
     """Otherwise the slow steps before a crash would count with those after it."""
     detector = ShiftDetector()
-    slow = slower(with_pauses(noise(0, 2120)), 1.2, 2000)
+    slow = slower(with_pauses(noise(0, 2150)), 1.2, 2000)
     assert changes(slow, detector) == []
 
     found = [detector.add(1900 + step, float(value)) for step, value in enumerate(with_pauses(noise(1, 500)))]

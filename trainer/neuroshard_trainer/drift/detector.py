@@ -3,8 +3,8 @@
 The question is not whether steps differ from before: load, pauses, checkpoints, and bursts make them differ all the
 time. It is whether they are lastingly slower by a least share. Two rules answer it, over one fixed reference:
 
-- *held*: the median of the last 100 steps has been at least that share above the reference for 100 steps. It needs
-  no assumption on the noise and does not see bursts of up to 50 steps.
+- *held*: the median of the last 100 steps has been at least that share above the reference for 150 steps. It needs
+  no assumption on the noise, and a burst of up to 50 steps alone cannot last that long.
 - *fast*: a cumulative sum (Page, 1954) of clipped standardized values, which adds up what exceeds half of the share.
   It answers after some ten steps, and takes a burst for a change: it counts only while the noise is stationary.
 
@@ -27,7 +27,8 @@ MIN_SHIFT: Final = 0.05
 WARM_UP_STEPS: Final = 50
 REFERENCE_STEPS: Final = 200
 RECENT_STEPS: Final = 100
-HELD_STEPS: Final = 100
+HELD_STEPS: Final = 150
+"""A burst of 50 steps moves the median of 100 for 149."""
 SUM_LIMIT: Final = 25.0
 """Deviations that the cumulative sum raises an alarm from: under independent normal noise it gets there once in
 exp(2 * 0.5 * 25) steps, and still once in 300,000 where memory doubles the variance of sums."""

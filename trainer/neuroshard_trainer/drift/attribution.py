@@ -1,0 +1,230 @@
+"""The cause of a slow-down, from the pattern of the ranks' times before and since. Pure: values in, changes out.
+
+A rank that waits for a slower one shows the wait in its exchanges and in its dense part. So what a rank computes itself
+is compared across ranks; exchanges and the dense part count by their least over all ranks, which has no such wait.
+
+What changed inputs explain is divided out first; causes are looked for in the rest.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from neuroshard_api.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.step_report import RankTimes
+
+from neuroshard_trainer.drift.detector import MIN_SHIFT
+
+EXPLAINED_WITHIN: Final = 0.2
+"""Compute that is as far from what the inputs explain is not explained by them."""
+ALIKE_SHARE: Final = 0.4
+"""Of the largest excess: ranks with less are not slow alike. A neighbour made parts 2 to 3 times as long."""
+MATERIAL_SHARE: Final = 0.5
+"""Of the least shift of a step: a part that adds less is no cause of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputChange:
+    """Tables whose lookups changed."""
+
+    ranks_of_table: Mapping[str, Sequence[int]]
+    """Ranks that hold shards, by name of each changed table. Empty: inputs are the same."""
+    compute_ratios: Mapping[int, float] = field(default_factory=dict)
+    """By rank: the compute that the new inputs should take over that of the old ones; 1 where a rank is missing."""
+
+
+UNCHANGED_INPUTS: Final = InputChange(ranks_of_table={})
+
+
+@dataclass(frozen=True, slots=True)
+class _Ratio:
+    """A time of one rank, or the least over ranks, before and since."""
+
+    part: StepPart
+    rank: int | None
+    before_ms: float
+    since_ms: float
+
+    @property
+    def excess(self) -> float:
+        """What the part takes longer, as a share; 0 for a part that took no time before or since."""
+        return self.since_ms / self.before_ms - 1 if self.before_ms and self.since_ms else 0.0
+
+    @property
+    def added_ms(self) -> float:
+        return self.since_ms - self.before_ms
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(part=self.part, rank=self.rank, reference_ms=self.before_ms, recent_ms=self.since_ms)
+
+
+def causes(
+    reference: Sequence[RankTimes],
+    recent: Sequence[RankTimes],
+    *,
+    since_step: int,
+    ranks_per_node: int,
+    inputs: InputChange = UNCHANGED_INPUTS,
+    min_shift: float = MIN_SHIFT,
+) -> tuple[DriftChange, ...]:
+    """Return the causes of a slow-down, none where the slowest rank's step is not longer by ``min_shift``.
+
+    Args:
+        reference: medians before, by rank in ascending order.
+        recent: medians since, of the same ranks.
+        since_step: as the detector dates the change.
+        ranks_per_node: consecutive ranks of one node.
+        inputs: what changed in the inputs.
+        min_shift: least share of the step that is a change.
+    """
+    before_ms = max(times.step_ms for times in reference)
+    step = _Ratio(StepPart.STEP, None, before_ms, max(times.step_ms for times in recent))
+    if not before_ms or step.excess < min_shift:
+        return ()
+    pattern = _Pattern(reference, recent, step, inputs, min_shift)
+    found = [
+        *pattern.inputs_drifted(),
+        *(pattern.everything_slow() or [*pattern.ranks_slow(ranks_per_node), *pattern.communication_slow()]),
+        *pattern.data_late(),
+    ]
+    numbers = [(Cause.UNEXPLAINED, (), [step, *pattern.compute.values(), pattern.output_exchange, pattern.dense])]
+    return tuple(
+        DriftChange(
+            cause=cause,
+            ranks=tuple(ranks),
+            tables=tuple(sorted(inputs.ranks_of_table)) if cause is Cause.INPUTS_DRIFTED else (),
+            since_step=since_step,
+            evidence=tuple(each.evidence for each in evidence),
+        )
+        for cause, ranks, evidence in (found or numbers)
+    )
+
+
+_Found = list[tuple[Cause, Sequence[int], list[_Ratio]]]
+
+
+class _Pattern:
+    """The times that tell causes apart."""
+
+    def __init__(
+        self,
+        reference: Sequence[RankTimes],
+        recent: Sequence[RankTimes],
+        step: _Ratio,
+        inputs: InputChange,
+        min_shift: float,
+    ) -> None:
+        pairs = list(zip(reference, recent, strict=True))
+        self.step, self.inputs, self.min_shift = step, inputs, min_shift
+        self.pairs = {before.rank: (before, since) for before, since in pairs}
+        self.compute = {
+            before.rank: _Ratio(StepPart.COMPUTE, before.rank, _compute_ms(before), _compute_ms(since))
+            for before, since in pairs
+        }
+        self.waits = {
+            before.rank: _Ratio(StepPart.DATA_WAIT, before.rank, before.data_wait_ms, since.data_wait_ms)
+            for before, since in pairs
+        }
+        self.input_exchange = _Ratio(
+            StepPart.INPUT_EXCHANGE,
+            None,
+            min(each.input_communication_ms for each in reference),
+            min(each.input_communication_ms for each in recent),
+        )
+        self.output_exchange = _Ratio(
+            StepPart.OUTPUT_EXCHANGE, None, min(map(_output_ms, reference)), min(map(_output_ms, recent))
+        )
+        self.dense = _Ratio(
+            StepPart.DENSE, None, min(each.dense_ms for each in reference), min(each.dense_ms for each in recent)
+        )
+        self.rest = {
+            rank: _Ratio(StepPart.COMPUTE, rank, ratio.before_ms * self._explained(rank), ratio.since_ms)
+            for rank, ratio in self.compute.items()
+        }
+
+    def inputs_drifted(self) -> _Found:
+        """Find changed tables on ranks whose compute, or the exchange of indices, is up as they explain."""
+        holders = sorted({rank for ranks in self.inputs.ranks_of_table.values() for rank in ranks})
+        slow = [rank for rank in holders if self._is_up(self.compute[rank])]
+        explained = [
+            rank
+            for rank in slow
+            if self._explained(rank) >= 1 + self.min_shift and abs(self.rest[rank].excess) <= EXPLAINED_WITHIN
+        ]
+        if explained:
+            return [(Cause.INPUTS_DRIFTED, explained, [self.compute[rank] for rank in explained])]
+        if holders and not slow and self._is_up(self.input_exchange):
+            return [(Cause.INPUTS_DRIFTED, holders, [self.input_exchange])]
+        return []
+
+    def everything_slow(self) -> _Found:
+        """Find all ranks slow alike, in compute and in the dense part."""
+        least, most = min(self._excesses()), max(self._excesses())
+        dense_ms = self.dense.before_ms
+        has_dense = dense_ms >= self.min_shift * self.step.before_ms
+        if least < self._threshold() or least < ALIKE_SHARE * most or not all(map(self._is_up, self.rest.values())):
+            return []
+        if has_dense and self.dense.excess < self.min_shift:
+            return []
+        return [(Cause.EVERYTHING_SLOW, (), [*self.compute.values(), self.dense, self.output_exchange])]
+
+    def ranks_slow(self, ranks_per_node: int) -> _Found:
+        """Find ranks that compute slower than their peers, forward and backward."""
+        excesses = dict(zip(self.rest, self._excesses(), strict=True))
+        limit = max(self._threshold(), ALIKE_SHARE * max(excesses.values()))
+        slow = [
+            rank
+            for rank, excess in excesses.items()
+            if excess >= limit and self._is_up(self.rest[rank]) and self._is_slow_both_ways(rank)
+        ]
+        if not slow or len(slow) == len(excesses):
+            return []
+        nodes = {rank // ranks_per_node for rank in slow}
+        is_node = len(slow) == ranks_per_node > 1 and len(nodes) == 1
+        cause = Cause.NODE_SLOW if is_node else Cause.DEVICE_SLOW
+        return [(cause, slow, [self.compute[rank] for rank in slow])]
+
+    def communication_slow(self) -> _Found:
+        """Find exchanges that take longer than their inputs explain."""
+        exchanges = [self.output_exchange]
+        if not self.inputs.ranks_of_table:
+            exchanges.append(self.input_exchange)
+        slow = [each for each in exchanges if self._is_up(each)]
+        return [(Cause.COMMUNICATION_SLOW, (), slow)] if slow else []
+
+    def data_late(self) -> _Found:
+        """Find ranks that wait for their batches."""
+        late = [rank for rank, wait in self.waits.items() if self._is_material(wait)]
+        return [(Cause.DATA_LATE, late, [self.waits[rank] for rank in late])] if late else []
+
+    def _explained(self, rank: int) -> float:
+        return self.inputs.compute_ratios.get(rank, 1.0) if self.inputs.ranks_of_table else 1.0
+
+    def _threshold(self) -> float:
+        """Return the least excess of compute that needs a cause besides changed inputs."""
+        return EXPLAINED_WITHIN if self.inputs.ranks_of_table else self.min_shift
+
+    def _excesses(self) -> list[float]:
+        return [ratio.excess for ratio in self.rest.values()]
+
+    def _is_up(self, ratio: _Ratio) -> bool:
+        return ratio.excess >= self.min_shift and self._is_material(ratio)
+
+    def _is_material(self, ratio: _Ratio) -> bool:
+        return ratio.added_ms >= MATERIAL_SHARE * self.min_shift * self.step.before_ms
+
+    def _is_slow_both_ways(self, rank: int) -> bool:
+        before, since = self.pairs[rank]
+        explained = self._explained(rank)
+        forward = _Ratio(StepPart.COMPUTE, rank, before.forward_compute_ms * explained, since.forward_compute_ms)
+        backward = _Ratio(StepPart.COMPUTE, rank, before.backward_compute_ms * explained, since.backward_compute_ms)
+        return min(forward.excess, backward.excess) >= self.min_shift
+
+
+def _compute_ms(times: RankTimes) -> float:
+    return times.forward_compute_ms + times.backward_compute_ms
+
+
+def _output_ms(times: RankTimes) -> float:
+    return times.forward_communication_ms + times.backward_communication_ms
