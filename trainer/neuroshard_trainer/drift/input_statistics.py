@@ -61,8 +61,8 @@ def feature_counts(values: NDArray[Any], lengths: NDArray[Any]) -> FeatureCounts
     return FeatureCounts(
         samples=len(lengths),
         lookups=len(values),
-        distinct_rows=len(np.unique(values)),
-        distinct_lists=len(np.unique(_list_hashes(values, lengths))),
+        distinct_rows=_distinct(values),
+        distinct_lists=_distinct(_list_hashes(values, lengths)),
     )
 
 
@@ -131,6 +131,12 @@ def _mean_statistics(name: str, counts: Sequence[FeatureCounts]) -> FeatureStati
         distinct_rows_per_lookup=sum(each.distinct_rows for each in counts) / lookups if lookups else 1.0,
         distinct_lists_per_sample=sum(each.distinct_lists for each in counts) / max(1, samples),
     )
+
+
+def _distinct(values: NDArray[Any]) -> int:
+    """Count distinct values. By sorting: numpy's own ``unique`` takes longer for the same."""
+    ordered = np.sort(values)
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + 1 if len(ordered) else 0
 
 
 def _list_hashes(values: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.uint64]:
