@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.plan import Plan
+from neuroshard_api.document import read_data
+from neuroshard_api.plan import GivenPlan, any_plan
 from neuroshard_api.training_job import DLRMTrainingJob
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
@@ -26,7 +27,7 @@ from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
+from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
 from neuroshard_trainer.plan_adapter import sharding_plan
 from torch._C._profiler import _EventType
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -49,14 +50,14 @@ def main(arguments: Sequence[str]) -> None:
     count_on_all_threads()
     *files, folder = arguments
     peaks = [
-        _step_peaks(read_job(Path(job)), Plan.read(Path(plan)))
+        _step_peaks(read_job(Path(job)), any_plan(read_data(Path(plan)), where=plan))
         for job, plan in zip(files[::2], files[1::2], strict=True)
     ]
     (Path(folder) / f"{dist.get_rank()}.json").write_text(json.dumps(peaks))
     dist.barrier()
 
 
-def _step_peaks(job: DLRMTrainingJob, plan: Plan) -> list[int]:
+def _step_peaks(job: DLRMTrainingJob, plan: GivenPlan) -> list[int]:
     """Return the most bytes that were allocated at once, of each step."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -72,7 +73,7 @@ def _step_peaks(job: DLRMTrainingJob, plan: Plan) -> list[int]:
     return peaks
 
 
-def _train(job: DLRMTrainingJob, plan: Plan) -> None:
+def _train(job: DLRMTrainingJob, plan: GivenPlan) -> None:
     spec, tables = job.spec, plan.request.tables
     world = dist.group.WORLD
     assert world is not None
@@ -84,17 +85,22 @@ def _train(job: DLRMTrainingJob, plan: Plan) -> None:
         sharders=[embedding_sharder(plan.request.optimizer, learning_rate=0.01, device=CPU)],
     )
     optimizer = dense_optimizer(model, spec.training, tables_path=TABLES_PATH)
+    copies = replicated_optimizer(model, plan.request.optimizer, learning_rate=0.01)
     for batch in _batches(job, plan):
         with record_function(STEP):
             own = _in_torchs_memory(batch)
             optimizer.zero_grad()
+            if copies is not None:
+                copies.zero_grad()
             loss = binary_cross_entropy_with_logits(model(own.dense, own.lookups), own.labels)
             torch.autograd.backward(loss)
             optimizer.step()
+            if copies is not None:
+                copies.step()
             del own, loss
 
 
-def _batches(job: DLRMTrainingJob, plan: Plan) -> list[Batch]:
+def _batches(job: DLRMTrainingJob, plan: GivenPlan) -> list[Batch]:
     size, num_dense = job.spec.model.batch_size_per_device, job.spec.model.num_dense_features
     features = features_of(plan.request.tables.tables)
     count = NUM_STEPS * dist.get_world_size() * size

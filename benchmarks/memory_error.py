@@ -1,4 +1,4 @@
-"""The memory ledger beside what torch's allocator gives out in real training: three models, three plans each.
+"""The memory ledger beside what torch's allocator gives out in real training: three models, three plans each and more.
 
 Two processes of one CPU train each model under each plan for five steps, over gloo and without a pipeline. The ledger
 is a CPU's, without reserve: no sort buffers of CUDA kernels, the optimizer's temporary tensors one parameter at a time.
@@ -6,6 +6,7 @@ No number in it is fitted to this measurement: its terms follow from the sources
 error is that to the median of the steps' peaks. The highest peak of a step is given next to it: a thread of gloo drops
 what it has sent as late as it gets a core. Resident memory is not compared: it also has libraries and what the
 allocator keeps. The plans are made for a trainer with a pipeline, where the neural search cuts the largest table.
+The DLRM is also trained under three plans by hand, of blocks of rows on both processes, copies, and columns.
 """
 
 import json
@@ -20,11 +21,14 @@ from typing import Any
 
 from neuroshard_api.document import validated
 from neuroshard_api.job_request import plan_request
-from neuroshard_api.plan import DeviceMemory, Plan
+from neuroshard_api.plan import DeviceMemory, GivenPlan, Shard, TablePlacement
 from neuroshard_api.presets import preset
 from neuroshard_api.request import Algorithm, Pipeline, PlanRequest
+from neuroshard_api.sharding import ShardingType, row_blocks
+from neuroshard_api.tables import Table
 from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
 from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_planner.interop.imported_plan import plan_without_price
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
@@ -48,6 +52,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         "crossNetwork": {"numLayers": 4, "lowRankDim": 1024},
     },
 }
+MIXED_MODEL = "DLRM"
 TARGET = 0.05
 
 
@@ -59,9 +64,14 @@ def main() -> None:
         for model in MODELS:
             job = _job(model)
             request = _request(job).model_copy(update={"pipeline": Pipeline.SPARSE_DIST})  # where cutting pays
-            for algorithm in ALGORITHMS:
-                plan = search(request.model_copy(update={"algorithm": algorithm}), bundle=bundled_bundle(DEVICE))
-                names.append((model, algorithm, max(len(table.shards) for table in plan.tables)))
+            plans: dict[str, GivenPlan] = {
+                str(each): search(request.model_copy(update={"algorithm": each}), bundle=bundled_bundle(DEVICE))
+                for each in ALGORITHMS
+            }
+            if model == MIXED_MODEL:
+                plans |= _mixed_plans(request)
+            for name, plan in plans.items():
+                names.append((model, name, max(len(table.shards) for table in plan.tables)))
                 ledgers.append(_ledger_on_cpu(plan))
                 for kind, document in (("job", job), ("plan", plan)):
                     files.append(folder / f"{len(names)}.{kind}.json")
@@ -76,19 +86,19 @@ def main() -> None:
 
 
 def report(
-    names: Sequence[tuple[str, Algorithm, int]],
+    names: Sequence[tuple[str, str, int]],
     ledgers: Sequence[Sequence[DeviceMemory]],
     measured: Sequence[Sequence[Sequence[int]]],
 ) -> list[str]:
     """Return the lines of the result.
 
     Args:
-        names: model, algorithm and most shards of a table, of each plan.
+        names: model, name, and most shards of a table, of each plan.
         ledgers: of the devices of each plan.
         measured: peak bytes, by rank, plan, and step.
     """
     rows, errors, above = [], [], []
-    for index, (model, algorithm, shards) in enumerate(names):
+    for index, (model, name, shards) in enumerate(names):
         for rank, memory in enumerate(ledgers[index]):
             found = median(measured[rank][index])
             highest = max(measured[rank][index])
@@ -97,7 +107,7 @@ def report(
             tables = (memory.weights_bytes + memory.optimizer_state_bytes) / MIB
             dense = memory.dense_bytes / MIB
             rows.append(
-                f"| {model} | {algorithm} | {shards} | {rank} | {found / MIB:.1f} | {highest / MIB:.1f} | "
+                f"| {model} | {name} | {shards} | {rank} | {found / MIB:.1f} | {highest / MIB:.1f} | "
                 f"{counted / MIB:.1f} | {100 * errors[-1]:+.1f} % | {tables:.1f} | {dense:.1f} |"
             )
             above.append(counted / highest - 1)
@@ -152,7 +162,45 @@ def _request(job: DLRMTrainingJob) -> PlanRequest:
     return request.with_dense(dense_profile(job, tables, multi_tensor=False), where="dense profile")
 
 
-def _ledger_on_cpu(plan: Plan) -> Sequence[DeviceMemory]:
+def _mixed_plans(request: PlanRequest) -> dict[str, GivenPlan]:
+    """Return plans by rows, of copies, and by columns; the last table has most lookups."""
+    rows, copies, columns = ShardingType.ROW_WISE, ShardingType.DATA_PARALLEL, ShardingType.COLUMN_WISE
+    last = NUM_TABLES - 1
+    types = {
+        "largest by rows": [rows if index == last else ShardingType.TABLE_WISE for index in range(NUM_TABLES)],
+        "rows and copies": [copies if index % 2 else rows for index in range(NUM_TABLES)],
+        "rows, copies, columns": [(rows, copies, columns)[index % 3] for index in range(NUM_TABLES)],
+    }
+    return {
+        name: plan_without_price(
+            [_placed(table, kind, index) for index, (table, kind) in enumerate(zip(tables, own, strict=True))], request
+        )
+        for name, own in types.items()
+        for tables in [request.tables.tables]
+    }
+
+
+def _placed(table: Table, kind: ShardingType, index: int) -> TablePlacement:
+    """Return a table in a sharding type on all processes; whole tables by turns."""
+    rows, columns = table.num_embeddings, table.embedding_dim
+    half = columns // WORLD_SIZE
+    shards = {
+        ShardingType.TABLE_WISE: [Shard(device=index % WORLD_SIZE, num_rows=rows, num_columns=columns)],
+        ShardingType.COLUMN_WISE: [
+            Shard(device=rank, num_rows=rows, column_offset=rank * half, num_columns=half) for rank in range(WORLD_SIZE)
+        ],
+        ShardingType.ROW_WISE: [
+            Shard(device=rank, row_offset=first, num_rows=count, num_columns=columns)
+            for rank, (first, count) in enumerate(row_blocks(rows, WORLD_SIZE))
+        ],
+        ShardingType.DATA_PARALLEL: [
+            Shard(device=rank, num_rows=rows, num_columns=columns) for rank in range(WORLD_SIZE)
+        ],
+    }
+    return TablePlacement(name=table.name, sharding_type=kind, shards=tuple(shards[kind]))
+
+
+def _ledger_on_cpu(plan: GivenPlan) -> Sequence[DeviceMemory]:
     """Return the ledger of the same shards on processes of a CPU, without a pipeline."""
     topology = plan.request.topology
     device = topology.device.model_copy(update={"name": "cpu-benchmark"})

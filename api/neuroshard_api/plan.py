@@ -126,7 +126,7 @@ class DeviceMemory(Value):
     sort_bytes: Count = 0
     """Temporary memory in which the backward kernels sort the lookups. 0 where another moment needs more."""
     gradient_bytes: Count = 0
-    """Dense gradients of data_parallel tables."""
+    """Dense gradients of data_parallel tables: in buckets, and where lookups need most once more."""
     dense_bytes: Count
     """The dense part; if it was counted, without its working memory where another moment needs more."""
     reserve_bytes: Count

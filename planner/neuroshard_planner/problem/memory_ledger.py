@@ -11,7 +11,8 @@ dense      the dense part's activations and temporary tensors, received embeddin
 =========  ============================================================================================================
 
 Of a table that is cut by rows a device has the pooled embeddings of all samples, as of every other, and its part of the
-lookups. A replicated table serves the device's own samples, and its gradients have all rows.
+lookups. A replicated table serves the device's own samples, and its gradients have all rows: in the buckets that
+TorchRec's DistributedDataParallel keeps from step to step, and at the lookups once more as the kernel returns them.
 
 Without a pipeline the moments follow each other. A pipeline exchanges the next batch meanwhile, whose copies are then
 alive at all three. The search adds up shards one by one and counts exchange and lookups together, which is never less.
@@ -43,6 +44,7 @@ SORT_BYTES = 40
 the sort (2 x 8), infos before and after (2 x 4), runs (8), their lengths (4) and cumulated lengths (4). The sort's own
 second copy (8 + 4) is freed before the runs are allocated. Source: transpose_embedding_input.cu of FBGEMM."""
 LEAST_EXCHANGED = 3  # copies of the lookups on a device while a batch is exchanged
+KERNEL_AND_BUCKET = 2  # copies of a dense gradient while it is computed: gradient_as_bucket_view, but kernels return it
 MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 
 
@@ -138,7 +140,7 @@ class MemoryLedger:
         return size
 
     def gradient_bytes(self, num_rows: IndexArray, num_columns: IndexArray, families: IndexArray | int) -> IndexArray:
-        """Return the dense gradients of shards, [n]: 0 but for replicated tables."""
+        """Return the buckets of dense gradients of shards, [n]: 0 but for replicated tables."""
         return np.where(np.asarray(families) == REPLICATED, GRADIENT_BYTES * num_rows * num_columns, 0)
 
     def shard_bytes(
@@ -151,7 +153,7 @@ class MemoryLedger:
             + self.activation_bytes(tables, num_columns, families)
             + self.input_bytes(tables, families)
             + self.sort_bytes(tables, families)
-            + self.gradient_bytes(num_rows, num_columns, families)
+            + KERNEL_AND_BUCKET * self.gradient_bytes(num_rows, num_columns, families)
         )
 
     def _check_countable(self) -> None:
@@ -201,7 +203,9 @@ class MemoryLedger:
     ) -> DeviceMemory:
         """Return a device's ledger at the moment when its sum is highest; of equals at the lookups."""
 
-        def moment(inputs: int, local_inputs: int, activation: int, sort: int, working: int) -> DeviceMemory:
+        def moment(  # noqa: PLR0917
+            inputs: int, local_inputs: int, activation: int, sort: int, working: int, gradients: int = gradients
+        ) -> DeviceMemory:
             return DeviceMemory(
                 weights_bytes=weights,
                 optimizer_state_bytes=state,
@@ -217,7 +221,7 @@ class MemoryLedger:
 
         kept_inputs, kept_local = inputs - freed_inputs, self.local_input_bytes - self._freed_local_bytes
         moments = (
-            moment(kept_inputs, kept_local, activation + self._received_bytes, sort, 0),
+            moment(kept_inputs, kept_local, activation + self._received_bytes, sort, 0, KERNEL_AND_BUCKET * gradients),
             moment(kept_inputs, kept_local, 0, 0, self._working_bytes),
             moment(inputs, self.local_input_bytes, 0, 0, 0),
         )
