@@ -10,6 +10,7 @@ from neuroshard_api.presets import load_presets, preset
 from neuroshard_api.topology import Topology
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.errors import CostModelError
+from neuroshard_planner.own_costs import OwnCosts
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from neuroshard_torchrec.errors import DropInError
@@ -20,7 +21,7 @@ class PlannedDevices:
     """Devices, links, and the cost models of both."""
 
     topology: Topology
-    bundle: CostBundle
+    bundle: CostBundle | OwnCosts
     compute_device: str
     """What each rank computes on: ``cuda`` or ``cpu``."""
     max_memory_bytes: int | None
@@ -28,7 +29,7 @@ class PlannedDevices:
 
 
 def planned_devices(
-    given: TorchRecTopology | Topology | None, *, device_type: str | None, bundle: Path | None
+    given: TorchRecTopology | Topology | None, *, device_type: str | None, bundle: Path | OwnCosts | None
 ) -> PlannedDevices:
     """Return the devices and their cost models.
 
@@ -39,13 +40,19 @@ def planned_devices(
     Args:
         given: None: as many devices as the process group has processes, LOCAL_WORLD_SIZE of them on each node.
         device_type: a preset of `neuroshard devices`. None: the bundle's device, else this process's GPU.
-        bundle: directory of cost models. None: the bundled ones of the device.
+        bundle: directory of cost models, or a cost model of the user's own. None: the bundled ones of the device.
 
     Raises:
         DropInError: the device is not known, or the cost models are of another one or cannot be read.
     """
+    models: CostBundle | OwnCosts
     try:
-        models = load_bundle(bundle) if bundle is not None else bundled_bundle(_device_name(given, device_type))
+        if isinstance(bundle, OwnCosts):
+            models = bundle
+        elif bundle is not None:
+            models = load_bundle(bundle)
+        else:
+            models = bundled_bundle(_device_name(given, device_type))
     except CostModelError as error:
         raise DropInError(str(error)) from error
     if isinstance(given, Topology):
@@ -57,7 +64,8 @@ def planned_devices(
         memory = min((each.storage.hbm for each in given.devices), default=0) if given is not None else 0
     problem = models.device_problem(topology.device)
     if problem is not None:
-        raise DropInError(f"{bundle or 'device_type'}: {problem}; give the cost models of the device")
+        where = models.manifest.name if isinstance(bundle, OwnCosts) else bundle or "device_type"
+        raise DropInError(f"{where}: {problem}; give the cost models of the device")
     return PlannedDevices(
         topology=topology,
         bundle=models,

@@ -5,14 +5,16 @@ from dataclasses import dataclass, fields
 
 from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.request import Constraints, TableConstraints
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.sharding import ComputeKernel, ShardingType
 from torchrec.distributed.planner.types import ParameterConstraints
 
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.model_tables import Limits, ModelTables
 
-SEARCHED = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
-"""Sharding types that the search places."""
+BY_DEFAULT = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+"""Sharding types that are searched where neither constraints nor sharder ask for others."""
+_NEVER_UNASKED = ShardingType.DATA_PARALLEL
+"""The script itself has to update such tables."""
 
 _KEPT = frozenset({"sharding_types", "compute_kernels", "min_partition", "pooling_factors"})
 """Fields of ParameterConstraints that a plan follows."""
@@ -57,13 +59,13 @@ def translated(
     for known_as, (path, name) in tables.places.items():
         limit = given.get(name, ParameterConstraints())
         types = _types(known_as, limit, tuple(sharders[path].sharding_types(compute_device)))
-        if types == (ShardingType.COLUMN_WISE,):
+        if ShardingType.COLUMN_WISE in types and ShardingType.TABLE_WISE not in types:
             column_wise_only.add(known_as)
         own[known_as] = _table_constraints(name, types, limit.min_partition)
     return Translated(
         constraints=Constraints(
             max_memory_bytes_per_device=max_memory_bytes,
-            tables={name: each for name, each in own.items() if each != TableConstraints(sharding_types=SEARCHED)},
+            tables={name: each for name, each in own.items() if each != TableConstraints(sharding_types=BY_DEFAULT)},
         ),
         column_wise_only=frozenset(column_wise_only),
         warnings=tuple(_warnings(given)),
@@ -73,9 +75,10 @@ def translated(
 def _table_constraints(name: str, types: tuple[ShardingType, ...], min_partition: int | None) -> TableConstraints:
     """Return the constraints of one table; one shard is column_wise too. Raises DropInError."""
     is_cut = ShardingType.COLUMN_WISE in types
+    may_be_whole = is_cut and ShardingType.TABLE_WISE not in types
     raw = {
-        "sharding_types": SEARCHED if is_cut else types,
-        "max_shards": None if is_cut else 1,
+        "sharding_types": (ShardingType.TABLE_WISE, *types) if may_be_whole else types,
+        "max_shards": None if is_cut or ShardingType.GRID in types else 1,
         "min_shard_width": min_partition,
     }
     try:
@@ -85,21 +88,27 @@ def _table_constraints(name: str, types: tuple[ShardingType, ...], min_partition
 
 
 def _types(known_as: str, limit: ParameterConstraints, of_sharder: tuple[str, ...]) -> tuple[ShardingType, ...]:
-    asked = limit.sharding_types
-    allowed = tuple(each for each in SEARCHED if each in of_sharder and (asked is None or each in asked))
+    """Return the types that a table may have. Raises DropInError where none is left."""
+    asked, kernels = limit.sharding_types, limit.compute_kernels
+    known = tuple(each for each in ShardingType if each in of_sharder)
+    if asked is not None:
+        allowed = tuple(each for each in known if each in asked)
+    else:
+        allowed = tuple(each for each in known if each in BY_DEFAULT)
+        allowed = allowed or tuple(each for each in known if each is not _NEVER_UNASKED)
     if not allowed:
-        found = asked if asked is not None and any(each in of_sharder for each in SEARCHED) else of_sharder
+        found = asked if asked is not None and known else of_sharder
         raise DropInError(
             f"table {known_as!r} may only be {', '.join(map(str, found))}; this planner places tables "
-            f"{' and '.join(SEARCHED)}: allow one of them, or plan the module with TorchRec's planner"
+            f"{', '.join(known or ShardingType)}: allow one of them, or plan the module with TorchRec's planner"
         )
-    kernels = limit.compute_kernels
-    if kernels is not None and "fused" not in kernels:
+    run = tuple(each for each in allowed if kernels is None or ComputeKernel.of(each) in kernels)
+    if not run:
         raise DropInError(
-            f"table {known_as!r} may only use the kernels {', '.join(kernels)}; this planner places fused ones: "
-            "allow `fused`, or plan the module with TorchRec's planner"
+            f"table {known_as!r} may only use the kernels {', '.join(kernels or ())}; this planner places fused ones, "
+            "and dense ones of data_parallel tables: allow `fused`, or plan the module with TorchRec's planner"
         )
-    return allowed
+    return run
 
 
 def _warnings(given: Mapping[str, ParameterConstraints]) -> list[str]:

@@ -13,6 +13,7 @@ from neuroshard_api.topology import Topology
 from neuroshard_api.torchrec_plan import TorchRecPlan
 from neuroshard_planner import planning
 from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_trainer.plan_adapter import load_sharding_plan
 from torch import nn
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
@@ -41,7 +42,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         constraints: TorchRec's, by the table's name.
         debug: log the predicted cost of each plan.
         device_type: GPU that the plan is for, of `neuroshard devices`. None: that of the bundle, else this process's.
-        bundle: directory of cost models. None: the bundled ones of the device.
+        bundle: directory of cost models, or a cost model of the user's own. None: the bundled ones of the device.
         optimizer: of the tables. None: what `apply_optimizer_in_backward` or the sharders' fused_params say.
         sample_batches: global batches from which lookups and reuse are measured.
         dense_memory_bytes: of the dense part. None: weights, gradients and two moments of all other parameters.
@@ -60,7 +61,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         constraints: Limits | None = None,
         debug: bool = True,
         device_type: str | None = None,
-        bundle: Path | str | None = None,
+        bundle: Path | str | OwnCosts | None = None,
         optimizer: Optimizer | str | None = None,
         sample_batches: SampleBatches = (),
         dense_memory_bytes: int | None = None,
@@ -78,7 +79,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             batch_size=BATCH_SIZE if batch_size is None else batch_size,
             constraints=constraints,
             device_type=device_type,
-            bundle=Path(bundle) if bundle is not None else None,
+            bundle=Path(bundle) if isinstance(bundle, str) else bundle,
             optimizer=optimizer,
             sample_batches=batches_of(sample_batches),
             dense_memory_bytes=dense_memory_bytes,

@@ -11,6 +11,7 @@ from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import Optimizer
 from neuroshard_api.topology import Topology
+from neuroshard_planner.own_costs import OwnCosts
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
@@ -36,7 +37,7 @@ class PlannerSettings:
     batch_size: int
     constraints: Limits | None
     device_type: str | None
-    bundle: Path | None
+    bundle: Path | OwnCosts | None
     optimizer: Optimizer | str | None
     sample_batches: Batches
     dense_memory_bytes: int | None

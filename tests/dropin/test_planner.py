@@ -3,6 +3,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dropin_models import META, TwoTowers, batch, config
@@ -11,7 +12,11 @@ from neuroshard_api.plan import Plan
 from neuroshard_api.presets import preset
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import Optimizer
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.shards import FloatArray, ShardArrays
 from neuroshard_planner import planning
+from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from torch import nn
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
@@ -21,6 +26,12 @@ from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import DataType as TorchRecType
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import (
+    DistanceLFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    MCHManagedCollisionModule,
+)
 from torchrec.optim import RowWiseAdagrad
 
 
@@ -223,6 +234,68 @@ def test_sequences_are_planned_by_their_path() -> None:
     }
 
 
+def test_types_that_constraints_name_are_searched() -> None:
+    """Rows of a table on all devices; the others are by columns, as without a constraint."""
+    module = EmbeddingBagCollection(tables=[config("a"), config("b")], device=META)
+    limits = {"a": ParameterConstraints(sharding_types=["row_wise"])}
+    found = planner(constraints=limits).plan(module).plan[""]
+
+    assert found["a"].sharding_type == "row_wise"
+    assert [shard.shard_sizes for shard in found["a"].sharding_spec.shards] == [[250, 16]] * 4
+    assert found["b"].sharding_type in {"table_wise", "column_wise"}
+
+
+def test_tables_of_managed_collision_are_cut_by_rows() -> None:
+    """TorchRec's sharder allows nothing else; tables of other collections are by columns."""
+    remapped = config("ids", rows=400, features=("f",))
+    collision = MCHManagedCollisionModule(
+        zch_size=400, device=META, eviction_policy=DistanceLFU_EvictionPolicy(), eviction_interval=10
+    )
+    module = nn.ModuleDict(
+        {
+            "remapped": ManagedCollisionEmbeddingBagCollection(
+                EmbeddingBagCollection(tables=[remapped], device=META),
+                ManagedCollisionCollection({"ids": collision}, [remapped]),
+            ),
+            "plain": EmbeddingBagCollection(tables=[config("t")], device=META),
+        }
+    )
+    found = kinds(planner().plan(module))
+
+    assert found["remapped"] == {"ids": "row_wise"}
+    assert found["plain"]["t"] in {"table_wise", "column_wise"}
+
+
+class Lookups:
+    """A cost model of the user's own: time is lookups, and columns that travel."""
+
+    def demands(self, shards: ShardArrays) -> FloatArray:
+        """Return lookups."""
+        return shards.lookups[:, None]
+
+    def compute_ms(self, sums: FloatArray) -> FloatArray:
+        """Return times in proportion."""
+        times: FloatArray = sums * np.array([1e-5, 2e-5])
+        return times
+
+    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
+        """Return a microsecond per column."""
+        assert exchange.topology.num_devices == 4
+        return np.stack((max_dim_sums, max_dim_sums), axis=-1) * 1e-3
+
+
+def test_a_cost_model_of_the_users_own_takes_the_place_of_a_bundle(tmp_path: Path) -> None:
+    """Plans name it, and are cached by its version."""
+    for version in ("1", "2", "2"):
+        base = bundled_bundle("h100-80gb")
+        own = OwnCosts(Lookups(), base=base, name="mine", version=version, compute_mape=0.5, communication_mape=0.25)
+        made = planner(bundle=own, cache_dir=tmp_path)
+        made.plan(TwoTowers())
+        assert planned(made).bundle.name == "mine"
+
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_without_an_installed_package_nothing_is_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,7 +389,14 @@ def test_an_argument_of_neither_planner_is_a_type_error() -> None:
     ("given", "message"),
     [
         ({"constraints": {"no": ParameterConstraints()}}, "name a table 'no', which the module has not"),
-        ({"constraints": {"tags": ParameterConstraints(sharding_types=["row_wise"])}}, "'tags' may only be row_wise"),
+        (
+            {"constraints": {"tags": ParameterConstraints(sharding_types=["row_wise"])}},
+            "'tags': row_wise is not searched next to tables of mean pooling",
+        ),
+        (
+            {"constraints": {"tags": ParameterConstraints(sharding_types=["table_column_wise"])}},
+            "'tags' may only be table_column_wise; this planner places tables table_wise, column_wise",
+        ),
         ({"constraints": {"tags": ParameterConstraints(compute_kernels=["dense"])}}, "only use the kernels dense"),
         ({"constraints": {"id": ParameterConstraints(pooling_factors=[1, 2, 3])}}, "has 3 entries"),
         ({"device_type": "gtx"}, "no bundled bundle for the device 'gtx'"),
@@ -330,6 +410,7 @@ def test_an_argument_of_neither_planner_is_a_type_error() -> None:
     ],
     ids=[
         "name",
+        "means",
         "types",
         "kernels",
         "factors",

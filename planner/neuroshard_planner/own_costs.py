@@ -1,0 +1,118 @@
+"""A cost model of the user's own in the place of a bundle's networks: three methods. Fits and checks nothing."""
+
+import hashlib
+from typing import Protocol
+
+import numpy as np
+from neuroshard_api.bundle import BundleManifest
+from neuroshard_api.request import Pipeline, PlanRequest
+from neuroshard_api.topology import DeviceType
+from neuroshard_costs.bundle import CostBundle
+from neuroshard_costs.exchanges import Exchange, Reduction
+from neuroshard_costs.shards import FloatArray, ShardArrays
+
+from neuroshard_planner.problem.problem import Float32Array
+
+
+class EmbeddingCosts(Protocol):
+    """What the search asks of a cost model."""
+
+    def demands(self, shards: ShardArrays) -> FloatArray:
+        """Return [n, r] non-negative numbers that add up over the shards of a device, r the same for all shards."""
+
+    def compute_ms(self, sums: FloatArray) -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds of devices with these [..., r] sums of demands.
+
+        Non-decreasing and convex in the sums: search and lower bound assume both.
+        """
+
+    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
+        """Return [..., 2] milliseconds of the all-to-alls of embeddings and of their gradients.
+
+        Non-decreasing in the columns of the fullest device [...].
+        """
+
+
+class OwnCosts:
+    """A cost model that plans like a bundle, for `planning.plan` and for the drop-in planner's ``bundle``.
+
+    Collectives of tables that are cut by rows or copied are those of the base.
+
+    Args:
+        costs: the three methods.
+        base: cost models of the same device.
+        name: what plans call the model.
+        version: plans that were cached under another one are made again.
+        compute_mape: error of compute times on held-out measurements, as plans show it.
+        communication_mape: the same of exchanges.
+        source: where the costs come from, as ``measured:NVIDIA-H100-80GB-HBM3``. None: the base's.
+    """
+
+    is_convex = True
+
+    def __init__(
+        self,
+        costs: EmbeddingCosts,
+        *,
+        base: CostBundle,
+        name: str,
+        version: str,
+        compute_mape: float,
+        communication_mape: float,
+        source: str | None = None,
+    ) -> None:
+        self._costs = costs
+        self._base = base
+        networks = tuple(
+            network.model_copy(
+                update={
+                    "hold_out": network.hold_out.model_copy(
+                        update={"mape": compute_mape if network.name == "compute" else communication_mape}
+                    )
+                }
+            )
+            for network in base.manifest.networks
+        )
+        self.manifest: BundleManifest = base.manifest.model_copy(
+            update={
+                "name": name,
+                "source": source or base.manifest.source,
+                "networks": networks,
+                "weights_sha256": hashlib.sha256(f"{name}\n{version}".encode()).hexdigest(),
+            }
+        )
+
+    def device_problem(self, device: DeviceType) -> str | None:
+        """Return why the costs are not those of a device. None: they are."""
+        return self._base.device_problem(device)
+
+    def represent(self, shards: ShardArrays) -> Float32Array:
+        """Return [n, r] the demands of shards."""
+        return np.asarray(self._costs.demands(shards), dtype=np.float32)
+
+    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:  # noqa: ARG002 - a bundle's signature
+        """Return [..., 2] forward and backward times; 0 for devices without demands."""
+        times = np.asarray(self._costs.compute_ms(sums.astype(np.float64)), dtype=np.float32)
+        return times * (sums > 0).any(axis=-1, keepdims=True)
+
+    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+        """Return the times themselves, which are convex."""
+        return self.compute_ms(sums, pipeline=pipeline)
+
+    def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds (see TransferModel); 0 on a single device."""
+        if exchange.topology.num_devices == 1:
+            return np.zeros((*np.shape(max_dim_sums), 2))
+        return self._costs.transfer_ms(max_dim_sums, exchange)
+
+    def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
+        """Return the base's times (see TransferModel)."""
+        return self._base.reduction_ms(num_bytes, reduction)
+
+    def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
+        """Return the base's times (see TransferModel)."""
+        return self._base.dense_update_ms(gradient_bytes)
+
+    def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
+        """Return that nothing is known of the model's range."""
+        return (f"costs are by {self.manifest.name}, a cost model of the user's own, whose range is not known",)
