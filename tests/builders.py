@@ -329,6 +329,7 @@ def status(**fields: Any) -> Status:
             "gpusPerNode": 8,
             "gpuMemoryMiB": 81559,
             "driverVersion": "580.65.06",
+            "networkNodes": 2,
             "fingerprint": "0" * 64,
         },
         "profile": {"configMapRef": {"name": "profile-0", "key": "a"}, "cached": True, "source": "measured:h100-80gb"},
