@@ -9,6 +9,7 @@ benchmarks/results/mixed-placements_<hardware>_<date>.md.
 import sys
 import time
 from collections import Counter
+from math import isfinite
 from typing import NamedTuple
 
 from neuroshard_api.request import Constraints, PlanRequest
@@ -59,6 +60,11 @@ def outcome(request: PlanRequest, bundle: CostBundle) -> Outcome:
     return Outcome(cost.total_ms, seconds, ", ".join(f"{count} {name}" for name, count in types.most_common()))
 
 
+def shown(value: float, form: str) -> str:
+    """Return a number, or a dash where there is none."""
+    return format(value, form) if isfinite(value) else "-"
+
+
 def main() -> None:
     """Measure and write the result."""
     bundle = bundled_bundle(DEVICE_TYPE)
@@ -83,9 +89,10 @@ def main() -> None:
             columns, mixed = (
                 outcome(each, bundle) for each in (request, request.model_copy(update={"constraints": named}))
             )
-            gain = 1 - mixed.simulated_ms / columns.simulated_ms
+            gain = 1 - mixed.simulated_ms / columns.simulated_ms if isfinite(columns.simulated_ms) else float("nan")
             lines.append(
-                f"| {name} | {num_nodes} | {columns.simulated_ms:.3f} | {mixed.simulated_ms:.3f} | {gain:.1%} "
+                f"| {name} | {num_nodes} | {shown(columns.simulated_ms, '.3f')} | {shown(mixed.simulated_ms, '.3f')} "
+                f"| {shown(gain, '.1%')} "
                 f"| {mixed.types} | {columns.seconds:.2f} | {mixed.seconds:.2f} |"
             )
             sys.stderr.write(lines[-1] + "\n")

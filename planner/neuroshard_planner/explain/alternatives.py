@@ -1,11 +1,15 @@
 """A plan with one unit taken out: what each way of putting it back would cost. Changes no plan."""
 
+from collections.abc import Iterator
+
 import numpy as np
+from neuroshard_api.sharding import ShardingType
 from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Float32Array, Placement, Problem, ShardSize
 from neuroshard_planner.problem.step_cost import TIMES, TRAFFIC
 from neuroshard_planner.problem.units import BoolArray
+from neuroshard_planner.search.placed_options import Forms, PlacedOption
 from neuroshard_planner.search.sharding_options import even_widths
 
 
@@ -58,6 +62,15 @@ class PlacementWithoutUnit:
         np.add.at(levels[:, TRAFFIC], devices, self._problem.kinds.traffic[kinds])
         levels[:, TIMES] = self._problem.pass_levels(sums)
         return float(self._problem.step_cost.total_ms(levels.max(axis=0)))
+
+    def further_options(self) -> Iterator[tuple[ShardingType, PlacedOption]]:
+        """Yield the unit's placements by rows and as copies that fit, those by node on the least loaded nodes."""
+        forms = Forms(self._problem, [self.unit])
+        room = self._problem.memory.shard_capacity_bytes - self._memory
+        for form in forms.of(self.unit):
+            if not form.sharding_type.is_by_columns:
+                for option in forms.placed(self.unit, form, self._levels[:, TIMES].sum(axis=1), room):
+                    yield form.sharding_type, option
 
     def best_split(self, count: int) -> tuple[IndexArray, float] | None:
         """Return devices and cost of the unit in ``count`` even shards on as many devices; None where none fit.

@@ -1,11 +1,13 @@
 """Why a table is where it is, under the cost models that placed it. Prints nothing; explain_plan.py does the plan."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import numpy as np
 from neuroshard_api.plan import Plan
+from neuroshard_api.sharding import ShardingType
+from neuroshard_costs.shards import COLUMNS
 
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
@@ -47,6 +49,8 @@ class Alternative:
     """Share by which the step would grow (0.02 is 2 %) or, negative, shrink."""
     obstacle: str | None = None
     """A sentence; None where it is possible."""
+    sharding_type: ShardingType | None = None
+    """How the table would be cut by rows, or copied. None: whole or by columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +69,9 @@ class TableExplanation:
     moves: tuple[Alternative, ...]
     """Whole on each device where it is not whole already, in the order of the devices."""
     splits: tuple[Alternative, ...]
-    """In one shard fewer and in one more."""
+    """In one shard fewer and in one more by columns."""
+    conversions: tuple[Alternative, ...]
+    """The best placement of each other type that the constraints allow, by rows or as copies."""
     constraints: tuple[str, ...]
     """Sentences: what the request says about this table."""
     verdict: str
@@ -86,7 +92,10 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
     total_ms = plan.predicted.total_ms
     shards = _shards(problem, placement, unit)
     moves = _moves(problem, without, [shard.device for shard in shards], total_ms)
-    splits = _splits(problem, without, unit, len(shards), total_ms)
+    own = placement.kinds[problem.kinds.unit[placement.kinds] == unit]
+    is_by_columns = bool((problem.kinds.family[own] == COLUMNS).all())
+    splits = _splits(problem, without, unit, len(shards) if is_by_columns else 1, total_ms)
+    conversions = _conversions(without, plan.tables[index].sharding_type, total_ms)
     definition = problem.units[unit]
     names = [plan.request.tables.tables[table].name for table in definition.tables]
     return TableExplanation(
@@ -98,8 +107,9 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
         plan_total_ms=total_ms,
         moves=moves,
         splits=splits,
+        conversions=conversions,
         constraints=tuple(_constraints(plan, definition, names)),
-        verdict=_verdict(shards, moves, splits),
+        verdict=_verdict(shards, moves, splits, conversions),
     )
 
 
@@ -159,7 +169,9 @@ def _moves(
     for device in range(problem.num_devices):
         if list(devices) == [device]:
             continue
-        if not without.allowed[device]:
+        if ShardingType.TABLE_WISE not in problem.sharding_types[without.unit]:
+            obstacle = "its sharding_types do not have table_wise"
+        elif not without.allowed[device]:
             obstacle = "the constraints do not allow it there"
         elif missing[device] > 0:
             obstacle = f"the device lacks {missing[device] / GIB:,.2f} GiB of memory for it"
@@ -185,6 +197,16 @@ def _splits(
         else:
             splits.append(_possible(tuple(found[0].tolist()), found[1], total_ms))
     return tuple(splits)
+
+
+def _conversions(without: PlacementWithoutUnit, current: ShardingType, total_ms: float) -> tuple[Alternative, ...]:
+    best: dict[ShardingType, Alternative] = {}
+    for kind, option in without.further_options():
+        converted_ms = without.total_ms(option.kinds, option.devices)
+        if kind is not current and (kind not in best or converted_ms < (best[kind].total_ms or np.inf)):
+            found = _possible(tuple(option.devices.tolist()), converted_ms, total_ms)
+            best[kind] = replace(found, sharding_type=kind)
+    return tuple(best.values())
 
 
 def split_obstacle(unit: Unit, count: int, num_allowed: int) -> str | None:
@@ -229,21 +251,30 @@ def _constraints(plan: Plan, unit: Unit, names: Sequence[str]) -> Sequence[str]:
     return sentences
 
 
-def _verdict(shards: Sequence[ShardExplanation], moves: Sequence[Alternative], splits: Sequence[Alternative]) -> str:
+def _verdict(
+    shards: Sequence[ShardExplanation],
+    moves: Sequence[Alternative],
+    splits: Sequence[Alternative],
+    conversions: Sequence[Alternative],
+) -> str:
     here = f"stays on {_devices([shard.device for shard in shards])}"
-    best = _best([*moves, *splits])
-    if best is None:
+    possible = [each for each in (*moves, *splits, *conversions) if each.change is not None]
+    if not possible:
         obstacles = dict.fromkeys(each.obstacle for each in (*moves, *splits) if each.obstacle)
         return f"{here}: nothing else is possible ({'; '.join(list(obstacles)[:3]) or 'there is no other device'})"
-    change, devices = best
-    if change < -NEGLIGIBLE:
-        there = f"{'split over' if len(devices) > 1 else 'whole on'} {_devices(devices)}"
+    best = min(possible, key=lambda each: (each.change or 0.0, each.devices))
+    if best.change is not None and best.change < -NEGLIGIBLE:
+        way = f"{best.sharding_type} on" if best.sharding_type else "split over" if best.num_shards > 1 else "whole on"
         return (
-            f"would be better {there}: the step would shrink by {-change:.1%}, all else staying; "
-            "search with a larger work_budget"
+            f"would be better {way} {_devices(best.devices)}: the step would shrink by {-best.change:.1%}, all else "
+            "staying; search with a larger work_budget"
         )
     one_device = "any other device" if len(shards) == 1 else "one device alone"
-    clauses = [_clause(one_device, _best(moves)), _clause("another number of shards", _best(splits))]
+    clauses = [
+        _clause(one_device, _best(moves)),
+        _clause("another number of shards", _best(splits)),
+        _clause("rows or copies otherwise", _best(conversions)),
+    ]
     return f"{here}: {', '.join(clause for clause in clauses if clause)}"
 
 

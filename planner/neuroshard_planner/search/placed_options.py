@@ -44,14 +44,15 @@ class Form(NamedTuple):
 class Forms:
     """The forms of the units of a problem, and the devices that they take under given loads."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, units: Sequence[int] | None = None) -> None:
+        """``units`` are those whose forms are asked for. None: all."""
         self._problem = problem
         topology = problem.request.topology
         self._shape = topology.num_nodes, topology.devices_per_node
         sizes: list[tuple[int, ShardingType, list[list[ShardSize]]]] = [
             (unit, kind, pieces)
-            for unit, types in enumerate(problem.sharding_types)
-            for kind in sorted(types, key=list(ShardingType).index)
+            for unit in (range(len(problem.units)) if units is None else units)
+            for kind in sorted(problem.sharding_types[unit], key=list(ShardingType).index)
             for pieces in self._sizes(unit, kind)
         ]
         flat = [(unit, size) for unit, _, pieces in sizes for piece in pieces for size in piece]
@@ -67,7 +68,7 @@ class Forms:
         """Return the forms of a unit, in the order of ShardingType and of their pieces."""
         return self._forms[unit]
 
-    def placed(self, unit: int, form: Form, load: FloatArray, room: FloatArray) -> Iterator[PlacedOption]:
+    def placed(self, unit: int, form: Form, load: FloatArray, room: FloatArray | IndexArray) -> Iterator[PlacedOption]:
         """Yield placements of a form that fit.
 
         Args:

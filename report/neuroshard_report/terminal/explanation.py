@@ -74,7 +74,7 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
     if len(found.shards) > MAX_SHARDS:
         parts.append(Text(f"and {len(found.shards) - MAX_SHARDS} more shards"))
     moves = sorted(found.moves, key=lambda move: (move.total_ms is None, move.total_ms or 0.0, move.devices))
-    alternatives = [*moves[:MAX_MOVES], *found.splits]
+    alternatives = [*moves[:MAX_MOVES], *found.splits, *found.conversions]
     if alternatives:
         rows = tuple(_row(alternative) for alternative in alternatives)
         columns = ("if it were, all else staying", "step ms", "change", "why not")
@@ -104,6 +104,8 @@ def render_moves(moves: Sequence[Move]) -> RenderableType:
 
 def _row(alternative: Alternative) -> tuple[str, ...]:
     where = _place(alternative.devices, alternative.num_shards)
+    if alternative.sharding_type is not None:
+        where = f"{alternative.sharding_type} on {index_ranges(sorted(set(alternative.devices)))}"
     if alternative.total_ms is None or alternative.change is None:
         return where, "-", "-", alternative.obstacle or ""
     return where, format_ms(alternative.total_ms), f"{100 * alternative.change:+.1f} %", ""

@@ -3,10 +3,13 @@
 from typing import Any
 
 import builders
+import numpy as np
 import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding import ShardingType
+from neuroshard_costs.shards import REPLICATED
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.explain.table import explain_table
 from neuroshard_planner.planning import plan as search
@@ -138,3 +141,45 @@ def test_another_bundle_is_refused() -> None:
 
     with pytest.raises(PlanError, match="give the bundle of the plan"):
         explain_table(other, "t0", bundle=bundle)
+
+
+def test_other_types_cost_what_the_converted_plan_costs() -> None:
+    """A table by rows or copied is priced as the plan in which it alone is so; its present type is left out."""
+    members = [builders.table(f"t{index}", num_embeddings=50_000, pooling_factor=2.0 + 5 * index) for index in range(7)]
+    asked = builders.request(*members, num_devices=3, constraints=Constraints(sharding_types=tuple(ShardingType)))
+    plan, bundle = planned(asked)
+    problem = Problem(plan.request, bundle)
+    placement = placement_of(plan.tables, problem)
+    copy = problem.row_block(3, REPLICATED, 64)
+    others = problem.kinds.unit[placement.kinds] != 3
+    copied = Placement(
+        kinds=np.append(placement.kinds[others], problem.kinds_of([3] * 3, [copy] * 3)),
+        devices=np.append(placement.devices[others], [0, 1, 2]),
+    )
+
+    explained = explain_table(plan, "t3", bundle=bundle)
+
+    found = {each.sharding_type: each for each in explained.conversions}
+    wanted = {ShardingType.ROW_WISE, ShardingType.DATA_PARALLEL} - {plan.tables[3].sharding_type}
+    assert set(found) == wanted
+    if ShardingType.DATA_PARALLEL in wanted:
+        assert found[ShardingType.DATA_PARALLEL].total_ms == pytest.approx(problem.total_ms([copied])[0], rel=1e-5)
+
+
+def test_types_that_constraints_do_not_name_are_no_alternatives() -> None:
+    """By default a table is whole or cut by columns."""
+    plan, bundle = planned(request_of())
+
+    assert explain_table(plan, "t3", bundle=bundle).conversions == ()
+
+
+def test_a_table_that_may_only_be_cut_by_rows_is_whole_nowhere() -> None:
+    """Every device says that the types forbid it."""
+    own = {"t3": TableConstraints(sharding_types=(ShardingType.ROW_WISE,))}
+    plan, bundle = planned(request_of(constraints=Constraints(tables=own)))
+
+    explained = explain_table(plan, "t3", bundle=bundle)
+
+    assert {move.obstacle for move in explained.moves} == {"its sharding_types do not have table_wise"}
+    assert [split.obstacle for split in explained.splits] == ["the constraints allow 1 shards"]
+    assert "nothing else is possible" in explained.verdict
