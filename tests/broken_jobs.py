@@ -240,6 +240,12 @@ RULES = (
         trainer={"resourcesPerNode": {"limits": {"nvidia.com/gpu": "500m"}}},
     ),
     broken_rule(
+        "gpus-with-a-leading-zero",
+        "spec.trainer.resourcesPerNode",
+        "limits of GPUs must be whole numbers from 1 to 9999",
+        trainer={"resourcesPerNode": {"limits": {"nvidia.com/gpu": "08"}}},
+    ),
+    broken_rule(
         "a-gpu-resource-without-a-limit",
         "spec.trainer",
         "gpuResource must be one of the limits of resourcesPerNode, a whole number from 1 to 9999",

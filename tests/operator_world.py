@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import builders
 from neuroshard_api.config_map import contents_of, pack_files, unpack_files
@@ -197,7 +198,7 @@ class World:
         made = copy.deepcopy(dict(manifest))
         made["metadata"] |= {
             "namespace": NAMESPACE,
-            "uid": f"uid-{next(self._numbers)}",
+            "uid": str(UUID(int=next(self._numbers))),
             "creationTimestamp": stamp(self.now),
         }
         self.touch(made)

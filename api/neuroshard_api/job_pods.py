@@ -1,6 +1,7 @@
 """What a DLRMTrainingJob runs its workers in: ``spec.trainer``, ``spec.podTemplate`` and ``spec.rendezvous``."""
 
 import math
+import re
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
@@ -46,8 +47,7 @@ Fields = Annotated[dict[str, Any], Field(json_schema_extra=OPEN)]
 
 
 def _is_gpu_count(amount: int | str) -> bool:
-    text = str(amount)
-    return text.isascii() and text.isdecimal() and 1 <= len(text) <= 4 and int(text) >= 1  # noqa: PLR2004 - as in CEL
+    return re.fullmatch(r"[1-9][0-9]{0,3}", str(amount)) is not None
 
 
 def _is_device(name: str) -> bool:
@@ -195,7 +195,9 @@ class Trainer(Part):
     )
 
     image: Image | None = None
-    """Image of the workers. Not given: the trainer that the operator was installed with."""
+    """Image of the workers. Unless the job has a command, it needs NeuroShard's trainer, sh and env, the latter of GNU
+    coreutils 8.31 or later to keep a SIGTERM that comes while Python starts. Not given: the trainer that the operator
+    was installed with."""
     image_pull_policy: PullPolicy | None = None
     """When the image is fetched: Always, IfNotPresent or Never. Not given: Kubernetes' default, Always for the tag
     latest and IfNotPresent for others."""

@@ -103,7 +103,8 @@ class Profiler(Part):
     num_procs: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Processes that measure the all-to-all, one device each. Not given: those of one node of the trainer."""
     image: Image | None = None
-    """Image of the profiler. Not given: the one the operator was installed with."""
+    """Image of the profiler: NeuroShard's profiler, sh and env, the latter of GNU coreutils 8.31 or later to keep a
+    SIGTERM that comes while Python starts. Not given: the one the operator was installed with."""
     resources: Resources | None = None
     """Resources of the profiler's container. Not given: the trainer's resourcesPerNode, so that it meets the same
     devices."""

@@ -3,6 +3,7 @@
 Every stage reads files and writes files; where they lie, the caller says.
 """
 
+import re
 from collections.abc import Mapping
 
 from neuroshard_api.job_stages import Profiler, ProfilerBackend
@@ -159,9 +160,17 @@ def torchrun_environment(
     }
 
 
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d+")
+
+
 def run_id(uid: str, attempt: int) -> str:
     """Return torchrun's id of one attempt of a job, which its reports carry."""
     return f"{uid}-{attempt}"
+
+
+def is_run_id(text: str) -> bool:
+    """Return whether a text has the form of `run_id`: a uid of Kubernetes, which is a UUID, and a number."""
+    return _RUN_ID.fullmatch(text) is not None
 
 
 def shutdown_seconds(grace_seconds: int) -> int:

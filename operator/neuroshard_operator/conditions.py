@@ -64,6 +64,7 @@ class Reason(StrEnum):
     NODES_CLOSED = "NoNodeOfKind"
     SAME_DEVICE = "SameDevice"
     OTHER_DEVICE = "OtherDevice"
+    NOT_REPORTED = "NotReported"
 
     # While it waits for someone
     PODS_PENDING = "PodsPending"
@@ -100,9 +101,13 @@ class ConditionUpdate:
     """What a pass finds about one condition."""
 
     type: ConditionType
-    holds: bool
+    holds: bool | None
+    """None: it is not known."""
     reason: Reason
     message: str
+
+
+_STATUS = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}
 
 
 def merged(
@@ -116,7 +121,7 @@ def merged(
     by_type = {condition.type: condition for condition in recorded}
     for update in found:
         before = by_type.get(update.type)
-        status = ConditionStatus.TRUE if update.holds else ConditionStatus.FALSE
+        status = _STATUS[update.holds]
         flipped = before is None or before.status is not status
         by_type[update.type] = Condition(
             type=update.type,

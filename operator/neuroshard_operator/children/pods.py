@@ -29,11 +29,12 @@ NODE_RANK: Mapping[str, Any] = {
     "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.POD_INDEX_LABEL}']"}},
 }
 """The pod's index is the node's rank: rank 0 is pod 0, whose host name the others connect to."""
-KEEPING_SIGTERM = ("env", "--block-signal=TERM")
+_BLOCKING = "env --block-signal=TERM"
+KEEPING_SIGTERM = ("sh", "-c", f'{_BLOCKING} true 2>/dev/null && exec {_BLOCKING} "$@"; exec "$@"', "sh")
 """Words before `neuroshard publish` as a container's first process: SIGTERM waits until the command has its handlers.
 
-The kernel drops a signal that the first process has no handler for, and the pod would end with its grace period. Of GNU
-coreutils 8.31 and later.
+The kernel drops a signal that the first process has no handler for, and the pod would end with its grace period. Where
+`env` cannot block signals (GNU coreutils before 8.31, busybox), the command is started without it.
 """
 DISRUPTED: Mapping[str, Any] = {
     "action": "Ignore",

@@ -16,6 +16,7 @@ from neuroshard_operator.observed.objects import ChildJob
 from neuroshard_operator.stages.checkpoints import checkpoints_kept
 from neuroshard_operator.stages.input_hashes import workers_hash
 from neuroshard_operator.stages.planning import Planned
+from neuroshard_operator.stages.reports import cleared, device_not_reported
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, worker_conditions
 
 REQUEUE_AFTER_S = 10.0
@@ -61,7 +62,12 @@ def _past(context: Context, current: ChildJob) -> StageResult:
     """
     message = f"Job {current.meta.name} was deleted, and the nodes of its pods do not answer; another attempt follows"
     step = _active(context, Reason.RESTARTING, message, requeue_after_s=0.1)
-    return replace(step, status_fields={**step.status_fields, "restarts": context.attempt + 1})
+    old_reports = cleared(context)
+    return replace(
+        step,
+        conditions=(*step.conditions, *device_not_reported(context, old_reports)),
+        status_fields={**step.status_fields, **old_reports, "restarts": context.attempt + 1},
+    )
 
 
 def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from neuroshard_api.job_status import CheckpointStatus, Cost, Metric, TrainerStatus
-from neuroshard_api.stage_commands import run_id
+from neuroshard_api.stage_commands import is_run_id, run_id
 from neuroshard_api.step_cost import error_percent, is_same_device
 
 from neuroshard_operator import names
@@ -48,12 +48,15 @@ def _cost(context: Context, report: ReportSummary) -> dict[str, object]:
 
 
 def _is_of_another_attempt(context: Context, reported_by: str | None) -> bool:
-    """Return whether a report was found on the volume where an earlier attempt left it.
+    """Return whether an earlier attempt, or a deleted job of the same name, left a report on the volume.
 
-    One with an id that the operator did not give, such as by torchrun's own --rdzv-id, is of the present attempt.
+    One without an id of the operator's form, such as by torchrun's own --rdzv-id, is of the present attempt.
     """
-    is_ours = reported_by is not None and reported_by.startswith(f"{context.uid}-")
-    return is_ours and reported_by != run_id(context.uid, context.attempt)
+    return _names_its_attempt(reported_by) and reported_by != run_id(context.uid, context.attempt)
+
+
+def _names_its_attempt(reported_by: str | None) -> bool:
+    return reported_by is not None and is_run_id(reported_by)
 
 
 def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
@@ -79,6 +82,32 @@ def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
             path=progress.checkpoint_path, step=progress.checkpoint_step, time=context.now
         )
     return status_fields
+
+
+def cleared(context: Context) -> dict[str, object]:
+    """Return the fields of the status without what the attempt that ends reported; checkpoints stay.
+
+    A report that does not name its attempt stays as well: it would be taken for one of the next attempt.
+    """
+    report, cost = _latest(context), context.status.cost
+    fields: dict[str, object] = {}
+    if report is None or report.progress is None or _names_its_attempt(report.progress.run_id):
+        fields["trainer_status"] = None
+    if cost is not None and (report is None or report.measured is None or _names_its_attempt(report.measured_by)):
+        fields["cost"] = cost.model_copy(update={"measured": None, "error_percent": None})
+    return fields
+
+
+def device_not_reported(context: Context, status_fields: Mapping[str, object]) -> tuple[ConditionUpdate, ...]:
+    """Return that the device of a new attempt is not known yet, if that of the attempt before was.
+
+    `status_fields`: what this pass clears of its report.
+    """
+    kind = ConditionType.DEVICE_AS_PLANNED
+    if "cost" not in status_fields or all(each.type != kind for each in context.status.conditions):
+        return ()
+    message = "the workers of the next attempt have not reported yet"
+    return (ConditionUpdate(type=kind, holds=None, reason=Reason.NOT_REPORTED, message=message),)
 
 
 def device_as_planned(context: Context, status_fields: Mapping[str, object]) -> tuple[ConditionUpdate, ...]:
@@ -107,9 +136,10 @@ def last_progress(context: Context) -> datetime | None:
     measured = context.status.cost.measured if context.status.cost else None
     times = [each.last_updated_time for each in (measured, context.status.trainer_status) if each is not None]
     known = [time for time in times if time is not None]
-    if not known or context.ready_since is None:
+    never_reported = not known and _latest(context) is None  # of an earlier attempt, the ConfigMap has its report
+    if never_reported or context.ready_since is None:
         return None
-    return max(*known, context.ready_since)
+    return max([*known, context.ready_since])
 
 
 def report_is_due(context: Context) -> bool:

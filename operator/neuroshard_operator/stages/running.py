@@ -20,7 +20,14 @@ from neuroshard_operator.failures import Cause, Verdict, cause_of, cause_of_loss
 from neuroshard_operator.observed.objects import ChildJob
 from neuroshard_operator.stages.pinned import nodes_available
 from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
-from neuroshard_operator.stages.reports import device_as_planned, last_progress, next_report_s, reported
+from neuroshard_operator.stages.reports import (
+    cleared,
+    device_as_planned,
+    device_not_reported,
+    last_progress,
+    next_report_s,
+    reported,
+)
 from neuroshard_operator.stages.result import (
     Completion,
     StageResult,
@@ -263,6 +270,7 @@ def _restart(
     pause = _pause(context, decided, counted, healthy)
     counting = f"restart {counted} of {context.spec.failure_policy.max_restarts}" if decided.counts else "not counted"
     message = f"all workers start again ({counting}, failure rule: {decided.rule}): {what}"
+    old_reports = cleared(context)
     replan = decided.action is FailureAction.REPLAN_AND_RESTART
     if replan and context.broken_rules:  # a spec that this release refuses gets no plan, and has one to go on with
         replan = False
@@ -271,10 +279,14 @@ def _restart(
         display_stage=Stage.LAUNCHING,
         reason=Reason.RESTARTING,
         message=message,
-        conditions=worker_conditions(Reason.RESTARTING, message, holds=False),
+        conditions=(
+            *worker_conditions(Reason.RESTARTING, message, holds=False),
+            *device_not_reported(context, old_reports),
+        ),
         events=(Event(kind="Warning", reason=RESTARTED, message=message),),
         status_fields={
             **status_fields,
+            **old_reports,
             "restarts": context.attempt + 1,
             "restarts_count_towards_max": counted,
             "last_failure": failure,

@@ -9,9 +9,10 @@ from neuroshard_operator import names
 from operator_process import Story
 
 
-def report(story: Story, step: int) -> None:
+def report(story: Story, step: int, run_id: str | None = None) -> None:
     """Let the workers report that they reached a step."""
-    story.world.publish("job-report", {"progress.json": builders.progress(step=step).to_json().encode()})
+    progress = builders.progress(step=step, run_id=run_id)
+    story.world.publish("job-report", {"progress.json": progress.to_json().encode()})
 
 
 def test_restarts_of_long_ago_do_not_count() -> None:
@@ -193,6 +194,20 @@ def test_workers_that_report_no_progress_any_more_are_restarted() -> None:
     assert story.status["lastFailure"]["reason"] == "NoProgress"
     assert story.jobs(names.WORKER)[-1] == "job-worker-1"
     assert story.world.doubled == []
+
+
+def test_a_restart_that_hangs_before_its_first_report_is_restarted() -> None:
+    """The attempt before reported, so its trainer reports progress."""
+    story = Story(failurePolicy={"progressTimeoutSeconds": 900}).running()
+    report(story, 10, run_id=f"{story.world.training_job('job')['metadata']['uid']}-0")
+    story.later(31)
+    story.fail(names.WORKER, 1)
+    story.start_workers()
+    assert "trainerStatus" not in story.status
+    story.later(901)
+
+    assert story.status["restarts"] == 2
+    assert story.status["lastFailure"]["reason"] == "NoProgress"
 
 
 @pytest.mark.parametrize("policy", [{}, {"progressTimeoutSeconds": 900}], ids=["no limit", "no reports"])

@@ -5,6 +5,7 @@ from typing import Any
 import builders
 import pytest
 from neuroshard_operator import names
+from neuroshard_operator.children.pods import KEEPING_SIGTERM
 from operator_process import SETTINGS, TWO_NODES, Story
 
 
@@ -175,7 +176,7 @@ def test_a_trainer_of_ones_own_gets_a_sidecar_that_publishes() -> None:
     assert pod["containers"][0]["command"] == ["torchrun", "train.py"]
     [sidecar] = pod["initContainers"]
     assert sidecar["restartPolicy"] == "Always"
-    assert sidecar["command"][:4] == ["env", "--block-signal=TERM", "neuroshard", "publish"]
+    assert sidecar["command"][:6] == [*KEEPING_SIGTERM, "neuroshard", "publish"]
 
 
 @pytest.mark.parametrize(
@@ -359,15 +360,27 @@ def test_a_report_under_another_plan_is_not_believed() -> None:
 
 @pytest.mark.parametrize(
     ("run_id", "is_believed"),
-    [("uid-1-0", False), ("uid-1-1", True), (None, True), ("of-a-user-7", True)],
-    ids=["of the attempt before", "of this attempt", "of an older trainer", "of a torchrun of one's own"],
+    [
+        ("{uid}-0", False),
+        ("{uid}-1", True),
+        ("7a1f0a1e-6d1c-4c7e-9d0b-5a3c2f1e8b90-1", False),
+        (None, True),
+        ("of-a-user-7", True),
+    ],
+    ids=[
+        "of the attempt before",
+        "of this attempt",
+        "of a deleted job of the same name",
+        "of an older trainer",
+        "of a torchrun of one's own",
+    ],
 )
 def test_a_report_that_an_earlier_attempt_left_on_the_volume_is_not_believed(
     run_id: str | None, *, is_believed: bool
 ) -> None:
     """The publisher of the next attempt finds it there before the trainer writes its own."""
     story = Story().running()
-    assert story.world.training_job("job")["metadata"]["uid"] == "uid-1"
+    run_id = run_id and run_id.format(uid=story.world.training_job("job")["metadata"]["uid"])
     story.fail(names.WORKER, 1)
     story.start_workers()
     digest = story.status["plan"]["hash"].removeprefix("sha256:")
@@ -379,6 +392,55 @@ def test_a_report_that_an_earlier_attempt_left_on_the_volume_is_not_believed(
 
     assert [name in story.status for name in ("trainerStatus", "checkpoint")] == [is_believed] * 2
     assert ("measured" in story.status["cost"]) == is_believed
+
+
+def reported_by(story: Story, run_id: str, step: int = 200) -> None:
+    """Let the workers of a run report, with a checkpoint, and the operator read it."""
+    digest = story.status["plan"]["hash"].removeprefix("sha256:")
+    path = f"/checkpoints/step-{step:08}"
+    progress = builders.progress(step=step, run_id=run_id, checkpoint_step=step, checkpoint_path=path)
+    source = story.status["cost"]["predicted"]["source"]
+    report = builders.step_report(plan_sha256=digest, run_id=run_id, source=source)
+    files = {"progress.json": progress.to_json().encode(), "step-report.json": report.to_json().encode()}
+    story.world.publish("job-report", files)
+    story.later(31)
+
+
+def test_a_restart_clears_what_the_attempt_before_reported() -> None:
+    """Until the next attempt reports, nothing is known of its progress, cost, and device; the checkpoint stays."""
+    story = Story().running()
+    uid = story.world.training_job("job")["metadata"]["uid"]
+    reported_by(story, f"{uid}-0")
+    assert "trainerStatus" in story.status
+    assert {"measured", "errorPercent"} <= story.status["cost"].keys()
+    assert story.condition("DeviceAsPlanned")["status"] == "True"
+    story.fail(names.WORKER, 1)
+    story.start_workers()
+    story.later(40)
+
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert "trainerStatus" not in story.status
+    assert not {"measured", "errorPercent"} & story.status["cost"].keys()
+    assert "predicted" in story.status["cost"]
+    found = story.condition("DeviceAsPlanned")
+    assert (found["status"], found["reason"]) == ("Unknown", "NotReported")
+    assert story.status["checkpoint"]["step"] == 200
+    reported_by(story, f"{uid}-1", step=300)
+    assert "trainerStatus" in story.status
+    assert "measured" in story.status["cost"]
+    assert story.condition("DeviceAsPlanned")["status"] == "True"
+
+
+def test_a_report_that_names_no_attempt_keeps_its_time_over_a_restart() -> None:
+    """Cleared, it would be read again from its ConfigMap and shown as one of the next attempt."""
+    story = Story().running()
+    reported_by(story, "of-a-user-7")
+    before = story.status["trainerStatus"], story.status["cost"]["measured"]
+    story.fail(names.WORKER, 1)
+    story.start_workers()
+    story.later(40)
+
+    assert (story.status["trainerStatus"], story.status["cost"]["measured"]) == before
 
 
 def test_a_failure_restarts_all_workers_with_the_same_plan() -> None:
