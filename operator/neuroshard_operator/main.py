@@ -18,7 +18,7 @@ from neuroshard_api.exit_codes import ExitCode
 from neuroshard_operator.cluster.api import ApiError, KubernetesApi
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.resync import reachable
-from neuroshard_operator.cluster.watched import WatchedObjects
+from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
 from neuroshard_operator.cluster.watches import register, watch_settings
 from neuroshard_operator.controller import Controller, NamespacesChangedError
 from neuroshard_operator.process.health import health_server
@@ -93,6 +93,7 @@ class Operator:
         settings, lease = self._settings, self._lease
         registry = kopf.OperatorRegistry()
         watched = WatchedObjects()
+        self._metrics.watch_objects(WATCHED, lambda kind: len(watched.versions(kind)))
         api = self._api(timeout_s=settings.call_timeout_seconds, may_write=lambda: lease is None or lease.is_held)
         namespaces = await self._reachable(api)
         started: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()

@@ -17,6 +17,7 @@ from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
+from neuroshard_operator.cluster.watched import WATCHED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chaos]
 
@@ -31,6 +32,8 @@ NODE_BROKEN_S = 90.0
 GARBAGE = {"test.neuroshard.dev/garbage": "true"}
 SCRIBBLES = ("", "{", "[]", '{"schema": 99}', "\N{NULL}x", "9" * 5000, "a" * 20_000)
 GAUGE = re.compile(r'^neuroshard_jobs\{stage="(\w+)"\} (\d+)', re.MULTILINE)
+WATCHED_GAUGE = re.compile(r'^neuroshard_watched_objects\{kind="(\w+)"\} (\d+)', re.MULTILINE)
+MANAGED = "app.kubernetes.io/managed-by=dlrm-operator"
 ALL_END_WITHIN_S = 900.0
 STAGE_RETRIES = {"backoffLimit": 10}
 """Blows hit the pods of profilers and planners too, and each counts."""
@@ -272,11 +275,28 @@ def jobs_of_api(release: Release) -> Counter[str]:
     return Counter(each.get("status", {}).get("stage", "") for each in found)
 
 
-def assert_no_ghosts(release: Release) -> None:
-    """Wait until the operator knows the jobs that the API server has, stage by stage, and no other."""
+def objects_of_operator(release: Release) -> Counter[str]:
+    """Return how many objects of each kind the leading operator knows, by its metrics."""
+    page = release.metrics(release.leader()["metadata"]["name"])
+    return Counter({kind: int(count) for kind, count in WATCHED_GAUGE.findall(page)})
 
-    def views() -> tuple[Counter[str], Counter[str]]:
-        return jobs_of_operator(release), jobs_of_api(release)
+
+def objects_of_api(release: Release) -> Counter[str]:
+    """Return how many jobs, and objects with the label of their children, there are in all namespaces, by kind."""
+
+    def count(kind: str) -> int:
+        selector = [] if kind.lower() == jobs.KIND else [f"--selector={MANAGED}"]
+        return len(release.kubectl("get", kind.lower(), "--all-namespaces", "--output=name", *selector).split())
+
+    return Counter({kind: count(kind) for kind in WATCHED})
+
+
+def assert_no_ghosts(release: Release) -> None:
+    """Wait until the operator knows what the API server has, jobs by stage and objects by kind, and nothing else."""
+
+    def views() -> tuple[tuple[Counter[str], Counter[str]], tuple[Counter[str], Counter[str]]]:
+        known = jobs_of_operator(release), objects_of_operator(release)
+        return known, (jobs_of_api(release), objects_of_api(release))
 
     eventually("operator and API server agree", views, within_s=60, accept=lambda seen: seen[0] == seen[1])
 

@@ -4,9 +4,11 @@ import asyncio
 
 import aiohttp
 from neuroshard_api.job_status import StageName, StageState, StageStatus, Status
+from neuroshard_operator.cluster.watched import WATCHED
 from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.status import read_status
+from operator_world import World
 
 
 def ask(path: str, *, alive: bool = True, ready: bool = True) -> tuple[int, str]:
@@ -72,3 +74,25 @@ def test_restarts_and_gains_are_counted_from_statuses() -> None:
     assert value("neuroshard_prediction_error_ratio_bucket", {"le": "0.1"}) == 1
     assert value("neuroshard_prediction_error_ratio_bucket", {"le": "0.05"}) == 0
     assert value("neuroshard_jobs_ended_total", {"outcome": "Failed", "reason": "WorkersFailed"}) == 1
+
+
+def test_the_objects_that_the_watches_show_are_counted_when_metrics_are_scraped() -> None:
+    """A deletion that no watch brought shows as one object more than the API server has."""
+    metrics, world = Metrics(), World()
+    watched = world.watches.brought
+    metrics.watch_objects(WATCHED, lambda kind: len(watched.versions(kind)))
+    world.submit("early")
+    world.submit("late")
+    world.watches.catch_up()
+
+    def count(kind: str) -> float | None:
+        return metrics.registry.get_sample_value("neuroshard_watched_objects", {"kind": kind})
+
+    assert {kind: count(kind) for kind in WATCHED} == {**dict.fromkeys(WATCHED, 0), "DLRMTrainingJob": 2}
+    world.remove("DLRMTrainingJob", "early")
+    world.watches.lose_deletions()
+    world.watches.catch_up()
+    assert count("DLRMTrainingJob") == 2
+    world.remove("DLRMTrainingJob", "late")
+    world.watches.catch_up()
+    assert count("DLRMTrainingJob") == 1

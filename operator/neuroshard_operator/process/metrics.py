@@ -1,6 +1,7 @@
 """Prometheus metrics of the operator. No label names a job: their number does not grow with the cluster."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from neuroshard_api.job_status import Stage, StageState, Status
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -26,6 +27,12 @@ class Metrics:
         )
         self.jobs = Gauge(
             "neuroshard_jobs", "Jobs by the stage that their status shows.", ["stage"], registry=self.registry
+        )
+        self.watched = Gauge(
+            "neuroshard_watched_objects",
+            "Objects that the watches have brought and not deleted, by kind.",
+            ["kind"],
+            registry=self.registry,
         )
         self.stage = self._histogram(
             "neuroshard_stage_seconds",
@@ -63,6 +70,11 @@ class Metrics:
         """Read the age of the last resync and the queue's depth whenever metrics are scraped."""
         self.resync_age.set_function(age_s)
         self.queue_depth.set_function(depth)
+
+    def watch_objects(self, kinds: Iterable[str], count: Callable[[str], float]) -> None:
+        """Read how many objects of each kind the watches show whenever metrics are scraped."""
+        for kind in kinds:
+            self.watched.labels(kind=kind).set_function(partial(count, kind))
 
     def called(self, verb: str) -> None:
         """Count a call."""
