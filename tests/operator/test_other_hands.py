@@ -39,6 +39,25 @@ def test_a_widened_role_is_narrowed_again() -> None:
     assert "ChildRepaired" in story.reasons()
 
 
+@pytest.mark.parametrize("label", [names.MANAGED_BY_LABEL, names.JOB_LABEL])
+def test_a_worker_job_without_its_labels_is_waited_for_until_it_has_them_again(label: str) -> None:
+    """The watch does not bring it, its pods train on, and no second set of workers is started beside them."""
+    story = Story().running()
+    job = story.world.objects["Job", "job-worker-0"]
+    value = job["metadata"]["labels"].pop(label)
+    story.world.touch(job)
+    story.later(700)
+    assert story.seen == ("Launching", "WaitingForOldPods")
+    assert story.jobs(names.WORKER) == ["job-worker-0"]
+    assert story.world.doubled == []
+    job["metadata"]["labels"][label] = value
+    story.world.touch(job)
+    story.settle()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+    assert story.status["restarts"] == 0
+
+
 def test_another_rendezvous_port_reaches_the_service() -> None:
     """Server-side apply would keep the old port beside it, under one name, and the API server refuse both."""
     story = Story().running()
