@@ -1,7 +1,11 @@
 """The cost of a step in the words of a job's status: what a plan predicts, and what its workers measured."""
 
+from dataclasses import dataclass
+
+from neuroshard_api.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost, StepCost
 from neuroshard_api.plan import GivenPlan, Plan
+from neuroshard_api.sharding import Family
 from neuroshard_api.step_report import RankTimes, StepReport
 
 MIB = 2**20
@@ -44,6 +48,30 @@ def measured_cost(report: StepReport) -> MeasuredCost:
         step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
         steps=report.first_step + report.num_steps,
         source=report.source,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCollective:
+    """A collective as a plan predicts it and as its workers measured it."""
+
+    kind: CollectiveKind
+    family: Family | None
+    predicted: CollectiveTime
+    measured: CollectiveTime
+
+
+def compared_collectives(plan: Plan, report: StepReport) -> tuple[ComparedCollective, ...]:
+    """Return the collectives of which both have a time, in the plan's order.
+
+    Predicted: those of the slowest device. Measured: those of the rank that `measured_cost` is of.
+    """
+    slowest = max(report.ranks, key=_rank_ms)
+    measured = {(each.kind, each.family): each for each in slowest.collectives}
+    return tuple(
+        ComparedCollective(each.kind, each.family, each, measured[each.kind, each.family])
+        for each in plan.predicted.devices[plan.slowest_device].collectives
+        if (each.kind, each.family) in measured
     )
 
 

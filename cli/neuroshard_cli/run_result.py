@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING
 from neuroshard_cli.run_directory import RunDirectory, file_digest
 
 if TYPE_CHECKING:
+    from neuroshard_api.collectives import CollectiveTime
     from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
     from neuroshard_api.plan import GivenPlan
     from neuroshard_api.progress import TrainingProgress
+    from neuroshard_api.step_cost import ComparedCollective
     from rich.console import RenderableType
+
+
+_ALL_TO_ALLS = 2
+"""Collectives of a plan by columns, of indices and of pooled embeddings: the columns of the table name these two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +31,8 @@ class RunResult:
     error_percent: int | None
     """How far measured is above predicted. None: nothing was measured, or not on what was predicted for."""
     progress: "TrainingProgress | None"
+    collectives: "tuple[ComparedCollective, ...]" = ()
+    """Those that both a priced plan and the step report name."""
 
 
 def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResult:
@@ -32,7 +40,13 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
     from neuroshard_api.plan import Plan
     from neuroshard_api.progress import TrainingProgress
     from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
-    from neuroshard_api.step_cost import baseline_cost, error_percent, measured_cost, predicted_cost
+    from neuroshard_api.step_cost import (
+        baseline_cost,
+        compared_collectives,
+        error_percent,
+        measured_cost,
+        predicted_cost,
+    )
     from neuroshard_api.step_report import StepReport
 
     report_file, progress_file = (directory.train_dir / name for name in (STEP_REPORT_FILE, PROGRESS_FILE))
@@ -49,6 +63,7 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
         measured=measured,
         error_percent=error_percent(predicted, measured) if predicted is not None and measured is not None else None,
         progress=TrainingProgress.read(progress_file) if progress_file.exists() else None,
+        collectives=compared_collectives(plan, report) if isinstance(plan, Plan) and report is not None else (),
     )
 
 
@@ -59,6 +74,9 @@ def result_json(result: RunResult) -> str:
     def plain(part: "StepCost | BaselineCost | None") -> object:
         return None if part is None else part.model_dump(mode="json", exclude_none=True)
 
+    def way(time: "CollectiveTime") -> dict[str, int]:
+        return {f"{name}Microseconds": round(1000 * getattr(time, f"{name}_ms")) for name in ("forward", "backward")}
+
     data = {
         "job": result.job,
         "numDevices": result.num_devices,
@@ -67,6 +85,10 @@ def result_json(result: RunResult) -> str:
         "measured": plain(result.measured),
         "errorPercent": result.error_percent,
         "steps": None if result.progress is None else result.progress.step,
+        "collectives": [
+            {"kind": each.kind, "family": each.family, "predicted": way(each.predicted), "measured": way(each.measured)}
+            for each in result.collectives
+        ],
         "metrics": {} if result.progress is None else dict(result.progress.metrics),
     }
     return json.dumps(data, indent=1) + "\n"
@@ -86,6 +108,10 @@ def result_table(result: RunResult) -> "RenderableType":
         table.add_row("measured", *_times(result.measured), result.measured.source or "")
     if result.predicted is not None and result.measured is not None and result.error_percent is not None:
         table.add_row("error", *_errors(result.predicted, result.measured), "")
+    for each in result.collectives if len(result.collectives) > _ALL_TO_ALLS else ():
+        name = f"{each.kind} of {each.family or 'all'}".replace("_", " ")
+        for label, time in (("predicted", each.predicted), ("measured", each.measured)):
+            table.add_row(f"  {name}, {label}", "", f"{time.forward_ms:.3f}", f"{time.backward_ms:.3f}", "", "")
     if result.predicted is not None and result.baseline is not None:
         total = _ms(result.baseline.total_microseconds)
         table.add_row(f"best baseline, {result.baseline.algorithm}", "", "", "", total, result.predicted.source or "")

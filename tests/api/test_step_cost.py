@@ -2,9 +2,43 @@
 
 import builders
 import pytest
-from neuroshard_api.plan import BaselineCost
+from neuroshard_api.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.plan import BaselineCost, CollectiveCost
 from neuroshard_api.request import Algorithm
-from neuroshard_api.step_cost import baseline_cost, error_percent, measured_cost, predicted_cost, simulation_note
+from neuroshard_api.sharding import Family
+from neuroshard_api.step_cost import (
+    baseline_cost,
+    compared_collectives,
+    error_percent,
+    measured_cost,
+    predicted_cost,
+    simulation_note,
+)
+
+
+def test_prediction_and_measurement_meet_collective_by_collective() -> None:
+    """Those of the slowest device and the slowest rank; one that only one side names is left out."""
+    predicted = tuple(
+        CollectiveCost(kind=kind, family=family, forward_ms=1.0, backward_ms=2.0, num_bytes=8)
+        for kind, family in ((CollectiveKind.INDICES, None), (CollectiveKind.ALL_TO_ALL, Family.COLUMNS))
+    )
+    plan = builders.plan()
+    devices = tuple(
+        cost.model_copy(update={"collectives": predicted if index == plan.slowest_device else ()})
+        for index, cost in enumerate(plan.predicted.devices)
+    )
+    plan = plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"devices": devices})})
+    measured = (
+        CollectiveTime(kind=CollectiveKind.ALL_REDUCE, family=Family.REPLICATED, backward_ms=9.0),
+        CollectiveTime(kind=CollectiveKind.ALL_TO_ALL, family=Family.COLUMNS, forward_ms=3.0, backward_ms=4.0),
+    )
+    slow = builders.rank_times(1).model_copy(update={"backward_compute_ms": 1e3, "collectives": measured})
+    report = builders.step_report(ranks=(builders.rank_times(0), slow))
+
+    (found,) = compared_collectives(plan, report)
+
+    assert (found.kind, found.family) == (CollectiveKind.ALL_TO_ALL, Family.COLUMNS)
+    assert (found.predicted, found.measured) == (predicted[1], measured[1])
 
 
 def test_predicted_is_the_slowest_device_in_microseconds() -> None:

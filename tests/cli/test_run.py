@@ -17,8 +17,10 @@ import builders
 import pytest
 import yaml
 from local_runs import BUNDLED, Runs, made_plan
+from neuroshard_api.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
+from neuroshard_api.sharding import Family
 from neuroshard_api.step_report import StepReport
 from processes import has_ended
 
@@ -46,6 +48,20 @@ def test_the_table_at_the_end_is_for_people(runs: Runs) -> None:
     for word in ("predicted", "measured", "best baseline", "simulated:NVIDIA-H100", "measured:NVIDIA-H100"):
         assert word in out
     assert "Predicted by simulated cost models" in out
+
+
+def test_prediction_and_measurement_of_a_run_meet_collective_by_collective(runs: Runs) -> None:
+    """The plan's price and the step report name them alike."""
+    time = CollectiveTime(kind=CollectiveKind.ALL_TO_ALL, family=Family.COLUMNS, forward_ms=1.5, backward_ms=2.5)
+    ranks = tuple(builders.rank_times(rank).model_copy(update={"collectives": (time,)}) for rank in (0, 1))
+    report = builders.step_report(source="measured:NVIDIA-H100-80GB-HBM3", ranks=ranks)
+    (runs.folder / "report.json").write_text(report.to_json(), encoding="utf-8")
+
+    (found,) = json.loads(runs.train("--json").out)["collectives"]
+
+    assert (found["kind"], found["family"]) == ("all_to_all", "columns")
+    assert found["measured"] == {"forwardMicroseconds": 1500, "backwardMicroseconds": 2500}
+    assert found["predicted"]["forwardMicroseconds"] > 0
 
 
 def test_measured_elsewhere_is_not_compared(runs: Runs) -> None:
