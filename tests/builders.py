@@ -21,6 +21,13 @@ from neuroshard_api.plan import (
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.records import ComputeSample, ProfileRecord
 from neuroshard_api.request import PlanRequest
+from neuroshard_api.session_clustering import (
+    ClusteredColumn,
+    ClusteredWindow,
+    ClusteringRequest,
+    LogFile,
+    SessionClustering,
+)
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.step_report import RankTimes, StepReport
 from neuroshard_api.tables import Optimizer, Table, TableSet
@@ -257,6 +264,20 @@ def hardware(**fields: Any) -> Hardware:
 def progress(**fields: Any) -> TrainingProgress:
     """Return a run halfway through a thousand steps."""
     return TrainingProgress(**{"step": 500, "num_steps": 1000, "metrics": {"loss": 0.5}, **fields})
+
+
+def session_clustering(**fields: Any) -> SessionClustering:
+    """Return the report of a log of one file and one window, but for the given fields."""
+    request = ClusteringRequest(
+        files=(LogFile(path="/data/log.parquet", size_bytes=1000, modified_ns=0),),
+        session_column="session",
+        time_column="time",
+        window_width=100,
+        row_group_rows=1000,
+    )
+    window = ClusteredWindow(file="window-000000.parquet", start=0, num_samples=8, num_sessions=2)
+    columns = (ClusteredColumn(name="history", bytes_before=800, bytes_after=400),)
+    return SessionClustering(**{"request": request, "windows": (window,), "columns": columns, **fields})
 
 
 def job_data(name: str = "job", **spec: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from neuroshard_api.plan import GivenPlan
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.records import ProfileRecord
 from neuroshard_api.request import Constraints, PlanRequest
+from neuroshard_api.session_clustering import SessionClustering
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.tables import TableSet
 from neuroshard_api.topology import Topology
@@ -36,6 +37,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     Hardware,
     TrainingProgress,
     TrainingComparison,
+    SessionClustering,
 )
 
 

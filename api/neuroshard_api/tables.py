@@ -110,6 +110,11 @@ class Table(Value):
     None: the set's zipf_exponent."""
     colocation_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Tables of one group are placed whole on one device. None: free."""
+    duplication_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Group of tables whose lists repeat together within sessions, as `neuroshard stats` found it. None: none."""
+    duplication_factor: Annotated[float, Field(ge=1.0, le=1e9)] | None = None
+    """Samples over distinct lists of the table's duplication group, or of the table if it has none, in runs of the
+    set's session_run. None: not measured."""
 
     @property
     def is_mean(self) -> bool:
@@ -167,7 +172,20 @@ class TableSet(Document):
     """Skew of tables that give none of their own. None: the planner's default, fitted to published traces."""
     reuse_batch_size: Annotated[int, Field(ge=1, le=2**31)] = 65536
     """Samples per batch at which every reuse_histogram of the set was measured."""
+    session_run: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    """Maximum consecutive samples of one session at which every duplication_factor of the set was measured. 0: whole
+    sessions. None: not measured."""
     tables: Annotated[tuple[Table, ...], Field(min_length=1, max_length=100_000)]
+
+    @model_validator(mode="after")
+    def _factors_of_known_runs(self) -> Self:
+        measured = [table.name for table in self.tables if table.duplication_factor is not None]
+        if measured and self.session_run is None:
+            raise ValueError(
+                f"session_run: is needed, since table {measured[0]!r} has a duplication_factor; "
+                "give the samples of a run"
+            )
+        return self
 
     @model_validator(mode="after")
     def _unique_names(self) -> Self:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_profiler.commands import profile
+from neuroshard_profiler.sessions.commands import cluster_sessions
 from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
@@ -42,6 +43,7 @@ COMMANDS = (
     validate,
     export,
     stats,
+    cluster_sessions,
     profile,
     pretrain,
     calibrate,

@@ -260,6 +260,13 @@ def stats(
         list[str] | None, typer.Option(help="A feature that is looked up; may be repeated. Default: all that can be.")
     ] = None,
     session: Annotated[str | None, typer.Option(help="Column that tells which samples are of one session.")] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Column that orders the samples of a session: measure repeats over all samples.")
+    ] = None,
+    session_run: Annotated[
+        int, typer.Option(min=0, help="Maximum samples of a session that training keeps together; 0: all of them.")
+    ] = 8,
+    memory_mib: Annotated[int, typer.Option(min=64, help="Memory limit of the engine that orders samples.")] = 512,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the table set (JSON).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the table set as JSON; errors are JSON too.")] = False,
 ) -> None:
@@ -270,22 +277,34 @@ def stats(
     from neuroshard_report.terminal.printing import print_content
 
     from neuroshard_profiler.data_files import limited, open_data
+    from neuroshard_profiler.errors import SettingsError
     from neuroshard_profiler.files import write_file
+    from neuroshard_profiler.sessions.groups import measure_duplication
     from neuroshard_profiler.statistics import data_statistics
     from neuroshard_profiler.statistics_text import render_statistics
 
-    file = open_data(data, data_format=data_format, features=feature or (), session=session)
+    if time is not None and session is None:
+        raise SettingsError("--time: orders the samples of a session\nhint: give --session too, or leave --time out")
+    file = open_data(data, data_format=data_format, features=feature or (), session=session, time=time)
     statistics = data_statistics(
         limited(file.batches(batch_size), max_samples), batch_size=batch_size, ids_are_rows=file.ids_are_rows
     )
     name = data.rstrip("/").rsplit("/", 1)[-1]
-    tables = statistics.table_set(embedding_dim=embedding_dim, name=name.split(".")[0], source=f"sample {name}")
+    duplication = None
+    if session is not None and time is not None:
+        names = tuple(each.name for each in statistics.features)
+        duplication = measure_duplication(
+            data, names, session=session, time=time, session_run=session_run, memory_mib=memory_mib
+        )
+    tables = statistics.table_set(
+        embedding_dim=embedding_dim, name=name.split(".")[0], source=f"sample {name}", duplication=duplication
+    )
     if out is not None:
         write_file(out, tables.to_json())
     if json:
         sys.stdout.write(tables.to_json())
     else:
-        print_content(render_statistics(statistics))
+        print_content(render_statistics(statistics, duplication))
 
 
 COMMANDS = (profile, collect_compute, collect_comm, fit, stats)

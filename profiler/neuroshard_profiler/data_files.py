@@ -38,7 +38,14 @@ class Reader(Protocol):
         ...
 
 
-def open_data(place: str, *, data_format: Format | None, features: Sequence[str], session: str | None) -> Reader:
+def open_data(
+    place: str,
+    *,
+    data_format: Format | None,
+    features: Sequence[str],
+    session: str | None,
+    time: str | None = None,
+) -> Reader:
     """Return a reader.
 
     Args:
@@ -46,6 +53,7 @@ def open_data(place: str, *, data_format: Format | None, features: Sequence[str]
         data_format: None: by the end of the name.
         features: which features or columns are lookups. Empty: all that can be.
         session: name of the column that tells samples of one session. None: there is none.
+        time: name of the column that orders samples, which is no lookup. None: there is none.
 
     Raises:
         DataError: the format is not known, or does not have what is asked for.
@@ -60,8 +68,14 @@ def open_data(place: str, *, data_format: Format | None, features: Sequence[str]
     if chosen.startswith("criteo"):
         if session is not None or features:
             raise DataError(f"{place}: Criteo's data has no named columns; leave session and features out")
+        if time is not None:
+            raise DataError(f"{place}: Criteo's data has no times and no sessions\nhint: leave --time out")
         return CriteoText(file) if chosen == "criteo" else CriteoArrays(file, multi_hot=chosen == "criteo-multi-hot")
-    return (ParquetFile if chosen == "parquet" else NpzFile)(file, features=features, session=session)
+    if chosen == "parquet":
+        return ParquetFile(file, features=features, session=session, time=time)
+    if time is not None:
+        raise DataError(f"{place}: times are read from Parquet alone\nhint: leave --time out, or convert the data")
+    return NpzFile(file, features=features, session=session)
 
 
 def limited(batches: Iterable[DataBatch], max_samples: int | None) -> Iterator[DataBatch]:
@@ -79,7 +93,9 @@ class ParquetFile:
 
     ids_are_rows = True
 
-    def __init__(self, path: DataFile, *, features: Sequence[str], session: str | None) -> None:
+    def __init__(
+        self, path: DataFile, *, features: Sequence[str], session: str | None, time: str | None = None
+    ) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
         from pyarrow import parquet  # noqa: PLC0415 - the same
 
@@ -90,10 +106,13 @@ class ParquetFile:
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: is not a Parquet file: {error}") from error
         schema = self._file.schema_arrow
-        for name in (*features, *([session] if session else [])):
+        aside = [name for name in (session, time) if name]
+        for name in (*features, *aside):
             if name not in schema.names:
                 raise DataError(f"{path}: column {name!r}: is not there; the columns are {', '.join(schema.names)}")
-        wanted = features or [name for name in schema.names if name != session and _holds_ids(schema.field(name).type)]
+        wanted = features or [
+            name for name in schema.names if name not in aside and _holds_ids(schema.field(name).type)
+        ]
         for name in wanted:
             if not _holds_ids(schema.field(name).type):
                 raise DataError(

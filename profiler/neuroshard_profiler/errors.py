@@ -4,6 +4,7 @@ ProfilerError
 |-- SettingsError     ask for something else (another backend, optimizer, budget)
 |-- MissingPackageError   install the package that the message names
 |-- DataError         mend the data file that the message names
+|-- StorageError      free space on the disk that the message names
 `-- MeasureError      the measurement itself failed: see the message of the process it names
     |-- DeviceFailedError     run the same command again
     `-- PeerLostError         start the profiler of the other node too
@@ -38,6 +39,12 @@ class MissingPackageError(ProfilerError):
 
 class DataError(ProfilerError):
     """A sample of training data cannot be read."""
+
+
+class StorageError(ProfilerError):
+    """A disk is full."""
+
+    exit_code = ExitCode.STORAGE
 
 
 class MeasureError(ProfilerError):

@@ -17,6 +17,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_profiler.batches import DataBatch, Jagged
 from neuroshard_profiler.errors import DataError
+from neuroshard_profiler.sessions.groups import Duplication
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -44,7 +45,9 @@ class DataStatistics:
     """Within a batch. None: sessions are not known."""
     features: tuple[FeatureStatistics, ...]
 
-    def table_set(self, *, embedding_dim: int, name: str, source: str) -> TableSet:
+    def table_set(
+        self, *, embedding_dim: int, name: str, source: str, duplication: Duplication | None = None
+    ) -> TableSet:
         """Return one table per feature. Raises DataError for a feature that no sample has."""
         for each in self.features:
             if each.pooling_factor == 0:
@@ -55,6 +58,7 @@ class DataStatistics:
             name=name,
             source=source,
             reuse_batch_size=self.reuse_batch_size,
+            session_run=None if duplication is None else duplication.session_run,
             tables=tuple(
                 Table(
                     name=re.sub(r"[^A-Za-z0-9_.:/-]", "_", each.name),
@@ -63,6 +67,8 @@ class DataStatistics:
                     pooling_factor=each.pooling_factor,
                     feature_names=(each.name,),
                     reuse_histogram=each.reuse_histogram,
+                    duplication_group=None if duplication is None else duplication.group_of(each.name),
+                    duplication_factor=None if duplication is None else duplication.factor_of(each.name),
                 )
                 for each in self.features
             ),

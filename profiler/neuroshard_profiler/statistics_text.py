@@ -5,10 +5,11 @@ from neuroshard_report.quantities import format_count
 from neuroshard_report.terminal.tables import TextTable
 from rich.console import Group, RenderableType
 
+from neuroshard_profiler.sessions.groups import Duplication
 from neuroshard_profiler.statistics import DataStatistics
 
 
-def render_statistics(statistics: DataStatistics) -> RenderableType:
+def render_statistics(statistics: DataStatistics, duplication: Duplication | None) -> RenderableType:
     """Return one line per feature: rows, lookups per sample, hits per touched row, and how often lists repeat."""
     rows = tuple(
         (
@@ -24,4 +25,25 @@ def render_statistics(statistics: DataStatistics) -> RenderableType:
     said = f"{statistics.num_samples:,} samples, reuse in batches of {statistics.reuse_batch_size:,}"
     if statistics.samples_per_session is not None:
         said += f", {statistics.samples_per_session:.3g} samples per session and batch"
-    return Group(said, "", TextTable(columns=columns, rows=rows))
+    found = (said, "", TextTable(columns=columns, rows=rows))
+    return Group(*found) if duplication is None else Group(*found, "", *_runs(duplication))
+
+
+def _runs(duplication: Duplication) -> tuple[RenderableType, ...]:
+    changes = duplication.changes
+    order = f"runs of up to {changes.session_run}" if changes.session_run else "whole sessions"
+    heading = (
+        f"{changes.num_samples:,} samples of {changes.num_sessions:,} sessions, "
+        f"{changes.samples_per_session:.3g} per session, in {order}"
+    )
+    rows = tuple(
+        (
+            name,
+            f"{changes.change_probability(name):.3g}",
+            f"{changes.factor((name,)):.3g}",
+            duplication.group_of(name) or "",
+            f"{duplication.factor_of(name):.3g}" if duplication.group_of(name) else "",
+        )
+        for name in changes.features
+    )
+    return heading, "", TextTable(columns=("feature", "change", "factor alone", "group", "factor"), rows=rows)

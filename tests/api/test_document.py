@@ -34,6 +34,7 @@ EXAMPLES: tuple[Document, ...] = (
     builders.hardware(),
     builders.dense_profile(),
     builders.progress(),
+    builders.session_clustering(),
     TorchRecPlan.of(builders.plan()),
 )
 each_document = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.schema_name)

@@ -125,3 +125,10 @@ def test_a_feature_twice_is_refused() -> None:
     """A table gives one vector per feature, so that the second would be lost."""
     with pytest.raises(ValueError, match="must be distinct, found 'clicks' more than once"):
         table("a", feature_names=("clicks", "views", "clicks"))
+
+
+def test_factors_of_repeats_need_the_run_they_were_measured_at() -> None:
+    """A factor of whole sessions says nothing of runs of 8."""
+    with pytest.raises(ValueError, match="session_run: is needed, since table 'a' has a duplication_factor"):
+        table_set(table("a", duplication_factor=2.0))
+    assert table_set(table("a", duplication_factor=2.0), session_run=8).session_run == 8

@@ -25,7 +25,7 @@ def test_version_is_the_distributions(neuroshard: Callable[..., Any]) -> None:
     assert (result.code, result.out) == (0, f"neuroshard {version('neuroshard-operator')}\n")
 
 
-@pytest.mark.parametrize("name", [command.__name__ for command in COMMANDS])
+@pytest.mark.parametrize("name", [command.__name__.replace("_", "-") for command in COMMANDS])
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Its first line says what it does, and every option is explained."""
     assert run([name, "--help"]) == 0

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from neuroshard_api.table_files import read_table_set
+from session_logs import session_file
 
 
 @pytest.fixture
@@ -45,3 +46,32 @@ def test_a_malformed_file_is_a_sentence(neuroshard: Any, tmp_path: Path) -> None
 
     assert (result.code, result.out) == (2, "")
     assert "line 1: has 2 columns, expected 40" in result.err
+
+
+def test_repeats_within_sessions_are_in_the_table_set(neuroshard: Any, tmp_path: Path) -> None:
+    """Two sessions that interleave, of 4 samples with one history and of 4 with two: 3 lists of 8 samples."""
+    path = session_file(
+        tmp_path / "clicks.parquet", [(time % 2, time, [1, 2] if time % 2 or time < 4 else [3]) for time in range(8)]
+    )
+    out = tmp_path / "tables.json"
+    options = ("--embedding-dim", 16, "--session", "session", "--time", "time", "--session-run", 0)
+    result = neuroshard("stats", path, *options, "--out", out)
+    tables = read_table_set(out)
+
+    assert result.code == 0, result.err
+    assert tables.session_run == 0
+    assert [(each.name, each.duplication_group, each.duplication_factor) for each in tables.tables] == [
+        ("history", "history", 8 / 3)
+    ]
+    assert "8 samples of 2 sessions, 4 per session, in whole sessions" in result.out
+    assert result.out.splitlines()[-1].split() == ["history", "0.167", "2.67", "history", "2.67"]
+
+
+def test_times_without_sessions_are_refused(neuroshard: Any, data: Path) -> None:
+    """Time orders the samples of a session."""
+    result = neuroshard("stats", data, "--embedding-dim", 16, "--time", "when")
+
+    assert result.code == 2
+    assert "--time: orders the samples of a session\nhint: give --session too" in result.err
+    result = neuroshard("stats", data, "--embedding-dim", 16, "--session", "visit", "--time", "when")
+    assert (result.code, "times are read from Parquet alone" in result.err) == (2, True)

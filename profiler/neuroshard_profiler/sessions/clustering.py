@@ -1,0 +1,214 @@
+"""From a log in order of time to the same rows by session: window by window, in bounded memory, resumable.
+
+Rows of a window are ordered by the start of their session in the window, session, time, file, and row: one order, so
+that a run that was killed ends with the same bytes. A window's file appears whole, after the engine has read it again
+and found the same multiset of rows. An edge of a window cuts a session.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_api.session_clustering import (
+    ClusteredColumn,
+    ClusteredWindow,
+    ClusteringRequest,
+    LogFile,
+    SessionClustering,
+)
+
+from neuroshard_profiler.errors import DataError, SettingsError
+from neuroshard_profiler.files import make_folder, write_file
+from neuroshard_profiler.sessions.engine import engine, identifier
+from neuroshard_profiler.sessions.log import FILE, ROW, SessionLog, rows_of
+from neuroshard_profiler.sessions.windows import Windows
+from neuroshard_profiler.sessions.writer import write_clustered
+
+if TYPE_CHECKING:
+    import duckdb
+
+REPORT = "clustering.json"
+BATCH_ROWS = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusteringSettings:
+    """How a log is clustered."""
+
+    out: Path
+    row_group_rows: int
+    """Maximum rows of a row group."""
+    memory_mib: int
+    """Limit of the engine's memory."""
+
+
+def cluster_sessions(
+    log: SessionLog, windows: Windows, settings: ClusteringSettings, *, progress: Callable[[str], None]
+) -> SessionClustering:
+    """Write one file per window and a report; windows that an earlier run has written are kept.
+
+    Args:
+        log: the files.
+        windows: which rows are clustered together.
+        settings: how, and where to.
+        progress: is called with a sentence after each window.
+
+    Raises:
+        DataError: rows without session or time, no rows, a damaged file, or files that change while they are read.
+        SettingsError: the folder holds something else, another run writes to it, or the memory limit is too low.
+        StorageError: the disk is full.
+    """
+    make_folder(settings.out)
+    with _alone(settings.out):
+        request = _request(log, windows, settings)
+        found = _earlier(settings.out, request)
+        if found is not None and found.columns:
+            return found
+        write_file(settings.out / REPORT, SessionClustering(request=request).to_json())
+        for leftover in settings.out.glob(".spill-*"):
+            shutil.rmtree(leftover)
+        with engine(memory_mib=settings.memory_mib, spill_to=settings.out, log=log.title) as connection:
+            written = _write_windows(connection, log, windows, settings, progress)
+        files = [settings.out / each.file for each in written]
+        if _request(log, windows, settings) != request:
+            raise DataError("the log has changed while it was read\nhint: remove the folder's files and start again")
+        report = SessionClustering(request=request, windows=written, columns=_columns(log, files))
+        write_file(settings.out / REPORT, report.to_json())
+    return report
+
+
+def _write_windows(
+    connection: "duckdb.DuckDBPyConnection",
+    log: SessionLog,
+    windows: Windows,
+    settings: ClusteringSettings,
+    progress: Callable[[str], None],
+) -> tuple[ClusteredWindow, ...]:
+    log.check_null_counts(connection.sql(log.null_counts_query).fetchall()[0])
+    counted = connection.sql(
+        f"SELECT {windows.start_of} AS start, count(*), count(DISTINCT {identifier(log.session)}) "  # noqa: S608 - quoted
+        f"FROM {log.source} GROUP BY start ORDER BY start"
+    ).fetchall()
+    if not counted:
+        raise DataError("the log has no rows\nhint: give a log with samples")
+    written = []
+    for index, (start, num_samples, num_sessions) in enumerate(counted):
+        window = ClusteredWindow(
+            file=f"window-{index:06d}.parquet", start=int(start), num_samples=num_samples, num_sessions=num_sessions
+        )
+        if not (settings.out / window.file).exists():
+            _write_window(connection, log, windows.contains(window.start), window, settings)
+        written.append(window)
+        progress(f"window {index + 1} of {len(counted)}: {num_samples:,} samples of {num_sessions:,} sessions")
+    return tuple(written)
+
+
+def _write_window(
+    connection: "duckdb.DuckDBPyConnection",
+    log: SessionLog,
+    is_inside: str,
+    window: ClusteredWindow,
+    settings: ClusteringSettings,
+) -> None:
+    names = ", ".join(f"rows.{identifier(name)}" for name in log.schema.names)
+    session, time = identifier(log.session), identifier(log.time)
+    inside = f"(SELECT * FROM {log.source} WHERE {is_inside})"  # noqa: S608 - names are quoted
+    query = f"""
+        SELECT {names} FROM {inside} AS rows
+        JOIN (SELECT {session} AS session, min({time}) AS start FROM {inside} GROUP BY 1) AS sessions
+            ON rows.{session} = sessions.session
+        ORDER BY sessions.start, rows.{session}, rows.{time}, rows.{FILE}, rows.{ROW}
+    """  # noqa: S608 - names are quoted
+    path = settings.out / window.file
+    scratch = path.with_name(f".{path.name}")
+    write_clustered(
+        scratch,
+        connection.sql(query).to_arrow_reader(BATCH_ROWS),
+        log.schema,
+        row_group_rows=settings.row_group_rows,
+    )
+    before = _multiset(connection, log, inside)
+    after = _multiset(connection, log, rows_of([scratch]))
+    if before != after or before[0] != window.num_samples:
+        scratch.unlink()
+        raise DataError(
+            f"{path}: {after[0]:,} rows were written, {before[0]:,} of {window.num_samples:,} are in the log, or their "
+            "values differ\nhint: the log has changed while it was read; remove the folder's files and start again"
+        )
+    scratch.replace(path)
+
+
+def _multiset(connection: "duckdb.DuckDBPyConnection", log: SessionLog, rows: str) -> tuple[int, int]:
+    """Return the number of rows and the sum of their 64-bit hashes, which no order changes."""
+    names = ", ".join(map(identifier, log.schema.names))
+    ((count, total),) = connection.sql(f"SELECT count(*), sum(hash({names})) FROM {rows}").fetchall()  # noqa: S608 - quoted
+    return count, total
+
+
+def _columns(log: SessionLog, files: Sequence[Path]) -> tuple[ClusteredColumn, ...]:
+    before, after = _column_bytes(log.paths), _column_bytes(files)
+    return tuple(
+        ClusteredColumn(name=name, bytes_before=before[name], bytes_after=after[name]) for name in log.schema.names
+    )
+
+
+def _column_bytes(paths: Sequence[Path]) -> dict[str, int]:
+    """Return compressed bytes by the first name of a column's path in the schema."""
+    from pyarrow import parquet  # noqa: PLC0415 - only where Parquet is read
+
+    sizes: dict[str, int] = {}
+    for path in paths:
+        metadata = parquet.read_metadata(path)
+        names = metadata.schema.to_arrow_schema().names
+        for group in range(metadata.num_row_groups):
+            for column in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(column)
+                name = max((each for each in names if f"{chunk.path_in_schema}.".startswith(f"{each}.")), key=len)
+                sizes[name] = sizes.get(name, 0) + chunk.total_compressed_size
+    return sizes
+
+
+def _request(log: SessionLog, windows: Windows, settings: ClusteringSettings) -> ClusteringRequest:
+    stats = [(path, path.stat()) for path in log.paths]
+    return ClusteringRequest(
+        files=tuple(
+            LogFile(path=str(path.resolve()), size_bytes=found.st_size, modified_ns=found.st_mtime_ns)
+            for path, found in stats
+        ),
+        session_column=log.session,
+        time_column=log.time,
+        window_width=windows.width,
+        row_group_rows=settings.row_group_rows,
+    )
+
+
+def _earlier(out: Path, request: ClusteringRequest) -> SessionClustering | None:
+    path = out / REPORT
+    if not path.exists():
+        if any(each.suffix == ".parquet" for each in out.iterdir()):
+            raise SettingsError(f"{out}: holds Parquet files of something else\nhint: choose an empty folder")
+        return None
+    earlier = SessionClustering.read(path)
+    if earlier.request != request:
+        raise SettingsError(
+            f"{out}: holds the clustering of another log, or one with other options\nhint: choose another folder"
+        )
+    return earlier
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold a lock on the folder, which ends with the process. Raises SettingsError where another run holds it."""
+    descriptor = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise SettingsError(f"{out}: another run writes to it\nhint: wait for it, or choose another folder") from error
+    finally:
+        os.close(descriptor)

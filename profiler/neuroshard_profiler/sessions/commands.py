@@ -1,0 +1,54 @@
+"""The command ``cluster-sessions`` and its options. Importing this loads nothing heavy."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_MEMORY_MIB = 512
+
+
+def cluster_sessions(
+    log: Annotated[list[Path], typer.Argument(metavar="LOG...", help="Parquet files, or folders of them.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the clustered files and of clustering.json.")],
+    session: Annotated[str, typer.Option(help="Column that tells which samples are of one session.")],
+    time: Annotated[str, typer.Option(help="Column that orders samples: timestamps or integers.")],
+    window: Annotated[
+        str | None,
+        typer.Option(help="Time that is clustered together: 1d, 6h, or a number for integers. Default: 1d."),
+    ] = None,
+    row_group_rows: Annotated[int, typer.Option(min=1, help="Maximum rows of a row group.")] = 65536,
+    memory_mib: Annotated[
+        int, typer.Option(min=64, help="Memory limit of the engine; what does not fit is spilled to --out.")
+    ] = DEFAULT_MEMORY_MIB,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Write a log again with the samples of a session together.
+
+    The same command continues a run that was interrupted.
+    """
+    from neuroshard_report.terminal.printing import print_content
+
+    from neuroshard_profiler.sessions.clustering import ClusteringSettings
+    from neuroshard_profiler.sessions.clustering import cluster_sessions as clustered
+    from neuroshard_profiler.sessions.clustering_text import render_clustering
+    from neuroshard_profiler.sessions.log import open_log
+    from neuroshard_profiler.sessions.windows import parse_windows
+
+    opened = open_log(log, session=session, time=time)
+    report = clustered(
+        opened,
+        parse_windows(opened, window),
+        ClusteringSettings(out=out, row_group_rows=row_group_rows, memory_mib=memory_mib),
+        progress=_say,
+    )
+    if json:
+        sys.stdout.write(report.to_json())
+    else:
+        print_content(render_clustering(report))
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")

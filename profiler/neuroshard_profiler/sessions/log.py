@@ -1,0 +1,153 @@
+"""A log: Parquet files of one schema, with the columns that name session and time. Reads no rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_profiler.errors import DataError
+from neuroshard_profiler.sessions.engine import identifier, literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE = "neuroshard_file"
+ROW = "file_row_number"
+"""Columns that the engine adds: path of the file, and number of the row in it. They break ties of time."""
+_PATTERN_CHARACTERS = frozenset("*?[{")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionLog:
+    """Files that are one log."""
+
+    paths: tuple[Path, ...]
+    schema: "pa.Schema"
+    session: str
+    """Column that is equal for the samples of one session: integers or text."""
+    time: str
+    """Column that orders the samples of a session: integers or timestamps."""
+
+    @property
+    def title(self) -> str:
+        """What errors call the log."""
+        more = len(self.paths) - 1
+        return f"{self.paths[0]} and {more:,} more" if more else str(self.paths[0])
+
+    @property
+    def source(self) -> str:
+        """The rows of all files as SQL, with the columns FILE and ROW."""
+        return rows_of(self.paths)
+
+    @property
+    def has_timestamps(self) -> bool:
+        """Whether time is a timestamp; otherwise it is an integer."""
+        import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+
+        return bool(pa.types.is_timestamp(self.schema.field(self.time).type))
+
+    @property
+    def null_counts_query(self) -> str:
+        """SQL for two numbers: rows without session, and rows without time."""
+        counts = ", ".join(f"count(*) FILTER ({identifier(name)} IS NULL)" for name in (self.session, self.time))
+        return f"SELECT {counts} FROM {self.source}"  # noqa: S608 - names are quoted
+
+    def check_null_counts(self, counts: Sequence[int]) -> None:
+        """Raise DataError for rows without session or time."""
+        for name, count in zip((self.session, self.time), counts, strict=True):
+            if count:
+                raise DataError(
+                    f"{self.title}: column {name!r}: is null in {count:,} rows\n"
+                    "hint: leave these rows out, or give them a value"
+                )
+
+
+def rows_of(paths: Sequence[Path]) -> str:
+    """Return the rows of Parquet files as SQL, with the columns FILE and ROW."""
+    files = ", ".join(literal(str(path)) for path in paths)
+    return f"read_parquet([{files}], filename={literal(FILE)}, file_row_number=true, hive_partitioning=false)"
+
+
+def open_log(places: Sequence[Path], *, session: str, time: str) -> SessionLog:
+    """Read the schemas of files, and of the ``*.parquet`` of folders in the order of their names.
+
+    Raises:
+        DataError: a file is missing, damaged, not Parquet, or of another schema than the first; a column is missing or
+            of a type that is neither session nor time.
+    """
+    paths = tuple(path for place in places for path in _files(place))
+    schemas = [_schema(path) for path in paths]
+    for path, schema in zip(paths, schemas, strict=True):
+        _check_equal(path, schema, first=paths[0], expected=schemas[0])
+    _check_columns(paths[0], schemas[0], session=session, time=time)
+    return SessionLog(paths=paths, schema=schemas[0], session=session, time=time)
+
+
+def _files(place: Path) -> tuple[Path, ...]:
+    if place.is_dir():
+        found = tuple(sorted(path for path in place.glob("*.parquet") if not path.name.startswith(".")))
+        if not found:
+            raise DataError(f"{place}: holds no *.parquet file\nhint: name a folder or files of Parquet")
+    else:
+        found = (place,)
+    for path in found:
+        if _PATTERN_CHARACTERS & set(str(path)):
+            raise DataError(f"{path}: has one of the characters * ? [ {{ in its name\nhint: rename it")
+    return found
+
+
+def _schema(path: Path) -> "pa.Schema":
+    import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+    from pyarrow import parquet  # noqa: PLC0415 - the same
+
+    if not path.is_file():
+        raise DataError(f"{path}: is not a file\nhint: check the path")
+    try:
+        return parquet.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: is not a Parquet file ({error})\nhint: sessions need named columns; convert the log to Parquet"
+        ) from error
+
+
+def _check_equal(path: Path, schema: "pa.Schema", *, first: Path, expected: "pa.Schema") -> None:
+    found = {field.name: field.type for field in schema}
+    for field in expected:
+        if field.name not in found:
+            raise DataError(
+                f"{path}: column {field.name!r}: is missing, {first} has it\n"
+                "hint: write both files with the same columns"
+            )
+        if found[field.name] != field.type:
+            raise DataError(
+                f"{path}: column {field.name!r}: holds {found[field.name]}, in {first} {field.type}\n"
+                "hint: write both files with the same types"
+            )
+    extra = [name for name in schema.names if name not in expected.names]
+    if extra:
+        raise DataError(
+            f"{path}: column {extra[0]!r}: is missing in {first}\nhint: write both files with the same columns"
+        )
+
+
+def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+
+    for name in schema.names:
+        if name.lower() in {FILE, ROW}:
+            raise DataError(f"{path}: column {name!r}: is a name that the engine uses\nhint: rename the column")
+    folded = [name.lower() for name in schema.names]
+    if len(set(folded)) < len(folded):
+        repeated = next(name for name in folded if folded.count(name) > 1)
+        raise DataError(f"{path}: column {repeated!r}: occurs twice, upper case aside\nhint: rename one")
+    for name, option in ((session, "--session"), (time, "--time")):
+        if name not in schema.names:
+            raise DataError(
+                f"{path}: column {name!r}: is missing\nhint: give {option} one of {', '.join(schema.names)}"
+            )
+    kind = schema.field(session).type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise DataError(f"{path}: column {session!r}: holds {kind}\nhint: a session is an integer or a text")
+    kind = schema.field(time).type
+    if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+        raise DataError(f"{path}: column {time!r}: holds {kind}\nhint: time is an integer or a timestamp")

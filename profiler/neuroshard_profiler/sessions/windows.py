@@ -1,0 +1,87 @@
+"""Windows of time that a log is clustered in. Window n of width w holds the times in [n * w, (n + 1) * w)."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from neuroshard_profiler.errors import SettingsError
+from neuroshard_profiler.sessions.engine import identifier
+from neuroshard_profiler.sessions.log import SessionLog
+
+_MICROSECONDS = {"s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
+_ROUNDING = _MICROSECONDS["s"]
+"""Around the bounds that skip row groups: nanoseconds are rounded to microseconds, and which way is the engine's."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windows:
+    """Windows of one width."""
+
+    column: str
+    width: int
+    """Microseconds of timestamps, or units of an integer column."""
+    has_timestamps: bool
+    has_zone: bool
+    """Whether timestamps have a time zone."""
+    has_nanoseconds: bool
+    """Whether timestamps count nanoseconds, which the engine compares with no other timestamps of a zone."""
+
+    @property
+    def start_of(self) -> str:
+        """The start of the window of a row as SQL: an integer in the unit of the width."""
+        name = identifier(self.column)
+        kind = "TIMESTAMPTZ" if self.has_zone else "TIMESTAMP"
+        time = f"epoch_us(CAST({name} AS {kind}))" if self.has_timestamps else f"CAST({name} AS HUGEINT)"
+        return f"({time} - ((({time}) % {self.width}) + {self.width}) % {self.width})"
+
+    def contains(self, start: int) -> str:
+        """Return SQL that holds for the rows of a window, and by which row groups are skipped."""
+        name = identifier(self.column)
+        slack = _ROUNDING if self.has_timestamps else 0
+        first, end = self._bound(start - slack), self._bound(start + self.width + slack)
+        return f"({name} >= {first} AND {name} < {end} AND {self.start_of} = {start})"
+
+    def _bound(self, time: int) -> str:
+        if not self.has_timestamps:
+            return str(time)
+        moment = _EPOCH + timedelta(microseconds=time)
+        if self.has_zone:
+            return f"CAST('{moment.isoformat()}' AS TIMESTAMPTZ{'_NS' if self.has_nanoseconds else ''})"
+        return f"CAST('{moment.replace(tzinfo=None).isoformat(sep=' ')}' AS TIMESTAMP)"
+
+
+def parse_windows(log: SessionLog, text: str | None) -> Windows:
+    """Read the width of windows: a duration such as 1d for timestamps, a number for integers.
+
+    Args:
+        log: its time column decides which.
+        text: If unset: one day for timestamps.
+
+    Raises:
+        SettingsError: it is not a width, or not one of the column's type.
+    """
+    if log.has_timestamps:
+        found = re.fullmatch(r"([1-9]\d{0,6})([smhd])", text or "1d")
+        if found is None:
+            raise SettingsError(f"--window: {text!r} is not a duration\nhint: write 1d, 6h, 30m, or 45s")
+        width = int(found[1]) * _MICROSECONDS[found[2]]
+    else:
+        if text is None:
+            raise SettingsError(
+                f"--window: is needed, since column {log.time!r} holds integers\n"
+                "hint: give the width in the column's unit, such as 86400 for a day in seconds"
+            )
+        if re.fullmatch(r"[1-9]\d{0,17}", text) is None:
+            raise SettingsError(
+                f"--window: {text!r} is not a positive integer, as column {log.time!r} holds\nhint: write 86400"
+            )
+        width = int(text)
+    kind = log.schema.field(log.time).type
+    return Windows(
+        column=log.time,
+        width=width,
+        has_timestamps=log.has_timestamps,
+        has_zone=log.has_timestamps and kind.tz is not None,
+        has_nanoseconds=log.has_timestamps and kind.unit == "ns",
+    )

@@ -1,0 +1,250 @@
+"""Specification of clustering by session: the same rows, in runs that may stop anywhere."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.session_clustering import SessionClustering
+from neuroshard_profiler.errors import DataError, MissingPackageError, SettingsError, StorageError
+from neuroshard_profiler.sessions.clustering import ClusteringSettings, cluster_sessions
+from neuroshard_profiler.sessions.engine import engine
+from neuroshard_profiler.sessions.log import open_log
+from neuroshard_profiler.sessions.windows import parse_windows
+from neuroshard_profiler.sessions.writer import write_clustered
+from pyarrow import parquet
+from session_logs import log_file, rows_of, session_file
+
+
+class StoppedError(Exception):
+    """A run is stopped after a window."""
+
+
+def clustered(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    window: str | None = "10",
+    row_group_rows: int = 5,
+    stop_after: int | None = None,
+) -> SessionClustering:
+    """Cluster files with the columns ``session`` and ``time``; stop after so many windows."""
+    log = open_log(paths, session="session", time="time")
+    seen: list[str] = []
+
+    def progress(sentence: str) -> None:
+        seen.append(sentence)
+        if len(seen) == stop_after:
+            raise StoppedError
+
+    return cluster_sessions(
+        log,
+        parse_windows(log, window),
+        ClusteringSettings(out=out, row_group_rows=row_group_rows, memory_mib=128),
+        progress=progress,
+    )
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    """Return the clustered files."""
+    return {path.name: path.read_bytes() for path in sorted(out.glob("window-*.parquet"))}
+
+
+def test_samples_are_ordered_by_session_within_windows(tmp_path: Path) -> None:
+    """The session that starts first comes first; a session over an edge is cut; negative times have windows too."""
+    path = session_file(
+        tmp_path / "a.parquet", [(2, 3, [1]), (1, 4, [2]), (2, 9, [3]), (1, 5, [4]), (2, 12, [5]), (1, -1, [6])]
+    )
+    report = clustered([path], tmp_path / "out")
+    tables = [parquet.read_table(tmp_path / "out" / each.file).to_pylist() for each in report.windows]
+
+    assert [[(row["session"], row["time"]) for row in table] for table in tables] == [
+        [(1, -1)],
+        [(2, 3), (2, 9), (1, 4), (1, 5)],
+        [(2, 12)],
+    ]
+    assert [(each.start, each.num_samples, each.num_sessions) for each in report.windows] == [
+        (-10, 1, 1),
+        (0, 4, 2),
+        (10, 1, 1),
+    ]
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_timestamps_have_windows_of_durations(tmp_path: Path, unit: str, zone: str | None) -> None:
+    """A day begins at midnight UTC whatever the zone; type and zone of the column are kept."""
+    first = datetime(2024, 3, 30, 23, tzinfo=UTC)
+    times = [first + timedelta(hours=hours) for hours in (0, 2, 1)]
+    kind = pa.timestamp(unit, tz=zone)
+    values = pa.array([each if zone else each.replace(tzinfo=None) for each in times], kind)
+    path = log_file(tmp_path / "a.parquet", session=["x", "y", "x"], time=values)
+    report = clustered([path], tmp_path / "out", window=None)
+
+    assert [each.num_samples for each in report.windows] == [1, 2]
+    assert parquet.read_schema(tmp_path / "out" / report.windows[0].file).field("time").type == kind
+    assert rows_of(path) == rows_of(*(tmp_path / "out" / each.file for each in report.windows))
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    samples=st.lists(
+        st.tuples(st.integers(0, 4), st.integers(-15, 25), st.lists(st.integers(0, 3), max_size=3)),
+        min_size=1,
+        max_size=40,
+    ),
+    stops=st.lists(st.integers(1, 3), max_size=2),
+)
+def test_rows_are_the_same_multiset_and_bytes_whenever_runs_stop(
+    samples: list[tuple[int, int, list[int]]], stops: list[int]
+) -> None:
+    """Runs that stop after any windows and are continued end with the bytes of one run; every row is there once."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        half = len(samples) // 2
+        paths = [
+            session_file(folder / f"{index}.parquet", part)
+            for index, part in enumerate((samples[:half], samples[half:]))
+            if part
+        ]
+        clustered(paths, folder / "whole")
+        for stop in stops:
+            try:
+                clustered(paths, folder / "stopped", stop_after=stop)
+            except StoppedError:
+                assert not SessionClustering.read(folder / "stopped" / "clustering.json").columns
+        clustered(paths, folder / "stopped")
+
+        assert files_of(folder / "whole") == files_of(folder / "stopped")
+        assert rows_of(*paths) == rows_of(*(folder / "whole").glob("window-*.parquet"))
+        groups = parquet.read_metadata(next((folder / "whole").glob("window-*.parquet")))
+        assert all(groups.row_group(index).num_rows <= 5 for index in range(groups.num_row_groups))
+
+
+def test_a_run_killed_while_it_writes_is_continued(tmp_path: Path) -> None:
+    """What a killed process leaves is an unfinished file and spilled data, neither of which counts."""
+    path = session_file(tmp_path / "a.parquet", [(time % 3, time, [time]) for time in range(30)])
+    clustered([path], tmp_path / "whole")
+    out = tmp_path / "out"
+    with pytest.raises(StoppedError):
+        clustered([path], out, stop_after=1)
+    (out / ".window-000001.parquet").write_bytes(b"PAR1 half")
+    (out / ".spill-dead").mkdir()
+    (out / ".spill-dead" / "data").write_bytes(b"x")
+    kept = (out / "window-000000.parquet").stat().st_ino
+    clustered([path], out)
+
+    assert files_of(out) == files_of(tmp_path / "whole")
+    assert (out / "window-000000.parquet").stat().st_ino == kept
+    assert not list(out.glob(".*"))
+
+
+def test_lists_are_plain_and_sizes_are_reported(tmp_path: Path) -> None:
+    """Dictionary codes hide repeated lists from zstd; a session's lists together take less."""
+    samples = [(time % 50, time, [time % 50 * 40 + place for place in range(40)]) for time in range(2000)]
+    path = session_file(tmp_path / "a.parquet", samples)
+    report = clustered([path], tmp_path / "out", window="10000", row_group_rows=1000)
+    metadata = parquet.read_metadata(tmp_path / "out" / "window-000000.parquet")
+    columns = {
+        metadata.row_group(0).column(index).path_in_schema: metadata.row_group(0).column(index) for index in range(3)
+    }
+    sizes = {each.name: each for each in report.columns}
+
+    assert "RLE_DICTIONARY" not in next(column for name, column in columns.items() if "history" in name).encodings
+    assert "RLE_DICTIONARY" in columns["session"].encodings
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert list(sizes) == ["session", "time", "history"]
+    assert sizes["history"].bytes_after < 0.5 * sizes["history"].bytes_before
+
+
+def test_a_finished_run_is_not_repeated_and_another_log_is_refused(tmp_path: Path) -> None:
+    """A folder belongs to one log and its options."""
+    path = session_file(tmp_path / "a.parquet", [(1, 1, [1])])
+    report = clustered([path], tmp_path / "out")
+
+    assert clustered([path], tmp_path / "out", stop_after=1) == report
+    with pytest.raises(SettingsError, match="holds the clustering of another log, or one with other options"):
+        clustered([path], tmp_path / "out", window="20")
+    (tmp_path / "taken").mkdir()
+    session_file(tmp_path / "taken" / "b.parquet", [(1, 1, [1])])
+    with pytest.raises(SettingsError, match="holds Parquet files of something else"):
+        clustered([path], tmp_path / "taken")
+
+
+def test_rows_without_time_are_refused(tmp_path: Path) -> None:
+    """They are in no window."""
+    path = log_file(tmp_path / "a.parquet", session=[1, 1], time=[1, None])
+
+    with pytest.raises(DataError, match=r"column 'time': is null in 1 rows\nhint: "):
+        clustered([path], tmp_path / "out")
+
+
+@pytest.mark.parametrize(("window", "problem"), [(None, "is needed"), ("1d", "not a positive integer"), ("0", "not a")])
+def test_windows_of_integers_are_numbers(tmp_path: Path, window: str | None, problem: str) -> None:
+    """The unit of an integer column is the user's."""
+    path = session_file(tmp_path / "a.parquet", [(1, 1, [1])])
+
+    with pytest.raises(SettingsError, match=f"--window: .*{problem}"):
+        clustered([path], tmp_path / "out", window=window)
+
+
+def spill(connection: duckdb.DuckDBPyConnection) -> None:
+    """Sort more than memory and a limited folder hold, and fetch rows as the writer does."""
+    connection.execute("SET max_temp_directory_size = '1MB'")
+    connection.sql("SELECT * FROM range(20000000) AS t(a) ORDER BY hash(a)").to_arrow_reader(2048).read_next_batch()
+
+
+def test_a_full_disk_is_a_sentence_with_the_folder(tmp_path: Path) -> None:
+    """Spilled data that finds no room, and a file that cannot be written."""
+    with (
+        pytest.raises(StorageError, match=r"has no space for spilled data\nhint: free space on that disk"),
+        engine(memory_mib=64, spill_to=tmp_path, log="a log") as connection,
+    ):
+        spill(connection)
+    batch = pa.record_batch({"a": list(range(100_000))})
+    with (
+        pytest.raises(StorageError, match="No space left on device"),
+        engine(memory_mib=64, spill_to=tmp_path, log="a log"),
+    ):
+        write_clustered(Path("/dev/full"), [batch], batch.schema, row_group_rows=10)
+
+
+def test_a_memory_limit_that_is_too_low_names_a_higher_one(tmp_path: Path) -> None:
+    """A list of two hundred million ids cannot be spilled in parts."""
+    with (
+        pytest.raises(
+            SettingsError, match=r"--memory-mib: 64 MiB are too little for a log\nhint: give --memory-mib 128"
+        ),
+        engine(memory_mib=64, spill_to=tmp_path, log="a log") as connection,
+    ):
+        connection.sql("SELECT list(a) FROM range(200000000) AS t(a)").fetchall()
+
+
+def test_a_missing_engine_is_named_with_the_extra_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No image has it."""
+    path = session_file(tmp_path / "a.parquet", [(1, 1, [1])])
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+
+    with pytest.raises(MissingPackageError, match=r"needs the package duckdb.*neuroshard-operator\[sessions\]"):
+        clustered([path], tmp_path / "out")
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    """The second would remove what the first has spilled."""
+    path = session_file(tmp_path / "a.parquet", [(1, 1, [1]), (1, 20, [1])])
+    log = open_log([path], session="session", time="time")
+    asked = ClusteringSettings(out=tmp_path / "out", row_group_rows=5, memory_mib=128)
+
+    def meanwhile(_: str) -> None:
+        with pytest.raises(SettingsError, match="another run writes to it"):
+            clustered([path], tmp_path / "out")
+
+    assert len(cluster_sessions(log, parse_windows(log, "10"), asked, progress=meanwhile).windows) == 2
