@@ -237,6 +237,17 @@ def test_of_an_indexed_job_only_the_first_pod_publishes(
     assert ("data" in pod.result()) is published
 
 
+def test_the_second_of_two_profilers_writes_no_result_and_ends_well(pod: Pod, tmp_path: Path) -> None:
+    """It took part in the measurement of the first pod, which alone publishes."""
+    second = replace(pod, environment={**pod.environment, "JOB_COMPLETION_INDEX": "1"})
+    done = second.publish("--from", tmp_path / "bundle", "--", "true")
+    write = shell(f"mkdir {tmp_path}/bundle; echo '{{}}' > {tmp_path}/bundle/manifest.json")
+    not_its_own = second.publish("--from", tmp_path / "bundle", *write)
+
+    assert (done.returncode, done.stderr, not_its_own.returncode) == (0, "", 0)
+    assert "data" not in pod.result()
+
+
 def catches(pid: int, number: signal.Signals) -> bool:
     """Tell whether a process has a handler for a signal."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
