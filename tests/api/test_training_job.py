@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import broken_jobs
+import broken_rules
+import broken_schemas
 import builders
 import pytest
 from broken_jobs import BrokenJob
@@ -14,7 +16,7 @@ from neuroshard_api.tables import DataType, Optimizer, Pooling
 from neuroshard_api.training_job import DLRMTrainingJob
 
 each_broken_job = pytest.mark.parametrize(
-    "broken", [*broken_jobs.RULES, *broken_jobs.SCHEMA], ids=lambda broken: broken.name
+    "broken", [*broken_rules.RULES, *broken_schemas.SCHEMA], ids=lambda broken: broken.name
 )
 
 

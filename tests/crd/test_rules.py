@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import broken_jobs
+import broken_rules
+import broken_schemas
 import builders
 import pytest
 from broken_jobs import BrokenJob
 from neuroshard_api.crd import job_schema
 from stored_jobs import Jobs, refusal_of
 
-each_broken_rule = pytest.mark.parametrize("broken", broken_jobs.RULES, ids=lambda broken: broken.name)
-each_broken_schema = pytest.mark.parametrize("broken", broken_jobs.SCHEMA, ids=lambda broken: broken.name)
+each_broken_rule = pytest.mark.parametrize("broken", broken_rules.RULES, ids=lambda broken: broken.name)
+each_broken_schema = pytest.mark.parametrize("broken", broken_schemas.SCHEMA, ids=lambda broken: broken.name)
 REFUSED = 'DLRMTrainingJob.training.neuroshard.dev "job" is invalid: '
 SUSPENDED_ONLY = "{} can be changed only while the job is suspended"
 CHANGES: dict[str, dict[str, Any]] = {
@@ -100,7 +102,7 @@ def test_what_does_not_concern_the_plan_may_change(jobs: Jobs) -> None:
 
 def test_every_rule_is_tried_here() -> None:
     """A new rule comes with a job that breaks it."""
-    said = {case.server.rsplit(": ", 1)[-1] for case in broken_jobs.RULES} | {case[2] for case in broken_jobs.NAMES}
+    said = {case.server.rsplit(": ", 1)[-1] for case in broken_rules.RULES} | {case[2] for case in broken_jobs.NAMES}
     said |= {SUSPENDED_ONLY.format(field) for field in CHANGES} | {"managedBy cannot be changed"}
     rules = {rule["message"] for rule in rules_of(job_schema())}
 

@@ -4,7 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-import broken_jobs
+import broken_rules
+import broken_schemas
 import pytest
 from e2e import jobs
 from e2e.operator_release import Release
@@ -167,7 +168,7 @@ def test_words_that_look_like_templates_reach_the_workers_as_they_are(namespace:
     jobs.wait_for_stage(namespace.kubectl, "odd", "Succeeded")
 
 
-REFUSED = (*broken_jobs.RULES, *broken_jobs.SCHEMA)
+REFUSED = (*broken_rules.RULES, *broken_schemas.SCHEMA)
 
 
 def test_the_api_server_refuses_broken_job_files_and_the_operator_never_sees_them(
