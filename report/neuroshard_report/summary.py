@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.plan import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, Plan, TablePlacement
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Table
 from neuroshard_planner.explain.trust import trust_of
 
@@ -95,8 +96,16 @@ class PlacedTable:
     def shard_text(self) -> str:
         """The shards in words: ``0 (64), 1 (32)`` is 64 columns on device 0 and 32 on device 1.
 
-        Many shards of one width are drawn together: ``48-63 (8 each)``.
+        Many shards of one width are drawn together: ``48-63 (8 each)``. Of tables that are not cut by columns the
+        sharding type comes first, and of copied ones the devices alone.
         """
+        kind = self.placement.sharding_type
+        if kind is ShardingType.DATA_PARALLEL:
+            return f"{kind.value} {index_ranges(self.devices)}"
+        return self._pieces if kind.is_by_columns else f"{kind.value} {self._pieces}"
+
+    @property
+    def _pieces(self) -> str:
         shards = self.placement.shards
         widths = {shard.num_columns for shard in shards}
         if len(widths) == 1 and len(self.devices) == len(shards) > FEW_SHARDS:

@@ -237,13 +237,13 @@ def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float) -> Iter
         return
     if bound_ms < (1 - WORTH_SAYING) * total_ms:
         yield (
-            f"twice the nodes ({topology.num_devices} devices) with the same global batch: no plan below "
+            f"twice the nodes ({topology.num_devices} devices) with the same global batch: no plan by columns below "
             f"{bound_ms:.3f} ms, now {total_ms:.3f} ms"
         )
     else:
         yield (
             f"twice the nodes ({topology.num_devices} devices) with the same global batch would not lower the step: "
-            f"no plan below {bound_ms:.3f} ms, now {total_ms:.3f} ms"
+            f"no plan by columns below {bound_ms:.3f} ms, now {total_ms:.3f} ms"
         )
 
 

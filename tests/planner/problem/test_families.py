@@ -251,6 +251,7 @@ def test_a_report_of_several_families_lists_their_collectives() -> None:
 
     for text in (console.export_text(), render_html(plan)):
         assert all(name in text for name in ("reduce-scatter", "node_rows", "all-reduce", "replicated"))
+        assert all(name in text for name in ("row_wise 0-3 (64 each)", "data_parallel 0-3"))
 
 
 def test_the_ledger_of_copies_holds_their_dense_gradients() -> None:
