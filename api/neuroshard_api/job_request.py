@@ -18,7 +18,7 @@ def plan_request(
     """Return the request for the job's plan. ``algorithm`` None: the job's own; else its fallback."""
     model, planner = job.spec.model, job.spec.planner
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
-    reserved = planner.reserved_memory_per_device
+    reserved, named = planner.reserved_memory_per_device, planner.sharding_types
     return PlanRequest(
         tables=tables,
         topology=topology,
@@ -34,6 +34,7 @@ def plan_request(
             max_memory_bytes_per_device=None if limit is None else size_bytes(limit),
             max_shards_per_table=planner.max_shards_per_table,
             min_shard_width=planner.min_shard_width,
+            sharding_types=None if named is None else tuple(each.sharding_type for each in named),
         ),
         search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
         algorithm=algorithm or planner.algorithm.algorithm,

@@ -8,6 +8,7 @@ from pydantic import Field
 from neuroshard_api.job_pods import Image, Resources
 from neuroshard_api.request import Algorithm
 from neuroshard_api.resource import INT32_MAX, Name, Part, Rule, Size
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import EmbeddingDim
 
 Seconds = Annotated[int, Field(ge=1, le=INT32_MAX)]
@@ -148,6 +149,22 @@ class FallbackAlgorithm(StrEnum):
         return None if self is FallbackAlgorithm.NONE else Algorithm[self.name]
 
 
+class TableSharding(StrEnum):
+    """Ways to shard a table, in the words of the resource."""
+
+    TABLE_WISE = "TableWise"
+    COLUMN_WISE = "ColumnWise"
+    ROW_WISE = "RowWise"
+    TABLE_ROW_WISE = "TableRowWise"
+    GRID = "Grid"
+    DATA_PARALLEL = "DataParallel"
+
+    @property
+    def sharding_type(self) -> ShardingType:
+        """The same in the words of the other documents."""
+        return ShardingType[self.name]
+
+
 class Planner(Part):
     """How the plan is searched, and within which limits."""
 
@@ -172,6 +189,9 @@ class Planner(Part):
     """Most column shards of any table. Not given: bound by minShardWidth alone."""
     min_shard_width: EmbeddingDim = 4
     """Fewest columns of a shard; a multiple of 4."""
+    sharding_types: Annotated[tuple[TableSharding, ...], Field(min_length=1, max_length=6)] | None = None
+    """Ways in which tables may be sharded. If unset: TableWise and ColumnWise. A trainer of your own must give
+    DataParallel tables an optimizer."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the search; equal jobs with equal seeds get equal plans."""
     work_budget: Annotated[int, Field(ge=1, lt=2**63)] | None = None

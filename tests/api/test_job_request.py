@@ -31,6 +31,7 @@ def test_a_request_says_what_the_job_says() -> None:
             "reservedMemoryPerDevice": "2Gi",
             "maxShardsPerTable": 3,
             "minShardWidth": 8,
+            "shardingTypes": ["TableWise", "RowWise", "DataParallel"],
             "seed": 7,
             "workBudget": 1000,
         }
@@ -48,6 +49,7 @@ def test_a_request_says_what_the_job_says() -> None:
     assert request.memory.reserve_bytes == 2 * 2**30
     assert request.constraints.max_memory_bytes_per_device == 3 * 2**29
     assert (request.constraints.max_shards_per_table, request.constraints.min_shard_width) == (3, 8)
+    assert request.constraints.sharding_types == ("table_wise", "row_wise", "data_parallel")
     assert (request.search.seed, request.search.work_budget) == (7, 1000)
 
 
