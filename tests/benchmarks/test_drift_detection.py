@@ -1,0 +1,54 @@
+"""The measures of the benchmark of detectors."""
+
+import numpy as np
+import pytest
+from neuroshard_trainer.drift.detector import ShiftDetector
+
+from benchmarks.drift_detection import alarms, f1_score, tuned
+from benchmarks.drift_series import CHANGE_STEP, Series, changed, quiet
+from benchmarks.drift_techniques import HeldRatio, RatioOfMedians, Shipped, scores_of
+
+
+def series(*changes: tuple[int, int]) -> Series:
+    """Return a series with known changes."""
+    return Series("test", np.ones(1000), changes)
+
+
+def test_an_alarm_that_goes_on_is_one_alarm() -> None:
+    """Until the score was low for 100 steps."""
+    scores = np.zeros(500)
+    scores[[10, 11, 60, 300]] = 1.0
+
+    assert alarms(scores, 1.0) == [10, 300]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [([105], 1.0), ([160], 0.0), ([], 0.0), ([105, 180], 1.0), ([105, 600], 2 / 3), ([50, 105], 2 / 3)],
+    ids=["in time", "late", "missed", "goes on", "false after", "false before"],
+)
+def test_f1_counts_alarms_soon_after_a_change(found: list[int], expected: float) -> None:
+    """A change of steps 100 to 200, with a tolerance of 50."""
+    assert f1_score([series((100, 200))], [found], 50) == pytest.approx(expected)
+
+
+def test_a_threshold_keeps_the_rate_on_its_series() -> None:
+    """At most 0.5 false alarms per 10,000 steps; fixed ones stay."""
+    scores = [scores_of(RatioOfMedians, quiet("realistic", seed).values) for seed in (1, 2)]
+    threshold = tuned(RatioOfMedians, scores)
+
+    assert sum(len(alarms(each, threshold)) for each in scores) <= 1
+    assert sum(len(alarms(each, threshold * 0.97)) for each in scores) > 1
+    assert tuned(HeldRatio, scores) == 1.05
+
+
+def test_the_shipped_technique_is_the_trainers_detector() -> None:
+    """With its warm-up and its reference; alarms are at the same steps."""
+    values = changed("realistic", "x1.30", 3).values
+    detector = ShiftDetector()
+    expected = [step for step, value in enumerate(values.tolist(), 1) if detector.add(step, value) is not None]
+
+    found = alarms(scores_of(Shipped, values), 0.5)
+
+    assert [step + 1 for step in found] == expected
+    assert expected[0] > CHANGE_STEP
