@@ -7,7 +7,7 @@ from pydantic import Field
 
 from neuroshard_api.job_pods import Image, Resources
 from neuroshard_api.request import Algorithm
-from neuroshard_api.resource import INT32_MAX, Name, Part, Rule, Size
+from neuroshard_api.resource import ATOMIC, INT32_MAX, Name, Part, Rule, Size
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import EmbeddingDim
 
@@ -189,7 +189,9 @@ class Planner(Part):
     """Most column shards of any table. Not given: bound by minShardWidth alone."""
     min_shard_width: EmbeddingDim = 4
     """Fewest columns of a shard; a multiple of 4."""
-    sharding_types: Annotated[tuple[TableSharding, ...], Field(min_length=1, max_length=6)] | None = None
+    sharding_types: (
+        Annotated[tuple[TableSharding, ...], Field(min_length=1, max_length=6, json_schema_extra=ATOMIC)] | None
+    ) = None
     """Ways in which tables may be sharded. If unset: TableWise and ColumnWise. A trainer of your own must give
     DataParallel tables an optimizer."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
