@@ -163,6 +163,9 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     from neuroshard_api.document import validated
     from neuroshard_api.request import Constraints, PlanRequest
 
+    if (options.tables is None) == (options.module is None):
+        found = "neither" if options.tables is None else "both"
+        raise CommandError(f"TABLES and --module: found {found}; give one of them")
     if options.dense is not None and options.dense_memory is not None:
         raise CommandError("--dense: excludes --dense-memory, which takes the place of the count; give one of them")
     constraints = Constraints() if options.constraints is None else Constraints.read(options.constraints)
@@ -209,9 +212,6 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
 
 def _tables_and_limits(options: RequestOptions, constraints: "Constraints") -> "tuple[TableSet, Constraints]":
     """Return the tables that the options name in one of the two ways, and what their module's sharders allow."""
-    if (options.tables is None) == (options.module is None):
-        found = "neither" if options.tables is None else "both"
-        raise CommandError(f"TABLES and --module: found {found}; give one of them")
     if options.tables is not None:
         return read_tables(options.tables), constraints
     from neuroshard_cli.module_tables import tables_of_module, with_module_limits

@@ -7,6 +7,7 @@ from typing import Any
 
 import builders
 import pytest
+import training_builders
 from neuroshard_api.document import (
     Document,
     DocumentError,
@@ -35,6 +36,9 @@ EXAMPLES: tuple[Document, ...] = (
     builders.dense_profile(),
     builders.progress(),
     builders.session_clustering(),
+    training_builders.drift_report(),
+    training_builders.input_statistics(),
+    training_builders.training_comparison(),
     TorchRecPlan.of(builders.plan()),
 )
 each_document = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.schema_name)

@@ -1,46 +1,15 @@
 """Reports of drift, and statistics of inputs."""
 
 from pathlib import Path
-from typing import Any
 
 import builders
 import pytest
+import training_builders
 from neuroshard_api.document import Document, DocumentError
-from neuroshard_api.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
-from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.drift_report import DriftReport
+from neuroshard_api.input_statistics import InputStatistics
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "file-formats.md"
-
-
-def drift_report(**fields: Any) -> DriftReport:
-    """Return the report of two ranks, of which rank 1 became slower."""
-    evidence = Evidence(part=StepPart.COMPUTE, rank=1, reference_ms=2.0, recent_ms=4.0)
-    defaults = {
-        "source": "simulated:test-80gb",
-        "plan_sha256": "0" * 64,
-        "last_step": 900,
-        "reference_steps": 200,
-        "reference": (builders.rank_times(0), builders.rank_times(1)),
-        "recent": (builders.rank_times(0), builders.rank_times(1, step_ms=9.0)),
-        "changes": (DriftChange(cause=Cause.DEVICE_SLOW, ranks=(1,), since_step=600, evidence=(evidence,)),),
-    }
-    return DriftReport(**{**defaults, **fields})
-
-
-def input_statistics(**fields: Any) -> InputStatistics:
-    """Return the statistics of one feature over ten batches."""
-    feature = FeatureStatistics(
-        feature="item", lookups_per_sample=20.5, distinct_rows_per_lookup=0.3, distinct_lists_per_sample=1.0
-    )
-    defaults = {
-        "plan_sha256": "0" * 64,
-        "first_step": 0,
-        "last_step": 900,
-        "num_batches": 10,
-        "batch_size": 64,
-        "features": (feature,),
-    }
-    return InputStatistics(**{**defaults, **fields})
 
 
 @pytest.mark.parametrize("document", [DriftReport, InputStatistics], ids=["drift report", "input statistics"])
@@ -52,7 +21,11 @@ def test_the_example_of_the_reference_is_what_is_written(document: type[Document
     assert document.from_json(shown).to_json() == shown
 
 
-@pytest.mark.parametrize("document", [drift_report(), input_statistics()], ids=["drift report", "input statistics"])
+@pytest.mark.parametrize(
+    "document",
+    [training_builders.drift_report(), training_builders.input_statistics()],
+    ids=["drift report", "input statistics"],
+)
 def test_a_document_is_read_as_it_was_written(document: Document) -> None:
     """Through its JSON."""
     assert type(document).from_json(document.to_json()) == document
@@ -78,7 +51,9 @@ def test_a_document_is_read_as_it_was_written(document: Document) -> None:
 def test_a_broken_drift_report_names_the_field(path: str, value: object, sentence: str) -> None:
     """Ranks that are missing, times that are none, and causes that nobody knows."""
     with pytest.raises(DocumentError, match=sentence):
-        DriftReport.from_data(builders.data_with(drift_report(), path, value), where="drift-report.json")
+        DriftReport.from_data(
+            builders.data_with(training_builders.drift_report(), path, value), where="drift-report.json"
+        )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +73,7 @@ def test_a_broken_drift_report_names_the_field(path: str, value: object, sentenc
 )
 def test_broken_input_statistics_name_the_field(path: str, value: object, sentence: str | None) -> None:
     """Shares above 1, histograms of another length, and steps in the wrong order; one step alone is right."""
-    data = builders.data_with(input_statistics(), path, value)
+    data = builders.data_with(training_builders.input_statistics(), path, value)
     if sentence is None:
         assert InputStatistics.from_data(data).last_step == value
         return
@@ -108,7 +83,7 @@ def test_broken_input_statistics_name_the_field(path: str, value: object, senten
 
 def test_a_feature_is_there_once() -> None:
     """Two rows of one feature cannot both be its mean."""
-    feature = input_statistics().features[0]
+    feature = training_builders.input_statistics().features[0]
 
     with pytest.raises(ValueError, match="each feature must be there once, found 'item' again"):
-        input_statistics(features=(feature, feature))
+        training_builders.input_statistics(features=(feature, feature))

@@ -1,0 +1,54 @@
+"""Builders of documents about training: what its steps took, and what it was fed."""
+
+from typing import Any
+
+import builders
+from neuroshard_api.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
+from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.training_comparison import PlanTimes, TrainingComparison
+
+
+def drift_report(**fields: Any) -> DriftReport:
+    """Return the report of two ranks, of which rank 1 became slower."""
+    evidence = Evidence(part=StepPart.COMPUTE, rank=1, reference_ms=2.0, recent_ms=4.0)
+    defaults = {
+        "source": "simulated:test-80gb",
+        "plan_sha256": "0" * 64,
+        "last_step": 900,
+        "reference_steps": 200,
+        "reference": (builders.rank_times(0), builders.rank_times(1)),
+        "recent": (builders.rank_times(0), builders.rank_times(1, step_ms=9.0)),
+        "changes": (DriftChange(cause=Cause.DEVICE_SLOW, ranks=(1,), since_step=600, evidence=(evidence,)),),
+    }
+    return DriftReport(**{**defaults, **fields})
+
+
+def input_statistics(**fields: Any) -> InputStatistics:
+    """Return the statistics of one feature over ten batches."""
+    feature = FeatureStatistics(
+        feature="item", lookups_per_sample=20.5, distinct_rows_per_lookup=0.3, distinct_lists_per_sample=1.0
+    )
+    defaults = {
+        "plan_sha256": "0" * 64,
+        "first_step": 0,
+        "last_step": 900,
+        "num_batches": 10,
+        "batch_size": 64,
+        "features": (feature,),
+    }
+    return InputStatistics(**{**defaults, **fields})
+
+
+def training_comparison(**fields: Any) -> TrainingComparison:
+    """Return the comparison of one plan with itself, over two rounds."""
+    times = PlanTimes(
+        step_ms=(5.0, 5.0),
+        steps_per_second=200.0,
+        interval=(190.0, 210.0),
+        speedup=1.0,
+        speedup_interval=(0.9, 1.1),
+        final_loss=0.5,
+        largest_loss_difference=0.0,
+    )
+    defaults = {"device": "CPU", "world_size": 2, "rounds": 2, "steps_per_round": 10, "plans": {"first": times}}
+    return TrainingComparison(**{**defaults, **fields})
