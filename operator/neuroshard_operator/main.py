@@ -19,7 +19,7 @@ from neuroshard_operator.cluster.api import ApiError, KubernetesApi
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.resync import reachable
 from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
-from neuroshard_operator.cluster.watches import register, watch_settings
+from neuroshard_operator.cluster.watches import NoMemories, register, watch_settings
 from neuroshard_operator.controller import Controller, NamespacesChangedError
 from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.lease import Lease, LeaseLostError, while_leading
@@ -121,6 +121,7 @@ class Operator:
         watch = kopf.operator(
             registry=registry,
             settings=watching,
+            memories=NoMemories(),
             standalone=True,
             clusterwide=not settings.namespaces,
             namespaces=namespaces,

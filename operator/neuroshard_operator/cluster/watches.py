@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import kopf
+from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 from neuroshard_api.training_job import GROUP, KIND, PLURAL, VERSION
 
 from neuroshard_operator import names
@@ -29,6 +30,17 @@ IDLE_S = 0.05
 """Until Kopf ends the task of an object that has no more events: each keeps its object in memory."""
 
 Wake = Callable[[JobKey], None]
+
+
+class NoMemories(ResourceMemories):
+    """In place of a record for each object, in which Kopf keeps retries and daemons: events have neither.
+
+    Kopf takes it as an argument and does not export its class, so that pyproject.toml names Kopf's minor version.
+    """
+
+    async def recall(self, raw_body: kopf.RawBody, **how: Any) -> ResourceMemory:  # noqa: ANN401 - Kopf's
+        """Return a new record, which ends with the event."""
+        return await super().recall(raw_body, **{**how, "ephemeral": True})
 
 
 class NoDiffs(kopf.DiffBaseStorage):
