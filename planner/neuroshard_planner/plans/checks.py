@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from math import isclose
 
 import numpy as np
+from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.placement_rules import placement_devices, placement_problems
-from neuroshard_api.plan import DeviceMemory, GivenPlan, Plan, TablePlacement
+from neuroshard_api.plan import DeviceCost, DeviceMemory, GivenPlan, Plan, TablePlacement
 from neuroshard_api.request import Constraints, PlanRequest
+from neuroshard_api.sharding import ShardingType
 
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.plans.tables import tables_memory
@@ -154,6 +156,7 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
         for shard in table.shards if table.sharding_type.is_by_columns else ():
             columns[shard.device] += num_vectors.get(table.name, 1) * shard.num_columns
     devices = plan.predicted.devices
+    has_copies = any(table.sharding_type is ShardingType.DATA_PARALLEL for table in plan.tables)
     if len(devices) != len(columns):
         yield f"predicted.devices: has {len(devices)} entries, the topology has {len(columns)} devices"
         return
@@ -163,9 +166,34 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
                 f"predicted.devices[{device}].embedding_dim_sum: is {cost.embedding_dim_sum}, "
                 f"the shards by columns there have {round(right)} pooled columns"
             )
+        if cost.dense_update_ms and not has_copies:
+            yield (
+                f"predicted.devices[{device}].dense_update_ms: is {cost.dense_update_ms:.6g}, and no table is "
+                "data_parallel"
+            )
+        yield from _collective_problems(device, cost)
     slowest = max(cost.total_ms for cost in devices)
     if not isclose(plan.predicted.total_ms, slowest, rel_tol=TOLERANCE):
         yield f"predicted.total_ms: is {plan.predicted.total_ms:.6g}, the slowest device takes {slowest:.6g}"
+
+
+def _collective_problems(device: int, cost: DeviceCost) -> Iterator[str]:
+    """Yield what a device's collectives, where they are known, do not add up to."""
+    if not cost.collectives:
+        return
+    inputs = [each for each in cost.collectives if each.kind is CollectiveKind.INDICES]
+    outputs = [each for each in cost.collectives if each.kind is not CollectiveKind.INDICES]
+    sums_ms = {
+        "input_communication_ms": sum(each.forward_ms + each.backward_ms for each in inputs),
+        "forward_communication_ms": sum(each.forward_ms for each in outputs),
+        "backward_communication_ms": sum(each.backward_ms for each in outputs),
+    }
+    for field, total_ms in sums_ms.items():
+        if not isclose(getattr(cost, field), total_ms, rel_tol=TOLERANCE, abs_tol=1e-12):
+            yield (
+                f"predicted.devices[{device}].{field}: is {getattr(cost, field):.6g}, its collectives take "
+                f"{total_ms:.6g}"
+            )
 
 
 def _total_problems(plan: Plan) -> Iterator[str]:

@@ -194,6 +194,14 @@ DAMAGE: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: changed("predicted.devices.0.embedding_dim_sum", 4096),
         "predicted.devices[0].embedding_dim_sum: is 4096",
     ),
+    "indices that are not there": (
+        lambda: changed("predicted.devices.1.collectives.0.forward_ms", 0.5),
+        "predicted.devices[1].input_communication_ms: is",
+    ),
+    "a collective longer than all": (
+        lambda: changed("predicted.devices.0.collectives.1.backward_ms", 7.5),
+        "predicted.devices[0].backward_communication_ms: is",
+    ),
     "bound above the cost": (
         lambda: changed("lower_bound_ms", 1e6),
         "lower_bound_ms: is 1e+06, above the plan's own cost",
@@ -216,6 +224,13 @@ def test_each_kind_of_damage_is_one_problem(case: str) -> None:
 
     assert len(problems) == 1
     assert problems[0].startswith(expected)
+
+
+def test_dense_updates_without_copies_are_named() -> None:
+    """Only data_parallel tables have a dense optimizer; the device's total grows by it."""
+    problems = plan_problems(changed("predicted.devices.2.dense_update_ms", 0.25))
+
+    assert problems[0].startswith("predicted.devices[2].dense_update_ms: is 0.25, and no table is data_parallel")
 
 
 def test_a_total_that_no_device_takes_is_named() -> None:
