@@ -1,11 +1,12 @@
 """Why a table is where it is, under the cost models that placed it. Prints nothing; explain_plan.py does the plan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import numpy as np
 from neuroshard_api.plan import Plan
+from neuroshard_api.request import Constraints
 from neuroshard_api.sharding import ShardingType
 from neuroshard_costs.shards import COLUMNS
 
@@ -242,13 +243,27 @@ def _constraints(plan: Plan, unit: Unit, names: Sequence[str]) -> Sequence[str]:
             most_of_all = None
         if own is not None and own.min_shard_width is not None:
             sentences.append(f"constraints.tables.{name}.min_shard_width: {own.min_shard_width} columns or more")
+        sentences += _ways(constraints, name)
     if constraints.forbidden_devices:
         sentences.append(f"constraints.forbidden_devices: not on {_devices(constraints.forbidden_devices)}")
     if most_of_all is not None:
         sentences.append(f"constraints.max_shards_per_table: at most {most_of_all}")
-    if unit.max_shards == 1 and len(names) == 1:
+    if len(names) == 1 and not unit.is_group and 2 * unit.min_shard_width > unit.num_columns:
         sentences.append(f"it cannot be split: {unit.num_columns} columns, at least {unit.min_shard_width} per shard")
     return sentences
+
+
+def _ways(constraints: Constraints, name: str) -> Iterator[str]:
+    """Yield a sentence for the sharding types and the kernels that a table may have, where constraints name them."""
+    own = constraints.tables.get(name)
+    fields = {
+        "sharding_types": constraints.sharding_types_of(name),
+        "compute_kernels": constraints.compute_kernels_of(name),
+    }
+    for field, allowed in fields.items():
+        if allowed is not None:
+            is_own = own is not None and getattr(own, field) is not None
+            yield f"constraints.{f'tables.{name}.' if is_own else ''}{field}: only {', '.join(allowed)}"
 
 
 def _verdict(

@@ -8,7 +8,7 @@ import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_costs.shards import REPLICATED
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.explain.table import explain_table
@@ -183,3 +183,20 @@ def test_a_table_that_may_only_be_cut_by_rows_is_whole_nowhere() -> None:
     assert {move.obstacle for move in explained.moves} == {"its sharding_types do not have table_wise"}
     assert [split.obstacle for split in explained.splits] == ["the constraints allow 1 shards"]
     assert "nothing else is possible" in explained.verdict
+
+
+def test_types_and_kernels_are_named_and_a_width_that_does_not_bind_is_not() -> None:
+    """A table that the constraints keep whole is not too narrow to be split."""
+    fused = (ComputeKernel.FUSED,)
+    own = {"t2": TableConstraints(sharding_types=(ShardingType.TABLE_WISE,))}
+    plan, bundle = planned(request_of(constraints=Constraints(compute_kernels=fused, tables=own)))
+
+    assert explain_table(plan, "t2", bundle=bundle).constraints == (
+        "constraints.tables.t2.sharding_types: only table_wise",
+        "constraints.compute_kernels: only fused",
+    )
+
+    plan, bundle = planned(request_of(constraints=Constraints(min_shard_width=64)))
+    assert explain_table(plan, "t2", bundle=bundle).constraints == (
+        "it cannot be split: 64 columns, at least 64 per shard",
+    )
