@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from neuroshard_api.placement_rules import REPLICATED_OPTIMIZERS
+from neuroshard_api.placement_rules import sharding_problem
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ComputeKernel, Family, ShardingType, num_row_parts, row_blocks
-from neuroshard_api.tables import DIM_MULTIPLE, DataType, Table
+from neuroshard_api.sharding import ComputeKernel, Family, ShardingType
+from neuroshard_api.tables import DIM_MULTIPLE, Table
 from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.units import Unit
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ SHARD_WIDTHS = (4, 16, 32, 64)
 """Values of min_partition that are tried: the kernel's least width, and what did better on the public workloads."""
 
 MOST_GRID_TABLES = 60
-
-BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 
 MS_PER_SECOND = 1000.0  # TorchRec counts bandwidths in bytes per millisecond
 
@@ -47,9 +46,11 @@ def torchrec_placement(problem: Problem) -> Placement:
     require_torchrec("the algorithm torchrec")
     _require_supported(problem)
     tried: dict[tuple[tuple[int, ...], tuple[Types, ...]], Placement | InfeasibleError] = {}
+    has_grids = not _needs_row_blocks(problem.request)
+    every = tuple(kind for kind in ShardingType if has_grids or kind is not ShardingType.GRID)
     for width in SHARD_WIDTHS:
         widths = tuple(max(_least_width(unit), min(width, unit.num_columns)) for unit in problem.units)
-        for types in (tuple(ShardingType), BY_COLUMNS):
+        for types in (every, BY_COLUMNS):
             allowed = tuple(_types(problem, unit, types) for unit in problem.units)
             if all(allowed) and (widths, allowed) not in tried:
                 tried[widths, allowed] = _planned(problem, widths, allowed)
@@ -83,25 +84,25 @@ def _types(problem: Problem, unit: Unit, among: Types) -> Types:
     )
 
 
+def _needs_row_blocks(request: PlanRequest) -> bool:
+    """Return whether some table may be table_row_wise and not grid_shard: a plan has only one of them."""
+    by_node = {ShardingType.TABLE_ROW_WISE, ShardingType.GRID}
+    named = (request.constraints.sharding_types_of(table.name) for table in request.tables.tables)
+    return any(types is not None and by_node.intersection(types) == {ShardingType.TABLE_ROW_WISE} for types in named)
+
+
 def _is_trained(request: PlanRequest, table: Table, unit: Unit, kind: ShardingType) -> bool:
+    """Return whether TorchRec trains tables so, and its planner is asked for it."""
     tables, topology = request.tables.tables, request.topology
-    is_sum = not any(each.is_mean or each.is_sequence for each in tables)
-    blocks = row_blocks(table.num_embeddings, num_row_parts(Family.of(kind), topology))
-    has_all_blocks = is_sum and all(num_rows for _, num_rows in blocks)
-    match kind:
-        case ShardingType.TABLE_WISE:
-            return True
-        case ShardingType.COLUMN_WISE:
-            return unit.max_shards > 1
-        case ShardingType.ROW_WISE:
-            return has_all_blocks
-        case ShardingType.TABLE_ROW_WISE:
-            return has_all_blocks and topology.num_nodes > 1  # on one node it is row_wise
-        case ShardingType.GRID:
-            is_cut = unit.max_shards > 1 and len(tables) <= MOST_GRID_TABLES
-            return has_all_blocks and topology.num_nodes > 1 and is_cut
-        case ShardingType.DATA_PARALLEL:
-            return is_sum and request.optimizer in REPLICATED_OPTIMIZERS and table.data_type is DataType.FP32
+    if not kind.is_by_columns and any(each.is_mean or each.is_sequence for each in tables):
+        return False
+    if sharding_problem(kind, table, optimizer=request.optimizer, devices=topology) is not None:
+        return False
+    if kind.is_by_node and topology.num_nodes == 1:  # there it is row_wise
+        return False
+    if kind is ShardingType.GRID and len(tables) > MOST_GRID_TABLES:
+        return False
+    return unit.max_shards > 1 or kind not in {ShardingType.COLUMN_WISE, ShardingType.GRID}
 
 
 def _planned(problem: Problem, widths: Sequence[int], allowed: Sequence[Types]) -> Placement | InfeasibleError:

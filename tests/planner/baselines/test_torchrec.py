@@ -124,6 +124,25 @@ def test_what_it_has_no_words_for_is_said(fields: dict[str, object], expected: s
 
 
 @with_torchrec
+def test_tables_by_rows_of_a_node_and_grids_are_not_mixed() -> None:
+    """TorchRec makes one lookup of both, and a table that may not be grid_shard would be written as it."""
+    members = (
+        builders.table("small"),
+        builders.table("large", num_embeddings=10**9),  # in no way but blocks of columns on both nodes
+    )
+    own = {
+        "small": TableConstraints(sharding_types=(ShardingType.TABLE_ROW_WISE,)),
+        "large": TableConstraints(sharding_types=(ShardingType.TABLE_WISE, ShardingType.GRID)),
+    }
+    request = builders.request(
+        *members, topology=builders.topology(4, num_nodes=2), constraints=Constraints(tables=own)
+    )
+
+    with pytest.raises(InfeasibleError, match="TorchRec's planner found no plan"):
+        torchrec_placement(problem_of(request))
+
+
+@with_torchrec
 def test_it_joins_the_comparison() -> None:
     """Its line has the same numbers as every other."""
     request = request_of()
