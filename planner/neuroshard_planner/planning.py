@@ -51,18 +51,20 @@ def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
     """Return the plan that the request asks for; equal requests and bundles give equal plans.
 
     Raises:
-        RequestError: the request contradicts itself.
+        RequestError: the request contradicts itself, or asks for a search that is not made.
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
     problem = Problem(request, bundle)
     if problem.memory.shard_capacity_bytes <= 0:
-        raise infeasible(request, _packing(problem))
+        raise infeasible(request, _packing(problem), has_further_types=problem.has_further_types)
     baselines = attempts(problem)
     bound_ms = lower_bound_ms(problem)
     result = find(problem, baselines=baselines, bound_ms=bound_ms)
-    if problem.kinds.family[result.placement.kinds].any():  # that bound is of plans by columns
-        bound_ms = single_unit_bound_ms(problem)
+    if problem.kinds.family[result.placement.kinds].any():
+        single_ms = single_unit_bound_ms(problem)
+        # A baseline has types that the constraints do not name where they name none; the first bound is not of those.
+        bound_ms = max(bound_ms, single_ms) if request.algorithm is Algorithm.NEUROSHARD else single_ms
     tables = table_placements(problem, result.placement)
     return document(problem, bundle, result, baselines=baselines, bound_ms=bound_ms, tables=tables)
 
@@ -117,6 +119,7 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     """Search as the request says; the neural search also refines the baselines' placements that promise more.
 
     Raises:
+        RequestError: a table may not be by columns, and the baseline or the search of so large a set cuts no other way.
         InfeasibleError: nothing fits, or the baseline that was asked for found nothing.
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
@@ -130,8 +133,11 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     forced = problem.forced_placement()
     if forced is not None:
         if not problem.fits(forced):
-            raise infeasible(request, _packing(problem))
+            raise infeasible(request, _packing(problem), has_further_types=problem.has_further_types)
         return Found(placement=forced)
+    is_mixed = problem.has_further_types and len(problem.units) * problem.num_devices <= MOST_MIXED
+    if problem.has_further_types and not is_mixed:
+        _require_by_columns(problem)
     # What the bound took is no search: on wide tables it would leave nothing of the budget.
     named = request.search.work_budget
     result = iterated(
@@ -142,10 +148,10 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
         most_rounds=MOST_ROUNDS if not named and _is_small(problem) else 0,
         bound_ms=bound_ms,
     )
-    if problem.has_further_types and len(problem.units) * problem.num_devices <= MOST_MIXED:
+    if is_mixed:
         result = mixed(problem, result, work_budget=named or _default_budget(problem))
     if result is None:
-        raise infeasible(request, _packing(problem))
+        raise infeasible(request, _packing(problem), has_further_types=is_mixed)
     return result
 
 
@@ -175,9 +181,16 @@ def _require_by_columns(problem: Problem) -> None:
     """Do nothing if every table may be whole on a device. Raises RequestError."""
     for unit, types in zip(problem.units, problem.sharding_types, strict=True):
         if ShardingType.TABLE_WISE not in types:
-            name = problem.request.tables.tables[unit.tables[0]].name
+            name, algorithm = problem.request.tables.tables[unit.tables[0]].name, problem.request.algorithm
+            if algorithm is Algorithm.NEUROSHARD:
+                size = f"{len(problem.units):,} tables times {problem.num_devices:,} devices"
+                raise RequestError(
+                    f"constraints: {name!r} may be {' or '.join(sorted(types))} alone, and a set of more than "
+                    f"{MOST_MIXED:,} tables times devices, here {size}, is searched by columns alone; add table_wise "
+                    "to its sharding_types"
+                )
             raise RequestError(
-                f"algorithm: {problem.request.algorithm} places no table {' or '.join(sorted(types))}, and {name!r} "
+                f"algorithm: {algorithm} places no table {' or '.join(sorted(types))}, and {name!r} "
                 "may be sharded in no other way; add table_wise to its sharding_types, or use neuroshard"
             )
 

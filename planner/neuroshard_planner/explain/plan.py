@@ -189,7 +189,7 @@ def _gap_parts(plan: Plan, problem: Problem, placement: Placement) -> tuple[GapP
     rest = (
         "narrower shards cost more per column than the bound assumes"
         if is_by_columns
-        else "the bound of plans with rows or copies knows what tables cost alone, not together"
+        else "the bound with rows or copies takes the least of each table's placements, no plan has all of them"
     )
     parts.append(GapPart(reason=rest, ms=left))
     return tuple(parts)

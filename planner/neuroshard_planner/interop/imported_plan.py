@@ -6,7 +6,7 @@ from neuroshard_api.plan import GivenPlan, Plan, TablePlacement
 from neuroshard_api.request import PlanRequest
 
 from neuroshard_planner.planning import Bundle, attempts, document
-from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems
+from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import Found
@@ -23,15 +23,14 @@ def imported_plan(tables: Sequence[TablePlacement], request: PlanRequest, *, bun
         PlanError: tables, shards, devices, constraints or memory do not match the request, or TorchRec cannot run them.
         RequestError: the request contradicts itself.
     """
-    require_none(table_problems(tables, request))
+    plan_without_price(tables, request)
     problem = Problem(request, bundle)
-    is_by_columns = all(table.sharding_type.is_by_columns for table in tables)
     plan = document(
         problem,
         bundle,
         Found(placement=placement_of(tables, problem)),
         baselines=attempts(problem),
-        bound_ms=lower_bound_ms(problem) if is_by_columns else single_unit_bound_ms(problem),
+        bound_ms=_bound_ms(tables, problem),
         tables=tuple(tables),
     )
     require_sound(plan)
@@ -48,3 +47,22 @@ def plan_without_price(tables: Sequence[TablePlacement], request: PlanRequest) -
     plan = GivenPlan(algorithm=request.algorithm, tables=tuple(tables), request=request)
     require_none(plan_problems(plan))
     return plan
+
+
+def _bound_ms(tables: Sequence[TablePlacement], problem: Problem) -> float:
+    """Return a cost that no plan goes below which cuts tables in the ways of these."""
+    if not _is_searched(tables, problem):
+        return single_unit_bound_ms(problem)
+    if all(table.sharding_type.is_by_columns for table in tables):
+        return lower_bound_ms(problem)
+    return max(lower_bound_ms(problem), single_unit_bound_ms(problem))
+
+
+def _is_searched(tables: Sequence[TablePlacement], problem: Problem) -> bool:
+    """Return whether the search of the problem may cut its tables so: its lower bound is of such plans alone."""
+    for unit, types in zip(problem.units, problem.sharding_types, strict=True):
+        table = tables[unit.tables[0]]
+        most = unit.max_blocks if table.sharding_type.is_by_node else unit.max_shards
+        if table.sharding_type not in types or table.num_column_blocks > most:
+            return False
+    return True

@@ -10,9 +10,10 @@ lookups    returned vectors and their gradients before and after the all-to-all,
 dense      the dense part's activations and temporary tensors, received embeddings included
 =========  ============================================================================================================
 
-Of a table that is cut by rows a device has the pooled embeddings of all samples, as of every other, and its part of the
-lookups. A replicated table serves the device's own samples, and its gradients have all rows: in the buckets that
-TorchRec's DistributedDataParallel keeps from step to step, and at the lookups once more as the kernel returns them.
+Of a table that is cut by rows a device has the pooled embeddings of all samples, as of every other, and an even part
+of the lookups: the mean block's, where the cost is the fullest's. A replicated table serves the device's own samples,
+and its gradients have all rows: in the buckets that TorchRec's DistributedDataParallel keeps from step to step, and at
+the lookups once more as the kernel returns them.
 
 Without a pipeline the moments follow each other. A pipeline exchanges the next batch meanwhile, whose copies are then
 alive at all three. The search adds up shards one by one and counts exchange and lookups together, which is never less.

@@ -101,10 +101,13 @@ class _Choice:
             yield f"needs the kernel {kernel}, allowed are {', '.join(kernels)}"
         if kind is ShardingType.COLUMN_WISE and ShardingType.TABLE_WISE not in asked:
             yield "may end in one piece, which is table_wise"
-        if kind is ShardingType.GRID and ShardingType.TABLE_ROW_WISE not in asked and self.unit.max_blocks == 1:
+        is_grid_alone = kind is ShardingType.GRID and ShardingType.TABLE_ROW_WISE not in asked
+        if is_grid_alone and self.unit.max_blocks == 1:
             yield "needs two blocks of columns; one is table_row_wise"
         if not kind.is_by_columns:
             yield from self._further_obstacles(kind)
+        if is_grid_alone and len(whole_nodes(request, self.allowed)) == 1:
+            yield "needs two whole nodes, or table_row_wise beside it"
 
     def _further_obstacles(self, kind: ShardingType) -> Iterator[str]:
         """Yield why the table cannot be cut by rows or copied."""
@@ -114,6 +117,8 @@ class _Choice:
             yield "would cut or copy a co-located table, which stays whole on one device"
         if any(each.is_mean for each in request.tables.tables):
             yield "is not searched next to tables of mean pooling, of which TorchRec runs few placements rightly"
+        if table.is_sequence and kind is ShardingType.ROW_WISE:
+            yield "has no price for a sequence, whose rows travel by an all-to-all of their own"
         if topology.num_devices == 1:
             yield "needs several devices"
         if kind.is_by_node and 1 in {topology.num_nodes, topology.devices_per_node}:

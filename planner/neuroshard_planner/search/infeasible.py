@@ -12,12 +12,24 @@ from neuroshard_planner.search.packing import Packing
 GIB = 2**30
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
 QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too
+LAST_REMEDY = "lower batch_size_per_device, choose a smaller data_type or optimizer, or loosen the constraints"
 PRECISION = 0.01  # of the memory that a device would need
 
 
-def infeasible(request: PlanRequest, packing: Packing) -> InfeasibleError:
-    """Return the error for a request that found no plan."""
-    return InfeasibleError(f"{_cause(request, packing)}; {_remedy(request, packing)}")
+def infeasible(request: PlanRequest, packing: Packing, *, has_further_types: bool) -> InfeasibleError:
+    """Return the error for a request that found no plan.
+
+    Args:
+        request: that nothing was found for.
+        packing: of its units by columns.
+        has_further_types: whether some unit may be cut by rows or copied. What is enough by columns is not named then:
+            such a unit may need less, or not be placed by columns at all.
+    """
+    cause = _cause(request, packing)
+    if not has_further_types:
+        return InfeasibleError(f"{cause}; {_remedy(request, packing)}")
+    tried = "; so it is by columns, and no plan with rows or copies was found" if packing.capacity_bytes > 0 else ""
+    return InfeasibleError(f"{cause}{tried}; give more devices or memory, or {LAST_REMEDY}")
 
 
 def _cause(request: PlanRequest, packing: Packing) -> str:
@@ -78,9 +90,7 @@ def _remedy(request: PlanRequest, packing: Packing) -> str:
         devices = nodes * request.topology.devices_per_node
         layout = f" ({nodes} nodes)" if devices > nodes else ""
         remedies.append(f"{devices} devices{layout} of this kind would do")
-    remedies.append(
-        "otherwise lower batch_size_per_device, choose a smaller data_type or optimizer, or loosen the constraints"
-    )
+    remedies.append(f"otherwise {LAST_REMEDY}")
     return ", or ".join(remedies[:-1]) + ("; " if len(remedies) > 1 else "") + remedies[-1]
 
 

@@ -1,7 +1,7 @@
 """A lower bound on the cost of plans of any families: what some one shard of the dearest unit costs alone.
 
 It holds for every plan, since no peak falls when shards are added, and it is far below most: it knows nothing of what
-units cost together. `lower_bound` knows that of plans by columns.
+units cost together. `lower_bound` knows that, of plans in the ways that the constraints name alone.
 """
 
 import numpy as np

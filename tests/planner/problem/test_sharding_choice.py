@@ -53,6 +53,7 @@ def test_request_wide_settings_exclude_types(fields: dict[str, Any], left: set[S
         pytest.param(table("a", num_embeddings=3), {TW, CW, TWRW, GRID, DP}, id="fewer rows than devices"),
         pytest.param(table("a", colocation_group="g"), {TW, CW}, id="co-located"),
         pytest.param(table("a", pooling=Pooling.MEAN), {TW, CW}, id="means"),
+        pytest.param(table("a", pooling=Pooling.NONE), {TW, CW, DP}, id="rows of a sequence have no price"),
     ],
 )
 def test_a_table_excludes_types(member: Table, left: set[ShardingType]) -> None:
@@ -133,6 +134,18 @@ def test_kernels_exclude_the_types_that_need_others() -> None:
             request(*tables(2, num_embeddings=3), constraints=Constraints(sharding_types=(RW,))),
             "row_wise cannot be run: row_wise leaves a device without a row",
             id="rows",
+        ),
+        pytest.param(
+            request(table("t0", pooling=Pooling.NONE), constraints=Constraints(sharding_types=(RW,))),
+            "for table 't0': row_wise has no price for a sequence",
+            id="rows of a sequence",
+        ),
+        pytest.param(
+            request(
+                table(), topology=TWO_NODES, constraints=Constraints(sharding_types=(GRID,), forbidden_devices=(3,))
+            ),
+            "grid_shard needs two whole nodes, or table_row_wise beside it",
+            id="a grid on one node",
         ),
     ],
 )

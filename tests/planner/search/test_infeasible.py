@@ -6,6 +6,7 @@ import pytest
 from builders import GIB, request, table, tables, topology
 from hypothesis import assume, given, settings
 from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, TableConstraints
+from neuroshard_api.sharding import ShardingType
 from neuroshard_planner.errors import InfeasibleError, PlannerError
 from searches import assert_valid, planned, search_requests
 
@@ -172,3 +173,14 @@ def test_on_one_device_nothing_is_called_pinned_and_no_node_is_counted() -> None
     assert message.startswith("device 0: the tables, which may lie on no other, need ")
     assert "pinned" not in message
     assert " 2 devices of this kind would do" in message
+
+
+def test_where_rows_and_copies_may_be_no_remedy_by_columns_is_named() -> None:
+    """Such a table may need less than it needs by columns, or may not be by columns at all."""
+    huge = table("huge", num_embeddings=10**12, embedding_dim=8)
+
+    message = message_of(request(huge, constraints=Constraints(sharding_types=tuple(ShardingType))))
+
+    assert "table 'huge' needs" in message
+    assert "no plan with rows or copies was found; give more devices or memory, or lower batch_size" in message
+    assert "would do" not in message

@@ -1,6 +1,7 @@
 """The search over all families, against exhaustion and against the search by columns."""
 
 import random
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.workload_store import read_workload
 from searches import planned, problem_of, search_requests
 
@@ -25,6 +27,8 @@ from benchmarks.tasks import workload_request
 
 ALL = tuple(ShardingType)
 SEEDS_PER_TEST = 6
+TW, CW, RW, TWRW, GRID, DP = ALL
+WAYS = ((TW,), (TW, CW), (RW,), (TWRW,), (TWRW, GRID), (DP,))
 
 
 def random_request(seed: int) -> PlanRequest:
@@ -74,6 +78,49 @@ def test_it_finds_the_best_of_all_plans_of_small_problems(first: int) -> None:
 
     assert max(gaps) <= 0.05
     assert np.median(gaps) <= 0.001
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_bound_holds_for_the_types_that_constraints_name_of_each_table(seed: int) -> None:
+    """Below the best of all plans of small problems, also where some tables may not be by columns."""
+    draw = random.Random(seed)  # noqa: S311 - draws test data
+    free = random_request(seed)
+    own = {
+        each.name: TableConstraints(sharding_types=tuple(dict.fromkeys(chain(*draw.sample(WAYS, 2)))))
+        for each in free.tables.tables
+    }
+    problem = problem_of(free.model_copy(update={"constraints": Constraints(tables=own)}))
+
+    assert problem.has_further_types
+    assert lower_bound_ms(problem) <= least_ms(problem) * (1 + 1e-6)
+
+
+def test_a_plan_with_rows_or_copies_has_the_bound_of_all_named_types() -> None:
+    """It is above what the dearest table costs alone."""
+    asked = random_request(0)
+    problem = problem_of(asked)
+
+    found = planned(asked)
+
+    assert any(not kind.is_by_columns for kind in families_of(found))
+    assert found.lower_bound_ms == pytest.approx(lower_bound_ms(problem))
+    assert found.lower_bound_ms > single_unit_bound_ms(problem)
+
+
+def test_a_set_too_large_for_this_search_names_a_table_that_may_not_be_by_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No plan breaks a constraint; a set that may be by columns is planned so."""
+    monkeypatch.setattr("neuroshard_planner.planning.MOST_MIXED", 7)
+    by_rows, free = (
+        request(*tables(2), constraints=Constraints(sharding_types=types)) for types in ((ShardingType.ROW_WISE,), ALL)
+    )
+
+    with pytest.raises(
+        RequestError, match=r"'t0' may be row_wise alone.*here 2 tables times 4 devices.*add table_wise"
+    ):
+        planned(by_rows)
+    assert all(kind.is_by_columns for kind in families_of(planned(free)))
 
 
 @pytest.mark.parametrize(

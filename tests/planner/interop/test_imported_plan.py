@@ -1,0 +1,46 @@
+"""Plans from elsewhere: what is checked before they have a price, and which bound they have."""
+
+import pytest
+from builders import request, table
+from exact_costs import ExactCosts
+from neuroshard_api.plan import Plan, TablePlacement
+from neuroshard_api.request import Constraints, PlanRequest
+from neuroshard_api.tables import Pooling
+from neuroshard_planner.errors import PlanError
+from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
+from neuroshard_planner.plans.checks import plan_problems
+from placements import by_columns, by_rows
+
+HOT = table("hot", embedding_dim=256, pooling_factor=80.0)
+SEQUENCE = HOT.model_copy(update={"pooling": Pooling.NONE})
+
+
+def imported(placement: TablePlacement, asked: PlanRequest) -> Plan:
+    """Return the plan of one table."""
+    return imported_plan((placement,), asked, bundle=ExactCosts(asked.topology.device))
+
+
+def test_a_broken_constraint_is_named_before_the_price() -> None:
+    """Plans that keep it have a higher bound than what this one costs."""
+    asked = request(HOT, constraints=Constraints(max_shards_per_table=1))
+
+    with pytest.raises(PlanError, match="'hot' has 4 shards, the constraints allow 1"):
+        imported(by_columns(HOT, *((device, 64) for device in range(4))), asked)
+
+
+def test_cuts_that_are_not_searched_have_the_bound_of_all_plans() -> None:
+    """The search leaves sequences whole: the bound of its plans is above what this one costs."""
+    found = imported(by_columns(SEQUENCE, *((device, 64) for device in range(4))), request(SEQUENCE))
+
+    assert plan_problems(found) == []
+    assert 0 < found.lower_bound_ms < found.predicted.total_ms
+
+
+def test_a_sequence_by_rows_is_a_plan_without_a_price() -> None:
+    """TorchRec sends its rows by an all-to-all, which is not what row-wise tables are priced by."""
+    asked = request(SEQUENCE)
+    placement = by_rows(SEQUENCE, asked.topology)
+
+    with pytest.raises(PlanError, match=r"sharding_type: the sequence 'hot' is row_wise, which has no price"):
+        imported(placement, asked)
+    assert plan_without_price((placement,), asked).tables == (placement,)
