@@ -97,7 +97,8 @@ def test_the_bound_holds_for_the_types_that_constraints_name_of_each_table(seed:
 
 def test_a_plan_with_rows_or_copies_has_the_bound_of_all_named_types() -> None:
     """It is above what the dearest table costs alone."""
-    asked = random_request(0)
+    own = {"t1": TableConstraints(sharding_types=(RW,))}
+    asked = request(*tables(6, pooling_factor=20.0), constraints=Constraints(tables=own))
     problem = problem_of(asked)
 
     found = planned(asked)
