@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from neuroshard_torchrec.errors import DropInError
-from neuroshard_torchrec.question import Question
+from neuroshard_torchrec.question import Question, Shapes
 
 Result = TypeVar("Result")
 
@@ -19,6 +19,30 @@ def attempt(work: Callable[[], Result]) -> tuple[Result | None, str]:
         return None, str(error)
     except Exception as error:  # noqa: BLE001 - the other ranks wait: they must hear of any
         return None, f"{type(error).__name__}: {error}"
+
+
+def together(work: Callable[[], Result], pg: dist.ProcessGroup) -> Result:
+    """Return this rank's result once all ranks have theirs. All of them must call this.
+
+    Raises:
+        DropInError: the same on all ranks, if one of them has an error.
+    """
+    result, problem = attempt(work)
+    problems = [""] * pg.size()
+    dist.all_gather_object(problems, problem, group=pg)
+    for rank, error in enumerate(problems):
+        if error:
+            raise DropInError(f"rank {rank}: {error}")
+    return result  # type: ignore[return-value] # without an error there is one
+
+
+def require_equal(value: object, *, what: str, pg: dist.ProcessGroup) -> None:
+    """Do nothing if all ranks have the same value. All of them must call this. Raises DropInError on all."""
+    values: list[object] = [None] * pg.size()
+    dist.all_gather_object(values, value, group=pg)
+    for rank, other in enumerate(values):
+        if other != values[0]:
+            raise DropInError(f"rank {rank} and rank 0 differ in {what}: {other!r} and {values[0]!r}; give the same")
 
 
 def agreed_question(work: Callable[[], Question], pg: dist.ProcessGroup) -> Question:
@@ -37,11 +61,20 @@ def agreed_question(work: Callable[[], Question], pg: dist.ProcessGroup) -> Ques
     _, digest, shapes = votes[0]
     for rank, (_, other, theirs) in enumerate(votes):
         if other != digest:
-            different = next((name for name in {**shapes, **theirs} if shapes.get(name) != theirs.get(name)), None)
-            what = "settings" if different is None else f"table {different!r}"
-            raise DropInError(f"rank {rank} and rank 0 differ in {what}; make the same module and planner on all ranks")
+            raise DropInError(f"rank {rank} and rank 0 differ in {_difference(shapes, theirs)} on all ranks")
     assert question is not None
     return question
+
+
+def _difference(first: Shapes, second: Shapes) -> str:
+    """Return in what two questions differ, and what to make the same."""
+    for name in {**first, **second}:
+        one, other = first.get(name), second.get(name)
+        if one is None or other is None or one.declared != other.declared:
+            return f"table {name!r}; make the same module and planner"
+        if one != other:
+            return f"what sample_batches or pooling_factors say of table {name!r}; give the same global batches"
+    return "settings; make the same module and planner"
 
 
 def from_rank_0(work: Callable[[], Result], pg: dist.ProcessGroup) -> Result:

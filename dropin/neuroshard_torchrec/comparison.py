@@ -1,16 +1,21 @@
 """Plans of a script of the user's own, trained in turns: the script makes a model for each plan, and a step of it."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from neuroshard_api.training_comparison import TrainingComparison
 from neuroshard_trainer.comparison import Contestant, compare_contestants
 from neuroshard_trainer.equal_weights import set_equal_weights
+from neuroshard_trainer.optimizers import replicated_weights
 from torch import nn
+from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.types import ShardingPlan
 
+from neuroshard_torchrec.agreement import require_equal, together
 from neuroshard_torchrec.errors import DropInError
 
 Make = Callable[[ShardingPlan], tuple[nn.Module, Callable[[], torch.Tensor]]]
@@ -28,6 +33,9 @@ def compare_training(
 ) -> TrainingComparison:
     """Train a script's model under several plans in turns, from equal weights. All ranks must call this.
 
+    The models of all plans are on the devices at once. The embedding part is timed where all tables are sharded bags
+    and none is data_parallel: the script itself updates those.
+
     Args:
         plans: by the name that the result calls them; the first is what the others are compared with.
         make: called once for each plan, with the random generators of torch seeded alike; its n-th batch is to be the
@@ -38,19 +46,28 @@ def compare_training(
         device: that this rank computes on. None: its GPU, else the CPU.
 
     Raises:
-        DropInError: there are too few plans, rounds, or steps, or no process group.
+        DropInError: there are too few plans, rounds, or steps, or no process group, or, on every rank, `make` fails on
+            one, or ranks differ in these arguments.
     """
     if not dist.is_initialized():
         raise DropInError("compare_training: there is no process group; start the script with torchrun")
-    contestants = {}
-    for name, plan in plans.items():
-        torch.manual_seed(seed)
-        model, step = make(plan)
-        set_equal_weights(model)
-        is_timed = any(isinstance(each, ShardedEmbeddingBagCollection) for each in model.modules())
-        contestants[name] = Contestant(step, model if is_timed else None)
+    world = cast(dist.ProcessGroup, dist.GroupMember.WORLD)
+    require_equal((tuple(plans), rounds, steps), what="compare_training's plans, rounds, and steps", pg=world)
+    contestants = {name: together(partial(_contestant, plan, make, seed=seed), world) for name, plan in plans.items()}
     own = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     try:
         return compare_contestants(contestants, rounds=rounds, steps_per_round=steps, device=device or own)
     except ValueError as error:
         raise DropInError(f"compare_training: {error}") from error
+
+
+def _contestant(plan: ShardingPlan, make: Make, *, seed: int) -> Contestant:
+    """Return a model and its step with equal weights. The model is timed where hooks see all of its tables' work."""
+    torch.manual_seed(seed)
+    model, step = make(plan)
+    set_equal_weights(model)
+    kinds = [type(each) for each in model.modules()]
+    has_bags = any(issubclass(each, ShardedEmbeddingBagCollection) for each in kinds)
+    has_sequences = any(issubclass(each, ShardedEmbeddingCollection) for each in kinds)
+    is_timed = has_bags and not has_sequences and not replicated_weights(model)
+    return Contestant(step, model if is_timed else None)

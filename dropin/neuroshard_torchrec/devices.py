@@ -1,6 +1,8 @@
 """The devices that a plan is for: from TorchRec's topology or the process group, and from what cost models know."""
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +31,11 @@ class PlannedDevices:
 
 
 def planned_devices(
-    given: TorchRecTopology | Topology | None, *, device_type: str | None, bundle: Path | OwnCosts | None
+    given: TorchRecTopology | Topology | None,
+    *,
+    device_type: str | None,
+    bundle: Path | OwnCosts | None,
+    ranks: Sequence[int] | None = None,
 ) -> PlannedDevices:
     """Return the devices and their cost models.
 
@@ -41,6 +47,7 @@ def planned_devices(
         given: None: as many devices as the process group has processes, LOCAL_WORLD_SIZE of them on each node.
         device_type: a preset of `neuroshard devices`. None: the bundle's device, else this process's GPU.
         bundle: directory of cost models, or a cost model of the user's own. None: the bundled ones of the device.
+        ranks: that the devices are of, in the world. None: all of the world's.
 
     Raises:
         DropInError: the device is not known, or the cost models are of another one or cannot be read.
@@ -58,7 +65,7 @@ def planned_devices(
     if isinstance(given, Topology):
         topology, compute_device, memory = given, "cpu" if given.device.is_cpu else "cuda", None
     else:
-        world, per_node = _processes(given)
+        world, per_node = _processes(given, ranks)
         topology = _preset_topology(device_type or models.manifest.device.name, world, per_node)
         compute_device = given.compute_device if given is not None else "cuda" if torch.cuda.is_available() else "cpu"
         memory = min((each.storage.hbm for each in given.devices), default=0) if given is not None else 0
@@ -99,11 +106,19 @@ def _plain(product: str) -> str:
     return product.replace(" ", "-").lower()
 
 
-def _processes(given: TorchRecTopology | None) -> tuple[int, int]:
+def _processes(given: TorchRecTopology | None, ranks: Sequence[int] | None) -> tuple[int, int]:
+    """Return how many processes there are, and on each node. Raises DropInError if nodes have unlike numbers."""
     if given is not None:
         return given.world_size, given.local_world_size
     world = dist.get_world_size() if dist.is_initialized() else _variable("WORLD_SIZE", 1)
-    return world, _variable("LOCAL_WORLD_SIZE", world)
+    per_node = _variable("LOCAL_WORLD_SIZE", world)
+    if ranks is None:
+        return world, per_node
+    of_nodes = Counter(rank // per_node for rank in ranks)
+    if len(set(of_nodes.values())) > 1:
+        found = ", ".join(map(str, of_nodes.values()))
+        raise DropInError(f"topology: nodes have {found} processes of the group; give it equally many of each node")
+    return len(ranks), len(ranks) // len(of_nodes)
 
 
 def _variable(name: str, default: int) -> int:

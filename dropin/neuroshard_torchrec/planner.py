@@ -119,8 +119,8 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             if not dist.is_initialized():
                 raise DropInError("collective_plan: there is no process group; initialize it, or call plan()")
             pg = cast(dist.ProcessGroup, dist.GroupMember.WORLD)
-        processes = pg.size()
-        question = agreed_question(lambda: question_of(module, sharders, self._settings, processes=processes), pg)
+        ranks = dist.get_process_group_ranks(pg)
+        question = agreed_question(lambda: question_of(module, sharders, self._settings, ranks=ranks), pg)
         found = from_rank_0(lambda: self._planned(question).to_json(), pg)
         return self._answer(question, Plan.from_json(found, where="the plan of rank 0"))
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,18 +14,15 @@ from neuroshard_api.tables import Optimizer
 from neuroshard_api.topology import Topology
 from neuroshard_planner.own_costs import OwnCosts
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from neuroshard_torchrec.collections import Sharders
+from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.devices import PlannedDevices, planned_devices
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.model_tables import Batches, Limits, ModelTables, model_tables
 from neuroshard_torchrec.optimizers import optimizers_of
-
-DENSE_COPIES = 4
-"""Weights, gradients, and two moments of the dense part."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +39,21 @@ class PlannerSettings:
     optimizer: Optimizer | str | None
     sample_batches: Batches
     dense_memory_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableShape:
+    """A table in words, for telling questions apart."""
+
+    declared: str
+    """What the module says of it."""
+    measured: str
+    """What sample batches, or constraints, say of its lookups."""
+
+
+Shapes = Mapping[str, TableShape]
+"""By the table's name."""
+_MEASURED = {"pooling_factor", "reuse_histogram"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +74,7 @@ class Question:
                 self.release,
                 self.request.to_json(),
                 self.devices.bundle.manifest.to_json(),
+                self.devices.compute_device,
                 sorted(self.tables.places.items()),
                 sorted(self.column_wise_only),
             ]
@@ -68,13 +82,18 @@ class Question:
         object.__setattr__(self, "digest", hashlib.sha256(content.encode()).hexdigest())
 
     @property
-    def shapes(self) -> dict[str, str]:
-        """Each table in words, for telling questions apart."""
-        return {table.name: repr(table) for table in self.request.tables.tables}
+    def shapes(self) -> Shapes:
+        """Each table in words."""
+        return {
+            table.name: TableShape(
+                declared=table.model_dump_json(exclude=_MEASURED), measured=table.model_dump_json(include=_MEASURED)
+            )
+            for table in self.request.tables.tables
+        }
 
 
 def question_of(
-    module: nn.Module, sharders: Sharders | None, settings: PlannerSettings, *, processes: int | None = None
+    module: nn.Module, sharders: Sharders | None, settings: PlannerSettings, *, ranks: Sequence[int] | None = None
 ) -> Question:
     """Return what is to be planned.
 
@@ -82,7 +101,7 @@ def question_of(
         module: on any device, meta included.
         sharders: as DistributedModelParallel gets them. None: TorchRec's default ones.
         settings: of the planner.
-        processes: of the process group that shards the module. None: not known.
+        ranks: of the process group that shards the module, in the world. None: not known.
 
     Raises:
         DropInError: the module, the devices, or the constraints cannot be planned.
@@ -90,10 +109,10 @@ def question_of(
     tables = model_tables(
         module, sharders=sharders, sample_batches=settings.sample_batches, constraints=settings.constraints
     )
-    devices = planned_devices(settings.topology, device_type=settings.device_type, bundle=settings.bundle)
-    if processes not in {None, devices.topology.num_devices}:
+    devices = planned_devices(settings.topology, device_type=settings.device_type, bundle=settings.bundle, ranks=ranks)
+    if ranks is not None and len(ranks) != devices.topology.num_devices:
         raise DropInError(
-            f"topology: has {devices.topology.num_devices} devices, the process group has {processes} processes"
+            f"topology: has {devices.topology.num_devices} devices, the process group has {len(ranks)} processes"
         )
     limits = translated(
         tables, settings.constraints, max_memory_bytes=devices.max_memory_bytes, compute_device=devices.compute_device
@@ -112,7 +131,7 @@ def question_of(
         "batch_size_per_device": settings.batch_size,
         "optimizer": settings.optimizer or _declared_optimizer(tables),
         "memory": {
-            "dense_bytes": _dense_bytes(module, tables)
+            "dense_bytes": dense_bytes(module, tables)
             if settings.dense_memory_bytes is None
             else settings.dense_memory_bytes
         },
@@ -136,15 +155,6 @@ def _declared_optimizer(tables: ModelTables) -> Optimizer:
     if len(found) > 1:
         logger.warning("tables have the optimizers %s; all are priced as %s", ", ".join(found), found[-1])
     return found[-1]
-
-
-def _dense_bytes(module: nn.Module, tables: ModelTables) -> int:
-    of_tables = {id(weight) for each in tables.collections for weight in each.weights.values()}
-    dense = [weight for weight in module.parameters() if id(weight) not in of_tables]
-    lazy = sum(map(is_lazy, dense))
-    if lazy:
-        logger.warning("%d dense parameters have no shape yet; their memory is not counted", lazy)
-    return DENSE_COPIES * sum(weight.numel() * weight.element_size() for weight in dense if not is_lazy(weight))
 
 
 def _release() -> str | None:

@@ -14,6 +14,7 @@ from rank_server import joined_ranks
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.optimizers import in_backward_optimizer_filter
@@ -29,11 +30,34 @@ def main(result: str) -> None:
         compare_training({}, make)
     with joined_ranks():
         plans = {"ours": planned(), "cut": planned(tags=ParameterConstraints(min_partition=16, pooling_factors=[2e3]))}
-        found = compare_training(plans, make, rounds=3, steps=2)
+        found = compare_training({**plans, "copied": with_copies_of("tags")}, make, rounds=3, steps=2)
         if dist.get_rank() == 0:
             Path(result).write_text(found.to_json())
         with pytest.raises(DropInError, match="a comparison needs 2 plans, 2 rounds, and 1 step, found 1, 3, 2"):
             compare_training({"ours": plans["ours"]}, make, rounds=3, steps=2)
+        with pytest.raises(
+            DropInError, match="rank 1 and rank 0 differ in compare_training's plans, rounds, and steps"
+        ):
+            compare_training(plans, make, rounds=3 + dist.get_rank(), steps=2)
+        with pytest.raises(DropInError, match="rank 1: RuntimeError: no memory"):
+            compare_training(plans, fail_on_rank_1, rounds=3, steps=2)
+
+
+def fail_on_rank_1(plan: ShardingPlan) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
+    """Return a model where rank 1 cannot make its step."""
+    made = make(plan)
+    if dist.get_rank() == 1:
+        raise RuntimeError("no memory")
+    return made
+
+
+def with_copies_of(name: str) -> ShardingPlan:
+    """Return TorchRec's own plan of two towers with a data_parallel table."""
+    copied = ParameterConstraints(sharding_types=["data_parallel"], compute_kernels=["dense"])
+    planner = EmbeddingShardingPlanner(
+        topology=Topology(world_size=dist.get_world_size(), compute_device="cpu"), constraints={name: copied}
+    )
+    return planner.collective_plan(TwoTowers(), SHARDERS, dist.group.WORLD)
 
 
 def planned(**limits: ParameterConstraints) -> ShardingPlan:

@@ -223,6 +223,16 @@ def require_one_error() -> None:
             planner,
             EmbeddingBagCollection(tables=[config("t", rows=10 + rank)]),
         ),
+        (
+            "rank 1 and rank 0 differ in what sample_batches or pooling_factors say of table 't'; give the same global",
+            NeuroShardPlanner(
+                Topology(world_size=count, compute_device="cpu"),
+                SAMPLES,
+                device_type="h100-80gb",
+                sample_batches=batch({"t_id": 1 + rank}, samples=SAMPLES),
+            ),
+            table,
+        ),
         (f"rank {count - 1}: Linear has no", planner, nn.Linear(1, 1) if rank == count - 1 else table),
         (
             f"rank 0: topology: has {count + 1} devices, the process group has {count} processes",

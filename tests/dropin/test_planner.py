@@ -18,6 +18,7 @@ from neuroshard_costs.shards import FloatArray, ShardArrays
 from neuroshard_planner import planning
 from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
+from neuroshard_torchrec.devices import planned_devices
 from torch import nn
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -495,3 +496,35 @@ def test_a_collective_plan_needs_a_process_group() -> None:
     assert not torch.distributed.is_initialized()
     with pytest.raises(DropInError, match="there is no process group"):
         planner().collective_plan(TwoTowers())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "per_node"), [([0, 1], 1, 2), ([0, 4], 2, 1), ([4, 5, 6, 7], 1, 4), (list(range(8)), 2, 4)]
+)
+def test_a_group_of_some_ranks_has_their_devices(
+    ranks: list[int], nodes: int, per_node: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those of the world; ranks lie on nodes as the launcher numbers them."""
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    found = planned_devices(None, device_type="h100-80gb", bundle=None, ranks=ranks).topology
+
+    assert (found.num_nodes, found.devices_per_node) == (nodes, per_node)
+
+
+def test_a_group_with_unlike_parts_of_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topology has as many devices in each node."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with pytest.raises(DropInError, match="nodes have 2, 1 processes of the group"):
+        planned_devices(None, device_type="h100-80gb", bundle=None, ranks=[0, 1, 4])
+
+
+def test_plans_for_processors_and_for_gpus_are_kept_apart(tmp_path: Path) -> None:
+    """The shards may be equal; where TorchRec puts them is not."""
+    for compute_device in ("cuda", "cpu"):
+        topology = Topology(world_size=4, compute_device=compute_device, local_world_size=4, hbm_cap=80 * 2**30)
+        planner(topology=topology, cache_dir=tmp_path).plan(
+            EmbeddingBagCollection(tables=[config("t")], device=META), [EmbeddingBagCollectionSharder()]
+        )
+
+    assert len(list(tmp_path.iterdir())) == 2

@@ -64,22 +64,18 @@ def compare(
     for name, plan in zip(_names(plan_files), plans, strict=True):
         model = sharded_job_model(job, plan, process)
         prove_sharding(model, plan, process.group)
-        set_equal_weights(model, tables_path=TABLES_PATH)
+        set_equal_weights(model)
         training = job.spec.training
-        optimizer = StepOptimizer(
+        of_copies = replicated_optimizer(
             model,
-            dense_optimizer(model, training, tables_path=TABLES_PATH),
-            replicated_optimizer(
-                model,
-                job.spec.model.embedding_optimizer.optimizer,
-                learning_rate=float(training.embedding_learning_rate),
-            ),
-            training,
-            step=0,
+            job.spec.model.embedding_optimizer.optimizer,
+            learning_rate=float(training.embedding_learning_rate),
         )
+        of_dense = dense_optimizer(model, training, tables_path=TABLES_PATH)
+        optimizer = StepOptimizer(model, of_dense, of_copies, training, step=0)
         positions = range(0, (rounds + 1) * steps * data.global_batch_size, data.global_batch_size)
         batches = data.training(positions, process.device)
-        contestants[name] = Contestant(_Steps(job, process, model, optimizer, batches), model)
+        contestants[name] = Contestant(_Steps(job, process, model, optimizer, batches), model, of_copies)
     with lost_peers(lambda: "while plans were compared", trains=lambda: True):
         found = compare_contestants(contestants, rounds=rounds, steps_per_round=steps, device=process.device)
     return found, process

@@ -13,16 +13,17 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.training_comparison import PlanTimes, TrainingComparison
 from torch import nn
+from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.clocks import clock_of
 from neuroshard_trainer.embedding_timers import EmbeddingTimers
 
-# Student's 97.5 % quantiles for 1 to 30 degrees of freedom; 1.96 is the normal distribution's, which more approach.
+# Student's 97.5 % quantiles for 1 to 30 degrees of freedom, and the normal distribution's, which more approach.
 _QUANTILES = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-_NORMAL_QUANTILE = 1.96
+_NORMAL_QUANTILE = 1.959964
 
 Step = Callable[[], torch.Tensor]
 
@@ -35,12 +36,17 @@ class Contestant:
     """Trains on the next batch and returns this rank's loss. The n-th batch is the same under every plan."""
     model: nn.Module | None = None
     """With sharded collections of bags, whose kernels and exchanges are timed. None: whole steps are timed alone."""
+    replicated_optimizer: KeyedOptimizerWrapper | None = None
+    """Of the model's data_parallel tables, whose updates are timed. None: there are none."""
 
 
 def compare_contestants(
     contestants: Mapping[str, Contestant], *, rounds: int, steps_per_round: int, device: torch.device
 ) -> TrainingComparison:
     """Train under each plan in turns. All ranks must call this, and all get the same answer.
+
+    Under every plan torch's random generators begin as they are now and go on from step to step, so that the n-th step
+    draws the same under all plans.
 
     Args:
         contestants: by name; the first is the reference.
@@ -78,12 +84,18 @@ class _Run:
         self._step = contestant.step
         self._device = device
         self._clock = clock_of(device)
-        self._timers = None if contestant.model is None else EmbeddingTimers(contestant.model, self._clock)
+        self._timers = (
+            None
+            if contestant.model is None
+            else EmbeddingTimers(contestant.model, self._clock, contestant.replicated_optimizer)
+        )
         self.step_ms: list[float] = []
         self._embedding_ms: list[float] = []
         self._losses: list[torch.Tensor] = []
+        self._random = _random_state(device)
 
     def train(self, steps: int, *, is_counted: bool) -> None:
+        _set_random_state(self._device, self._random)
         dist.barrier()
         embedding_ms = 0.0
         begin = self._clock.mark()
@@ -97,6 +109,7 @@ class _Run:
                 read = self._clock.read_ms(marks) if marks else []
                 embedding_ms += sum(end - first for first, end in zip(read[::2], read[1::2], strict=True))
         _, total_ms = self._clock.read_ms([begin, self._clock.mark()])
+        self._random = _random_state(self._device)
         if is_counted:
             slowest = torch.tensor([total_ms / steps, embedding_ms / steps], dtype=torch.float64, device=self._device)
             dist.all_reduce(slowest, dist.ReduceOp.MAX)
@@ -131,6 +144,26 @@ def geometric_mean(values: Sequence[float]) -> tuple[float, tuple[float, float]]
     mean = sum(logs) / len(logs)
     freedom = len(logs) - 1
     variance = sum((each - mean) ** 2 for each in logs) / freedom
-    quantile = _QUANTILES[freedom - 1] if freedom <= len(_QUANTILES) else _NORMAL_QUANTILE
-    half = quantile * math.sqrt(variance / len(logs))
+    half = _quantile(freedom) * math.sqrt(variance / len(logs))
     return math.exp(mean), (math.exp(mean - half), math.exp(mean + half))
+
+
+def _quantile(freedom: int) -> float:
+    """Return Student's 97.5 % quantile; beyond the table the two terms of Abramowitz and Stegun, 26.7.5."""
+    if freedom <= len(_QUANTILES):
+        return _QUANTILES[freedom - 1]
+    z = _NORMAL_QUANTILE
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _random_state(device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Return torch's generators of the processor and of a GPU."""
+    of_gpu = (torch.cuda.get_rng_state(device),) if device.type == "cuda" else ()
+    return torch.get_rng_state(), *of_gpu
+
+
+def _set_random_state(device: torch.device, states: tuple[torch.Tensor, ...]) -> None:
+    of_processor, *of_gpu = states
+    torch.set_rng_state(of_processor)
+    for state in of_gpu:
+        torch.cuda.set_rng_state(state, device)

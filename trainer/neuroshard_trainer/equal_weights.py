@@ -8,20 +8,23 @@ import torch
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
+from neuroshard_trainer.optimizers import replicated_weights
+
 _ROWS = 65536  # set at once
 _MASK = (1 << 24) - 1  # bits that a float holds exactly
 _PRIMES = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)  # of xxHash's mixing; products stay below 2^63
 
 
-def set_equal_weights(model: nn.Module, *, tables_path: str | None = None) -> None:
+def set_equal_weights(model: nn.Module) -> None:
     """Fill the tables with numbers spread evenly over TorchRec's initial range, +-1 / sqrt(rows).
+
+    The copies of a data_parallel table are equal on all ranks.
 
     Args:
         model: wrapped in DistributedModelParallel.
-        tables_path: of the collection, whose data_parallel tables are filled too. None: all sharded tensors.
     """
     with torch.no_grad():
-        for name, part, first, rows in _parts(model, tables_path):
+        for name, part, first, rows in _parts(model):
             key = zlib.crc32(name.encode())
             columns = torch.arange(first[1], first[1] + part.shape[1], device=part.device)
             for start in range(0, part.shape[0], _ROWS):
@@ -33,14 +36,12 @@ def set_equal_weights(model: nn.Module, *, tables_path: str | None = None) -> No
                 block.copy_((2 * share - 1) / math.sqrt(rows))
 
 
-def _parts(model: nn.Module, tables_path: str | None) -> Iterator[tuple[str, torch.Tensor, tuple[int, int], int]]:
+def _parts(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, tuple[int, int], int]]:
     """Yield each table's local parts: name, weights, first row and column, and rows of the table."""
     for name, found in model.state_dict().items():
-        if tables_path is not None and not name.startswith(f"{tables_path}."):
-            continue
         if isinstance(found, ShardedTensor):
             for shard in found.local_shards():
                 row, column = shard.metadata.shard_offsets
                 yield name, shard.tensor, (row, column), found.size(0)
-        elif tables_path is not None:
-            yield name, found, (0, 0), found.shape[0]
+    for name, weight in replicated_weights(model).items():
+        yield name, weight.detach().as_subclass(torch.Tensor), (0, 0), weight.shape[0]

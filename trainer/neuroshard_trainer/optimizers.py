@@ -9,6 +9,7 @@ from neuroshard_api.placement_rules import replicated_optimizer_problem
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer
 from torch import nn
+from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import KeyedOptimizerWrapper
@@ -73,9 +74,9 @@ def replicated_weights(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the weights of data_parallel tables by their names in the model."""
     names = {id(weight): name for name, weight in model.named_parameters()}
     weights = [
-        module.embedding_bags[name].weight
+        (module.embedding_bags if isinstance(module, ShardedEmbeddingBagCollection) else module.embeddings)[name].weight
         for module in model.modules()
-        if isinstance(module, ShardedEmbeddingBagCollection)
+        if isinstance(module, (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection))
         for name, sharding in module.module_sharding_plan.items()
         if sharding.sharding_type == ShardingType.DATA_PARALLEL.value
     ]
