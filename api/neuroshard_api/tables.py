@@ -1,5 +1,6 @@
 """Embedding tables as a model declares them, in the words of TorchRec's EmbeddingBagConfig."""
 
+import re
 from collections import Counter
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
@@ -70,6 +71,11 @@ def _countable_features(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 TableName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$")]
+
+
+def allowed_name(name: str) -> str:
+    """Return a table's or a feature's name with underscores for the characters that table sets do not allow."""
+    return re.sub(r"[^A-Za-z0-9_.:/-]", "_", name)
 
 
 class Pooling(StrEnum):

@@ -4,22 +4,31 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neuroshard_api.request import Constraints
+    from neuroshard_api.tables import Optimizer
     from neuroshard_torchrec import ModelTables
+    from neuroshard_torchrec.given_model import GivenModel
 
 
-def tables_of_module(name: str, *, max_batches: int) -> "ModelTables":
-    """Return the tables of the module that a function makes.
+def read_module(name: str, *, max_batches: int) -> "GivenModel":
+    """Return the module that a function makes, with its batches.
 
     Raises:
         MissingPackageError: TorchRec is not installed.
-        DropInError: there is no such function, or its module has tables that cannot be planned.
+        DropInError: there is no such function, or it returns something else.
     """
     from neuroshard_planner.baselines.torchrec import require_torchrec
 
     require_torchrec("--module")
     from neuroshard_torchrec.given_model import given_model
 
-    return given_model(name, max_batches=max_batches).tables()
+    return given_model(name, max_batches=max_batches)
+
+
+def declared_optimizer(tables: "ModelTables") -> "Optimizer | None":
+    """Return what `apply_optimizer_in_backward` gave the tables. Raises DropInError if its state is not known."""
+    from neuroshard_torchrec.optimizers import in_backward_optimizer
+
+    return in_backward_optimizer(tables.collections)
 
 
 def with_module_limits(tables: "ModelTables", given: "Constraints") -> "Constraints":

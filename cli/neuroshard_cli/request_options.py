@@ -74,7 +74,10 @@ class RequestOptions:
         Path | None, typer.Option(help="The dense part as `python -m neuroshard_trainer.dense_profile` counted it.")
     ] = None
     dense_memory: Annotated[
-        str | None, typer.Option(help="Memory of the dense part on each device, if it was not counted. Default: 0.")
+        str | None,
+        typer.Option(
+            help="Memory of the dense part on each device, if it was not counted. Default: --module's, else 0."
+        ),
     ] = None
     reserve: Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of a device's memory that is kept free.")] = (
         0.1
@@ -170,7 +173,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         raise CommandError("--dense: excludes --dense-memory, which takes the place of the count; give one of them")
     constraints = Constraints() if options.constraints is None else Constraints.read(options.constraints)
     topology = build_topology(options)
-    tables, constraints = _tables_and_limits(options, constraints)
+    tables, constraints, dense_bytes = _model(options, constraints)
     limits = constraints.model_dump(mode="json", exclude_none=True)
     if options.max_memory is not None:
         limits["max_memory_bytes_per_device"] = parse_bytes(options.max_memory, option="--max-memory")
@@ -186,11 +189,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         "pipeline": options.pipeline,
         "compute_peak": options.compute_peak,
         "memory": {
-            **(
-                {}
-                if options.dense_memory is None
-                else {"dense_bytes": parse_bytes(options.dense_memory, option="--dense-memory")}
-            ),
+            **({} if dense_bytes is None else {"dense_bytes": dense_bytes}),
             "reserve_fraction": options.reserve,
             "reserve_bytes": parse_bytes(options.reserve_memory, option="--reserve-memory"),
             "output_data_type": options.output_data_type,
@@ -210,15 +209,25 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     return request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
 
 
-def _tables_and_limits(options: RequestOptions, constraints: "Constraints") -> "tuple[TableSet, Constraints]":
-    """Return the tables that the options name in one of the two ways, and what their module's sharders allow."""
+def _model(options: RequestOptions, constraints: "Constraints") -> "tuple[TableSet, Constraints, int | None]":
+    """Return tables that the options name in one of the two ways, limits, and memory of the dense part, None: counted.
+
+    A module has what its sharders allow, its own optimizer, and its own dense part, where no option says otherwise.
+    """
+    dense_bytes = None if options.dense_memory is None else parse_bytes(options.dense_memory, option="--dense-memory")
     if options.tables is not None:
-        return read_tables(options.tables), constraints
-    from neuroshard_cli.module_tables import tables_of_module, with_module_limits
+        return read_tables(options.tables), constraints, dense_bytes
+    from neuroshard_cli.module_tables import declared_optimizer, read_module, with_module_limits
 
     assert options.module is not None
-    of_module = tables_of_module(options.module, max_batches=options.batches)
-    return of_module.table_set, with_module_limits(of_module, constraints)
+    given = read_module(options.module, max_batches=options.batches)
+    tables = given.tables()
+    table_set = tables.table_set
+    if options.optimizer is None:
+        table_set = table_set.model_copy(update={"optimizer": declared_optimizer(tables)})
+    if dense_bytes is None and options.dense is None:
+        dense_bytes = given.dense_bytes(tables)
+    return table_set, with_module_limits(tables, constraints), dense_bytes
 
 
 def find_bundle(path: Path | None, device: "DeviceType", *, any_device: bool) -> "CostBundle":

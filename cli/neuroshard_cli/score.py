@@ -1,7 +1,7 @@
 """``neuroshard score``: what a plan from anywhere costs, where it loses, and what moving a few tables would give."""
 
 import json as json_format
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from neuroshard_api.torchrec_plan import TorchRecPlan
 
 DOCUMENT_SUFFIXES = (".json", ".yaml", ".yml", ".gz")
+FIRST_BYTES = 1024  # blanks may come before a brace
 
 
 @takes_request_options
@@ -58,11 +59,10 @@ def score(
 
 def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[TablePlacement, ...]]":
     """Return what a plan answers, and its shards."""
-    from neuroshard_api.document import read_data
     from neuroshard_api.plan import GivenPlan
     from neuroshard_api.torchrec_plan import TorchRecPlan
 
-    raw = read_data(path) if path.suffix in DOCUMENT_SUFFIXES else None
+    raw = _document_data(path)
     kind = raw.get("schema_version") if isinstance(raw, dict) else None
     if raw is not None and kind not in {TorchRecPlan.schema_name, *TorchRecPlan.earlier_versions}:
         whole = GivenPlan.from_data(raw, where=str(path))
@@ -71,13 +71,26 @@ def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[Tab
     return _torchrec_plan(path, None if raw is None else TorchRecPlan.from_data(raw, where=str(path)), options)
 
 
+def _document_data(path: Path) -> object | None:
+    """Return the data of a document, by the file's name or its first character. None: a pickle."""
+    from neuroshard_api.document import parse_data, read_data, read_text
+
+    if path.suffix in DOCUMENT_SUFFIXES:
+        return read_data(path)
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        is_json = file.read(FIRST_BYTES).lstrip().startswith(b"{")
+    return parse_data(read_text(path), where=str(path), is_json=True) if is_json else None
+
+
 def _torchrec_plan(
     path: Path, exported: "TorchRecPlan | None", options: RequestOptions
 ) -> "tuple[PlanRequest, tuple[TablePlacement, ...]]":
     """Return the same of a plan in TorchRec's words; ``exported`` None: the file is a pickle."""
     from neuroshard_api.request import Algorithm
     from neuroshard_planner.baselines.torchrec import require_torchrec
-    from neuroshard_planner.interop.torchrec import placements
+    from neuroshard_planner.interop.torchrec import node_problem, placements
 
     request = build_request(options, Algorithm.TORCHREC)
     require_torchrec("a plan of TorchRec's")
@@ -96,12 +109,23 @@ def _torchrec_plan(
         from neuroshard_planner.interop.pickled_plan import read_pickled_plan
 
         found = read_pickled_plan(path)
-    return request, placements(found, request)
+    tables = placements(found, request)
+    problem = node_problem(found, request.topology.devices_per_node)
+    if problem is not None:
+        raise CommandError(f"{path}: {problem}; give --devices and --nodes of the plan")
+    return request, tables
 
 
 def _require_no_request(path: Path, options: RequestOptions) -> None:
-    given = ("tables", "module", "devices", "nodes", "device_type", "topology", "batch_size", "constraints")
-    option = next((each for each in given if getattr(options, each) is not None), None)
+    of_prices = {"bundle", "any_device"}
+    option = next(
+        (
+            each.name
+            for each in fields(RequestOptions)
+            if each.name not in of_prices and getattr(options, each.name) != each.default
+        ),
+        None,
+    )
     if option is not None:
         what = "TABLES" if option == "tables" else f"--{option.replace('_', '-')}"
         raise CommandError(f"{what}: {path} already says what it answers; leave it out")

@@ -3,15 +3,19 @@
 import importlib
 import os
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from neuroshard_api.request import Constraints
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.model_tables import Batches, ModelTables, batches_of, model_tables
@@ -30,6 +34,10 @@ class GivenModel:
         """Return the module's tables. Raises DropInError."""
         return model_tables(self.module, sample_batches=self.batches)
 
+    def dense_bytes(self, tables: ModelTables) -> int:
+        """Return the memory of the module's other parameters, without activations."""
+        return dense_bytes(self.module, tables)
+
 
 def given_model(name: str, *, max_batches: int) -> GivenModel:
     """Return what a function makes.
@@ -41,15 +49,15 @@ def given_model(name: str, *, max_batches: int) -> GivenModel:
     Raises:
         DropInError: there is no such function, it raises an error, or it returns something else.
     """
-    returned = _called(_function(name), name)
+    function = _function(name)
+    with _code_of_the_user(name, "calling it"):
+        returned = function()
     module, batches = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, ())  # noqa: PLR2004 - a pair
     if not isinstance(module, nn.Module):
         raise DropInError(f"{name}: returned a {type(module).__name__}, not a torch module; {FORM}")
     is_many = isinstance(batches, Iterable) and not isinstance(batches, KeyedJaggedTensor)
-    try:
+    with _code_of_the_user(name, "reading its batches"):
         found = batches_of(islice(batches, max_batches) if is_many else batches)
-    except Exception as error:
-        raise DropInError(f"{name}: {_failure('reading its batches', error)}") from error
     for part in (part for batch in found for part in batch):
         if not isinstance(part, KeyedJaggedTensor):
             raise DropInError(
@@ -69,32 +77,46 @@ def _function(name: str) -> Callable[[], object]:
         raise DropInError(f"{name!r} names no function; {FORM}")
     if os.getcwd() not in sys.path:  # noqa: PTH109 - as `python -m` puts it there
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    try:
-        module = importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
-            raise DropInError(
-                f"{name}: there is no module {error.name!r} in the working directory or among the installed packages; "
-                f"{FORM}"
-            ) from error
-        raise DropInError(f"{name}: {_failure('importing it', error)}") from error
-    except Exception as error:
-        raise DropInError(f"{name}: {_failure('importing it', error)}") from error
+    with _code_of_the_user(name, "importing it"):
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+                raise DropInError(
+                    f"{name}: there is no module {error.name!r} in the working directory or among the installed "
+                    f"packages; {FORM}"
+                ) from error
+            raise
     function = getattr(module, attribute, None)
     if not callable(function):
         raise DropInError(f"{name}: {place} has no function {attribute!r}; {FORM}")
     return function  # type: ignore[no-any-return] # its result is checked
 
 
-def _called(function: Callable[[], object], name: str) -> object:
+@contextmanager
+def _code_of_the_user(name: str, doing: str) -> Iterator[None]:
+    """Send what the user's code prints to stderr. Raises DropInError, one line, for what it raises, exits included."""
     try:
-        return function()
-    except Exception as error:
-        raise DropInError(f"{name}: {_failure('calling it', error)}") from error
+        with redirect_stdout(sys.stderr):
+            yield
+    except DropInError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DropInError(f"{name}: {doing} failed: {what}{_place(error)}; run it in Python first") from error
 
 
-def _failure(doing: str, error: Exception) -> str:
-    """Return an error of the user's code in a sentence, with the line that raised it."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{where.filename}, line {where.lineno}"
-    return f"{doing} failed: {type(error).__name__}: {error} ({place}); run it in Python first"
+def _place(error: BaseException) -> str:
+    """Return the last line that an error passed outside installed packages, else in them; empty if there is none."""
+    passed = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and not frame.filename.startswith("<frozen importlib")
+    ]
+    own = [frame for frame in passed if not _is_installed(Path(frame.filename))]
+    found = (own or passed)[-1:]
+    return f" ({found[0].filename}, line {found[0].lineno})" if found else ""
+
+
+def _is_installed(file: Path) -> bool:
+    return file.is_relative_to(sysconfig.get_path("stdlib")) or "site-packages" in file.parts

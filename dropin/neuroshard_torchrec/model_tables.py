@@ -4,7 +4,6 @@ Rows, columns, types, features and pooling are the module's. Lookups, reuse and 
 sample batches, or from TorchRec's ParameterConstraints, or are 1 lookup per feature.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from neuroshard_api.document import DocumentError, validated
-from neuroshard_api.tables import Pooling, TableSet
+from neuroshard_api.tables import Pooling, TableSet, allowed_name
 from neuroshard_profiler.batches import DataBatch, Jagged
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.statistics import DataStatistics, data_statistics
@@ -141,7 +140,7 @@ def model_tables(
 
 
 def _name(path: str, name: str, *, is_unique: bool) -> str:
-    return re.sub(r"[^A-Za-z0-9_.:/-]", "_", name if is_unique or not path else f"{path}/{name}")
+    return allowed_name(name if is_unique or not path else f"{path}/{name}")
 
 
 def _declared_lookups(config: BaseEmbeddingConfig, limits: ParameterConstraints | None) -> float:

@@ -1,6 +1,7 @@
 """The optimizer that trains a collection's tables, as the module and its sharders declare it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.kernels import FBGEMM_OPTIMIZERS, Optimizer
@@ -25,6 +26,20 @@ _BY_STATE = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD, Optimi
 """By ascending bytes of state."""
 
 
+def in_backward_optimizer(collections: Sequence[TableCollection]) -> Optimizer | None:
+    """Return the optimizer of `apply_optimizer_in_backward`, of several that with most state; None: it has none.
+
+    Raises:
+        DropInError: one is not known here.
+    """
+    declared = [
+        replace(each, weights=weights)
+        for each in collections
+        if (weights := {name: weight for name, weight in each.weights.items() if hasattr(weight, "_optimizer_classes")})
+    ]
+    return optimizers_of(declared)[-1] if declared else None
+
+
 def optimizers_of(collections: Sequence[TableCollection]) -> tuple[Optimizer, ...]:
     """Return the optimizers of all tables, by ascending state.
 
@@ -44,7 +59,7 @@ def optimizers_of(collections: Sequence[TableCollection]) -> tuple[Optimizer, ..
                 given = classes[0].__name__ if classes else fused
                 raise DropInError(
                     f"table {name!r} is trained by {given}, whose state is not priced; "
-                    f"name the nearest of {', '.join(Optimizer)} as the planner's `optimizer`"
+                    f"name the nearest of {', '.join(Optimizer)} as the planner's `optimizer`, or `--optimizer`"
                 )
             found.add(known[0])
     return tuple(each for each in _BY_STATE if each in found)

@@ -78,7 +78,9 @@ class OwnCosts:
                 "name": name,
                 "source": source or base.manifest.source,
                 "networks": networks,
-                "weights_sha256": hashlib.sha256(f"{name}\n{version}".encode()).hexdigest(),
+                "weights_sha256": hashlib.sha256(
+                    f"{name}\n{version}\n{base.manifest.weights_sha256}".encode()
+                ).hexdigest(),
             }
         )
 

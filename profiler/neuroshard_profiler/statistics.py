@@ -6,12 +6,11 @@ means that no list repeats within its session, 4 that three of four need not be 
 Zhao et al., MLSys 2023).
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from neuroshard_api.tables import REUSE_BINS, Table, TableSet
+from neuroshard_api.tables import REUSE_BINS, Table, TableSet, allowed_name
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
 
@@ -61,7 +60,7 @@ class DataStatistics:
             session_run=None if duplication is None else duplication.session_run,
             tables=tuple(
                 Table(
-                    name=re.sub(r"[^A-Za-z0-9_.:/-]", "_", each.name),
+                    name=allowed_name(each.name),
                     num_embeddings=each.num_rows,
                     embedding_dim=embedding_dim,
                     pooling_factor=each.pooling_factor,

@@ -12,6 +12,9 @@ from neuroshard_cli.main import run
 DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "64")
 SHOP = """
 import itertools
+import sys
+import torch
+from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
 from dropin_models import TwoTowers, batch
 from torch import nn
 
@@ -35,6 +38,29 @@ def words():
 def dense():
     return nn.Linear(1, 1)
 
+def leave():
+    sys.exit(3)
+
+def many_lines():
+    raise ValueError("one\\ntwo")
+
+def inside_torch():
+    return torch.zeros(2).reshape(3)
+
+def noisy():
+    print("loading")
+    return TwoTowers()
+
+def adam():
+    module = TwoTowers()
+    apply_optimizer_in_backward(torch.optim.Adam, module.users.parameters(), {"lr": 0.1})
+    return module
+
+def adamax():
+    module = TwoTowers()
+    apply_optimizer_in_backward(torch.optim.Adamax, module.users.parameters(), {"lr": 0.1})
+    return module
+
 value = 3
 """
 
@@ -44,6 +70,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Write a user's module, and stand in its folder."""
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "unfinished.py").write_text("import nowhere_at_all\n")
+    (tmp_path / "leaving.py").write_text("raise SystemExit('no')\n")
+    (tmp_path / "unread.py").write_text("def model(:\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
@@ -91,6 +119,12 @@ def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.Captu
             "importing it failed: ModuleNotFoundError: No module",
         ),
         (("plan", "--module", "shop:broken", *DEVICES), "calling it failed: RuntimeError: no data today ("),
+        (("stats", "--module", "shop:leave"), "shop:leave: calling it failed: SystemExit: 3 ("),
+        (("stats", "--module", "leaving:model"), "importing it failed: SystemExit: no ("),
+        (("stats", "--module", "unread:model"), "importing it failed: SyntaxError: "),
+        (("stats", "--module", "shop:many_lines"), "calling it failed: ValueError: one two ("),
+        (("stats", "--module", "shop:inside_torch"), "shop.py, line "),
+        (("plan", "--module", "shop:adamax", *DEVICES), "is trained by Adamax, whose state is not priced"),
         (("plan", "--module", "shop:text", *DEVICES), "returned a str, not a torch module"),
         (("plan", "--module", "shop:words", *DEVICES), "has a str among its batches"),
         (("stats", "--module", "shop:dense"), "Linear has no EmbeddingBagCollection"),
@@ -114,6 +148,34 @@ def test_what_cannot_be_read_is_one_sentence(
     assert (code, output.out) == (2, "")
     assert message in output.err
     assert output.err.count("\n") == 1
+
+
+def test_what_the_users_code_prints_is_no_output(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It goes to stderr: stdout is the result's, here JSON."""
+    assert shop.is_dir()
+    assert run(["stats", "--module", "shop:noisy", "--json"]) == 0
+    output = capsys.readouterr()
+
+    assert len(TableSet.from_json(output.out).tables) == 4
+    assert "loading" in output.err
+
+
+def test_a_modules_optimizer_and_dense_part_count_unless_options_say_otherwise(shop: Path) -> None:
+    """Of tables with several optimizers that with most state; weights, gradients and two moments of the rest."""
+    dense = 4 * 4 * (24 + 64 + 1)
+    for options, optimizer, num_bytes in (
+        ((), "adam", dense),
+        (("--optimizer", "sgd"), "sgd", dense),
+        (("--dense-memory", "1000"), "adam", 1000),
+    ):
+        assert run(["plan", "--module", "shop:adam", *DEVICES, *options, "--out", "plan.json"]) == 0
+        request = Plan.read(shop / "plan.json").request
+        assert (request.optimizer.value, request.memory.dense_bytes) == (optimizer, num_bytes)
+    assert run(["plan", "--module", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
+    assert Plan.read(shop / "plan.json").request.optimizer.value == "rowwise_adagrad"
+    for function, declared in (("adam", "adam"), ("adamax", None), ("model", None)):
+        assert run(["stats", "--module", f"shop:{function}", "--out", "tables.json"]) == 0
+        assert TableSet.read(shop / "tables.json").optimizer == declared
 
 
 def test_without_torchrec_the_missing_package_is_named(

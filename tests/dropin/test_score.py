@@ -3,6 +3,7 @@
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dropin_models import META, TwoTowers, config
@@ -10,11 +11,14 @@ from neuroshard_api.plan import Plan
 from neuroshard_cli.main import run
 from neuroshard_torchrec import table_set_of
 from torch import nn
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
-from torchrec.distributed.types import ShardingPlan
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.types import DataType
 
 DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "512")
 RAN = "ran.txt"
@@ -81,6 +85,29 @@ class Code:
         return os.system, (f"touch {RAN}",)
 
 
+PLAN_CLASS = b"\x80\x02ctorchrec.distributed.types\nShardingPlan\n"
+DATA_TYPE = b"\x80\x02ctorchrec.types\nDataType\nX\x04\x00\x00\x00FP32\x85R"
+NODE_OF_8 = ("--devices", "8", "--device-type", "h100-80gb", "--batch-size", "512")
+
+
+def placed_by(place: str, **damage: Any) -> ShardingPlan:
+    """Return a plan of two towers that puts all tables in one place; ``rows`` and ``offsets`` are those of shards."""
+    found = {}
+    for path, collection in TwoTowers().named_children():
+        configs = collection.embedding_bag_configs() if isinstance(collection, EmbeddingBagCollection) else ()
+        found[path] = EmbeddingModuleShardingPlan()
+        for each in configs:
+            sizes = [damage.get("rows", each.num_embeddings), each.embedding_dim]
+            shard = ShardMetadata([0, 0], [1, 1], place)
+            shard.shard_offsets, shard.shard_sizes = damage.get("offsets", [0, 0]), sizes
+            spec = EnumerableShardingSpec([ShardMetadata([0, 0], [1, 1], place)])
+            spec.shards = [shard]
+            found[path][each.name] = ParameterSharding(
+                sharding_type="table_wise", compute_kernel="fused", ranks=[0], sharding_spec=spec
+            )
+    return ShardingPlan(plan=found)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -88,8 +115,15 @@ class Code:
         (pickle.dumps({"plan": 1}), "holds a dict; pickle what collective_plan returned"),
         (b"\x80\x04not a pickle", "is neither JSON nor a pickled sharding plan"),
         (pickle.dumps(ShardingPlan(plan={})), "'users/id' of the request is missing"),
+        (PLAN_CLASS + b"N}X\x05\x00\x00\x00patchK\x01s\x86b.", "sets attributes of <class 'torchrec"),
+        (DATA_TYPE + b"}X\x05\x00\x00\x00patchK\x01sb.", "sets attributes of <DataType.FP32"),
+        (pickle.dumps(ShardingPlan(plan=[])), "the sharding plan is damaged (AttributeError: 'list'"),
+        (pickle.dumps(ShardingPlan(plan={"users": 3})), "the sharding plan is damaged (AttributeError: 'int'"),
+        (pickle.dumps(placed_by("rank:0/cuda:0", offsets=[0])), "the sharding plan is damaged (IndexError"),
+        (pickle.dumps(placed_by("rank:0/cuda:0", rows="many")), "the sharding plan is damaged ("),
+        (pickle.dumps(placed_by("rank:5/cuda:1")), "id: has rank 5 on device 1 of its node, which is device 5"),
     ],
-    ids=["code", "other", "damaged", "empty"],
+    ids=["code", "other", "damaged", "empty", "class", "member", "list", "number", "offsets", "rows", "node"],
 )
 def test_what_is_no_plan_is_refused_and_not_run(
     folder: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
@@ -97,9 +131,13 @@ def test_what_is_no_plan_is_refused_and_not_run(
     """A pickle may name any function; none but the classes of plans are loaded."""
     (folder / "plan.pkl").write_bytes(content)
 
-    assert run(["score", "plan.pkl", "tables.json", *DEVICES]) == 2
-    assert message in capsys.readouterr().err
+    assert run(["score", "plan.pkl", "tables.json", *NODE_OF_8]) == 2
+    found = capsys.readouterr().err
+    assert message in found
+    assert found.count("\n") == 1
     assert not (folder / RAN).exists()
+    assert not hasattr(ShardingPlan, "patch")
+    assert not hasattr(DataType.FP32, "patch")
 
 
 def test_a_plan_for_other_devices_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,3 +149,25 @@ def test_a_plan_for_other_devices_is_named(folder: Path, capsys: pytest.CaptureF
     assert run(["score", "sharding.json", "tables.json", "--devices", "8", "--device-type", "h100-80gb"]) == 2
     assert "is for 4 processes, 4 per node, and the devices are 8, 8 per node" in capsys.readouterr().err
     assert folder.is_dir()
+
+
+def test_tables_that_were_renamed_for_the_table_set_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table set has underscores for spaces; the plan has the module's own names."""
+    module = EmbeddingBagCollection(tables=[config("a b"), config("c")], device=META)
+    topology = Topology(world_size=4, compute_device="cuda", local_world_size=4)
+    found = EmbeddingShardingPlanner(topology=topology, batch_size=512).plan(module, [EmbeddingBagCollectionSharder()])
+    (folder / "plan.pkl").write_bytes(pickle.dumps(found))
+    (folder / "spaced.json").write_text(table_set_of(module).to_json())
+
+    assert run(["score", "plan.pkl", "spaced.json", *DEVICES, "--out", "scored.json"]) == 0, capsys.readouterr().err
+    assert [table.name for table in Plan.read(folder / "scored.json").tables] == ["a_b", "c"]
+
+
+def test_a_plan_in_json_is_known_by_its_content_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever its file is called; options that the plan answers already are refused, each by its name."""
+    assert run(["plan", "tables.json", *DEVICES, "--out", "plan.json"]) == 0
+    (folder / "plan").write_bytes((folder / "plan.json").read_bytes())
+    assert run(["score", "plan"]) == 0, capsys.readouterr().err
+    for option, value in (("--optimizer", "sgd"), ("--dense-memory", "1GiB"), ("--seed", "3"), ("--reserve", "0.2")):
+        assert run(["score", "plan", option, value]) == 2
+        assert f"{option}: plan already says what it answers" in capsys.readouterr().err

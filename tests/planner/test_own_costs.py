@@ -30,11 +30,11 @@ class Lookups:
         return np.stack((max_dim_sums, max_dim_sums), axis=-1) * 1e-3
 
 
-def own_costs(version: str = "1") -> OwnCosts:
-    """Return the cost model for a simulated H100."""
+def own_costs(version: str = "1", base: str = "h100-80gb") -> OwnCosts:
+    """Return the cost model for a simulated device."""
     return OwnCosts(
         Lookups(),
-        base=bundled_bundle("h100-80gb"),
+        base=bundled_bundle(base),
         name="lookups",
         version=version,
         compute_mape=0.5,
@@ -59,5 +59,6 @@ def test_a_plan_is_made_and_priced_by_the_three_methods() -> None:
 
 
 def test_versions_of_a_model_are_told_apart() -> None:
-    """By the hash that caches and explanations look at."""
-    assert own_costs("1").manifest.weights_sha256 != own_costs("2").manifest.weights_sha256
+    """By the hash that caches and explanations look at; its base prices collectives, so that it counts too."""
+    models = own_costs("1"), own_costs("2"), own_costs("1", base="a100-80gb")
+    assert len({each.manifest.weights_sha256 for each in models}) == 3

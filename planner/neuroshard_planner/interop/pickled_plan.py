@@ -1,13 +1,15 @@
 """TorchRec's own plans as scripts pickle them. Loading needs torchrec; no other code of the file is run.
 
 A pickle may name any function to call, so that reading one from elsewhere is running a program. This reader knows the
-classes that a sharding plan consists of, and calls nothing else.
+classes that a sharding plan consists of, calls nothing else, and sets attributes of their new instances alone.
 """
 
 import io
 import pickle
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuroshard_planner.errors import PlanError
 
@@ -55,7 +57,13 @@ def read_pickled_plan(path: Path) -> "ShardingPlan":
     return found
 
 
-class _PlanUnpickler(pickle.Unpickler):
+_READ: Mapping[int, Any] = pickle._Unpickler.dispatch  # noqa: SLF001 - the one in C lets nobody see what BUILD changes
+_BUILD = pickle.BUILD[0]
+
+
+class _PlanUnpickler(pickle._Unpickler):  # noqa: SLF001 - as above
+    """The reader in Python, whose ``dispatch`` has a method for each operation."""
+
     def find_class(self, module: str, name: str) -> object:
         """Return a class of plans. Raises PlanError for anything else."""
         if (module, name) not in PLAN_CLASSES:
@@ -64,3 +72,14 @@ class _PlanUnpickler(pickle.Unpickler):
                 "any code with it; give the plan alone"
             )
         return super().find_class(module, name)
+
+    stack: list[object]
+
+    def _load_build(self) -> None:
+        """Set the attributes of an instance. Raises PlanError for those of classes, which the whole process shares."""
+        target = self.stack[-2]
+        if isinstance(target, (type, Enum)):
+            raise PlanError(f"sets attributes of {target!r}, which are no part of a sharding plan; give the plan alone")
+        _READ[_BUILD](self)
+
+    dispatch: ClassVar[dict[int, Any]] = {**_READ, _BUILD: _load_build}

@@ -1,11 +1,13 @@
 """Plans made by TorchRec, as plan documents. Importing this needs nothing; calling it needs torchrec."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from neuroshard_api.plan import Plan, Shard, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
 from neuroshard_api.sharding import ComputeKernel, ShardingType
-from neuroshard_api.tables import Table
+from neuroshard_api.tables import Table, allowed_name
 
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan
@@ -41,18 +43,62 @@ def from_sharding_plan(
 def placements(sharding_plan: "ShardingPlan", request: PlanRequest) -> tuple[TablePlacement, ...]:
     """Return the shards of a TorchRec plan in the request's order, blocks without rows left out.
 
-    A table may have its collection's path before its name in the request, as where two collections have one name.
-    Tables that are not in the request come last, for the checks to name.
+    A table may have its collection's path before its name in the request, as where two collections have one name, and
+    has it with the characters that table sets allow. Tables that are not in the request come last, for the checks to
+    name.
 
     Raises:
         PlanError: a table is sharded or computed in a way that has no name here, or places its shards nowhere, or two
-            have one name.
+            have one name, or the plan is damaged.
     """
+    with _damage_named():
+        return _placements(sharding_plan, request)
+
+
+def node_problem(sharding_plan: "ShardingPlan", devices_per_node: int) -> str | None:
+    """Return where a plan numbers the devices of a node otherwise than nodes of this size. None: nowhere.
+
+    Args:
+        sharding_plan: of TorchRec.
+        devices_per_node: the device of a rank is the remainder of the rank by it.
+
+    Raises:
+        PlanError: the plan is damaged.
+    """
+    with _damage_named():
+        for module in sharding_plan.plan.values():
+            for name, sharding in module.items():
+                for shard in () if sharding.sharding_spec is None else sharding.sharding_spec.shards:
+                    rank, index = shard.placement.rank(), shard.placement.device().index
+                    if index not in {None, rank % devices_per_node}:
+                        return (
+                            f"{name}: has rank {rank} on device {index} of its node, which is device "
+                            f"{rank % devices_per_node} where nodes have {devices_per_node}"
+                        )
+    return None
+
+
+@contextmanager
+def _damage_named() -> Iterator[None]:
+    """Raise PlanError for what reading a plan with parts of other types or shapes raises."""
+    try:
+        yield
+    except PlanError:
+        raise
+    except (AttributeError, TypeError, IndexError, ValueError) as error:
+        found = " ".join(str(error).split())
+        raise PlanError(
+            f"the sharding plan is damaged ({type(error).__name__}: {found}); give what collective_plan returned"
+        ) from error
+
+
+def _placements(sharding_plan: "ShardingPlan", request: PlanRequest) -> tuple[TablePlacement, ...]:
     wanted = {table.name: table for table in request.tables.tables}
     given: dict[str, ParameterSharding] = {}
     for path, module in sharding_plan.plan.items():
         for own_name, sharding in module.items():
-            name = f"{path}/{own_name}" if f"{path}/{own_name}" in wanted else own_name
+            names = (f"{path}/{own_name}", own_name, allowed_name(f"{path}/{own_name}"), allowed_name(own_name))
+            name = next((each for each in names if each in wanted), own_name)
             if name in given:
                 raise PlanError(f"{path}.{own_name}: is in two collections; call it '{path}/{own_name}' in the request")
             given[name] = sharding
