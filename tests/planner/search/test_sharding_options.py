@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.request import Constraints
 from neuroshard_api.sharding import ShardingType
+from neuroshard_planner.problem.problem import ShardSize
 from neuroshard_planner.problem.units import resolve_units
 from neuroshard_planner.search.sharding_options import OptionTable, column_wise, even_widths, table_wise
 from searches import problem_of
@@ -72,7 +73,7 @@ def test_a_group_has_one_option() -> None:
     (unit,) = resolve_units(request(*tables(3, colocation_group="g")))
 
     assert list(column_wise(unit, 8)) == []
-    assert [option.shards for option in table_wise(unit, 8)] == [((3_000_000, 192),)]
+    assert [option.shards for option in table_wise(unit, 8)] == [(ShardSize(3_000_000, 192),)]
 
 
 def test_the_table_of_options_finds_the_shards_of_a_state() -> None:
