@@ -6,7 +6,7 @@ from neuroshard_api.plan import GivenPlan, Plan, TablePlacement
 from neuroshard_api.request import PlanRequest
 
 from neuroshard_planner.planning import Bundle, attempts, document
-from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound
+from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import Found
