@@ -249,7 +249,7 @@ def report(found: Sequence[Measured], offline: Sequence[str]) -> list[str]:
 
 
 def is_beyond_levels(measured: Measured) -> bool:
-    """Return whether no level of a technique that has levels keeps the rate of false alarms."""
+    """Return True for a technique with levels of which none keeps the rate of false alarms."""
     return issubclass(measured.technique, Levels) and measured.threshold > NUM_LEVELS - 1
 
 

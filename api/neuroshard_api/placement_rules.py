@@ -98,7 +98,7 @@ def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
 
 
 def sharding_problem(kind: ShardingType, table: Table, *, optimizer: Optimizer, devices: Devices) -> str | None:
-    """Return why no placement of this kind of the table can be run, whatever the other tables are. None: some can."""
+    """Return the obstacle to all placements of this kind, whatever the other tables are. None: there is none."""
     if _has_empty_block(kind, table.num_embeddings, devices):
         return f"{kind} leaves a device without a row"
     if kind is ShardingType.DATA_PARALLEL:
@@ -297,7 +297,7 @@ def _replicated_table_problem(placement: TablePlacement, table: Table, optimizer
 
 
 def _replicated_problem(table: Table, optimizer: Optimizer) -> str | None:
-    """Return why a table cannot be data_parallel. None: it can."""
+    """Return the obstacle to data_parallel for a table. None: there is none."""
     if table.data_type is not DataType.FP32:
         return (
             f"data_parallel weights of type {table.data_type} round otherwise than the fused kernels; "

@@ -80,7 +80,7 @@ def profiler_command(
 
 
 def meeting_seconds(profiler: Profiler) -> int:
-    """Return how long the profilers of two nodes wait for each other: each attempt its share of the stage's time."""
+    """Return the seconds that two profilers wait for each other: each attempt its share of the stage's time."""
     share = (profiler.timeout_seconds - profiler.budget_seconds) // (profiler.backoff_limit + 2)
     return max(min(share, _MEETING_SECONDS), 1)
 

@@ -1,4 +1,4 @@
-"""What Kopf is told to watch: events that bring objects and wake the queue. Decides nothing."""
+"""Kopf's event handlers and settings: events bring objects and wake the queue. Decides nothing."""
 
 import logging
 from collections.abc import Callable, Mapping

@@ -38,7 +38,7 @@ class Move:
 
 
 def best_moves(plan: Plan, *, bundle: Bundle, count: int = NUM_MOVES) -> tuple[Move, ...]:
-    """Return the moves that a steepest descent of so many steps makes; none where no single table helps.
+    """Return the moves of a steepest descent, one for each step; none where no single table helps.
 
     Each step tries every table whole on each device, and in even blocks of columns, all others staying.
 

@@ -211,7 +211,7 @@ def _conversions(without: PlacementWithoutUnit, current: ShardingType, total_ms:
 
 
 def split_obstacle(unit: Unit, count: int, num_allowed: int) -> str | None:
-    """Return, in a sentence, why a unit cannot be cut into so many even shards. None: it can."""
+    """Return the obstacle to cutting a unit into a number of even shards, as a sentence. None: there is none."""
     if count > 1 and len(unit.tables) > 1:
         return "a co-located group is never split"
     if count > num_allowed:

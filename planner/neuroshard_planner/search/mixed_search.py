@@ -28,7 +28,7 @@ from neuroshard_planner.search.residual import residual_placement
 from neuroshard_planner.search.sharding_options import OptionTable
 
 FURTHER = (Family.ROWS, Family.NODE_ROWS, Family.REPLICATED)
-NUM_REPLACED = 5  # sets of families whose cheapest proposal is kept, its units by columns placed anew
+NUM_REPLACED = 5  # sets of families whose cheapest proposal is kept, its units by columns placed again
 NUM_HOPEFUL = 3  # further proposals, the cheapest if their levels were even over devices
 NUM_STARTS = 4
 PLACING_SHARE = 0.4  # of the work
