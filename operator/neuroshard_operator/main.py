@@ -93,7 +93,7 @@ class Operator:
         settings, lease = self._settings, self._lease
         registry = kopf.OperatorRegistry()
         watched = WatchedObjects()
-        self._metrics.watch_objects(WATCHED, lambda kind: len(watched.versions(kind)))
+        self._metrics.watch_objects(WATCHED, watched.count)
         api = self._api(timeout_s=settings.call_timeout_seconds, may_write=lambda: lease is None or lease.is_held)
         namespaces = await self._reachable(api)
         started: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()

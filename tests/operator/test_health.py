@@ -80,7 +80,7 @@ def test_the_objects_that_the_watches_show_are_counted_when_metrics_are_scraped(
     """A deletion that no watch brought shows as one object more than the API server has."""
     metrics, world = Metrics(), World()
     watched = world.watches.brought
-    metrics.watch_objects(WATCHED, lambda kind: len(watched.versions(kind)))
+    metrics.watch_objects(WATCHED, watched.count)
     world.submit("early")
     world.submit("late")
     world.watches.catch_up()

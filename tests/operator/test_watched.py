@@ -38,6 +38,7 @@ def test_an_index_holds_the_last_value_of_each_object_under_its_last_key(
 
     assert {(key, value) for key, values in index.items() for value in values} == set(kept.values())
     assert len(index) == len({key for key, _ in kept.values()})
+    assert index.num_objects == len(kept)
 
 
 def test_a_job_is_kept_under_its_own_name() -> None:

@@ -70,6 +70,11 @@ class Index(Mapping[Any, Collection[Any]]):
     def __len__(self) -> int:
         return len(self._by_key)
 
+    @property
+    def num_objects(self) -> int:
+        """Objects that have a value."""
+        return len(self._key_of)
+
     def put(self, uid: str, key: Any, value: Any) -> Any:  # noqa: ANN401 - the same
         """Keep an object's value in place of an earlier one; return the key of that. None: the object is new."""
         before = self._key_of.get(uid)
@@ -112,6 +117,10 @@ class WatchedObjects:
         self._profilers.drop(uid)
         before = self._indices[kind].drop(uid)
         return set() if before is None else {before}
+
+    def count(self, kind: str) -> int:
+        """Return the number of objects of a kind."""
+        return self._indices[kind].num_objects
 
     def versions(self, kind: str) -> dict[str, str]:
         """Return the resourceVersion of all objects of a kind, by uid."""
