@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import SchemaValidator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, SchemaValidator
+
+from neuroshard_api.docstrings import attribute_docstrings
 
 
 class DocumentError(ValueError):
@@ -57,9 +60,20 @@ MAX_NESTING = 100
 class Value(BaseModel):
     """A frozen, strict part of a document: unknown keys and wrong types are errors, NaN never passes."""
 
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the class's JSON schema, its fields described by their docstrings."""
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for parent in reversed(cls.__mro__):
+            if issubclass(parent, Value):
+                for name, text in attribute_docstrings(parent).items():
+                    field = cls.model_fields.get(name)
+                    if field is not None:
+                        properties[field.alias or name]["description"] = text
+        return schema
 
 
 class Document(Value):

@@ -94,7 +94,7 @@ class Part(Value):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Add the rules to the JSON schema."""
-        json_schema = handler.resolve_ref_schema(handler(schema))
+        json_schema = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
         if cls.cel_rules:
             json_schema["x-kubernetes-validations"] = [rule.as_schema() for rule in cls.cel_rules]
         return json_schema
