@@ -1,6 +1,13 @@
 """What tests ask of other processes."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import psutil
+
+TESTS = str(Path(__file__).parent)
 
 
 def has_ended(pid: int) -> bool:
@@ -9,3 +16,21 @@ def has_ended(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def printed_with_threads(code: str) -> set[str]:
+    """Return what a program prints in two processes, one whose BLAS may take one thread and one with two.
+
+    Both have the kernels for Haswell where OpenBLAS knows them: of those the digits depend on how rows are dealt out.
+    """
+    kernels = {"PYTHONPATH": os.pathsep.join([TESTS, *filter(None, sys.path)]), "OPENBLAS_CORETYPE": "Haswell"}
+    return {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **kernels, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2")
+    }

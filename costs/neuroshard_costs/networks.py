@@ -36,6 +36,9 @@ MAX_LOG = 20.0
 
 NUM_LOAD_TERMS = 3
 
+MOST_SERIAL_PRODUCTS = 2**18
+"""Multiplications of a product of matrices up to which OpenBLAS takes one thread (interface/gemm.c)."""
+
 
 def load_terms(load: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the functions of the largest device's load that a collective's time is a sum of, beside a constant.
@@ -85,12 +88,12 @@ class _Mlp:
         """Return e to the power of the outputs, [n, outputs]."""
         hidden = features
         for weight, bias in self.layers[:-1]:
-            hidden = hidden @ weight
+            hidden = _product(hidden, weight)
             hidden += bias
             np.maximum(hidden, 0.0, out=hidden)
         weight, bias = self.layers[-1]
-        out: Float32Array = hidden @ weight
-        out += features @ self.around
+        out = _product(hidden, weight)
+        out += _product(features, self.around)
         out += bias
         np.clip(out, -MAX_LOG, MAX_LOG, out=out)
         return np.exp(out, out=out)
@@ -148,11 +151,11 @@ class ComputeNetwork:
         """
         units = self.head_out.shape[0]
         share = np.asarray(warp_share, dtype=np.float32)[..., None]
-        pieces: Float32Array = (demands * (1 - self.lane_share * (1 - share))) @ self.head_in
+        pieces = _product(demands * (1 - self.lane_share * (1 - share)), self.head_in)
         pieces += self.head_bias
         first = pieces[..., :units]
         np.maximum(first, pieces[..., units:-2], out=first)
-        times: Float32Array = first @ self.head_out
+        times = _product(first, self.head_out)
         times += pieces[..., -2:]
         return times
 
@@ -189,6 +192,23 @@ class CommunicationNetwork:
         load, smooth_maximum = load_terms(np.maximum(max_dim_sums / collectives.mean_dim_sum, 1.0))
         times: FloatArray = constant + linear * load + smooth * smooth_maximum
         return times
+
+
+def _product(rows: Float32Array, weights: Float32Array) -> Float32Array:
+    """Return [..., n] the product of rows [..., k] and weights [k, n], bit for bit equal for any number of threads.
+
+    How BLAS deals out rows among threads changes last digits; a block of rows is small enough for one thread.
+    """
+    inner, outer = weights.shape
+    num_rows, block = rows.size // inner, max(1, MOST_SERIAL_PRODUCTS // (inner * outer))
+    if num_rows <= block:
+        small: Float32Array = rows @ weights
+        return small
+    flat = rows.reshape(num_rows, inner)
+    result = np.empty((num_rows, outer), dtype=np.float32)
+    for first in range(0, num_rows, block):
+        np.matmul(flat[first : first + block], weights, out=result[first : first + block])
+    return result.reshape(*rows.shape[:-1], outer)
 
 
 def _take(weights: Weights, name: str, *shape: int) -> Float32Array:

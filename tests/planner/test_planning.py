@@ -19,6 +19,7 @@ from neuroshard_api.tables import Optimizer
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
+from processes import printed_with_threads
 from searches import assert_valid, placed, planned, problem_of, search_requests
 
 GOLDEN = Path(__file__).parent / "data" / "golden_plan.json"
@@ -58,6 +59,28 @@ def test_another_process_with_another_hash_seed_finds_the_same_plan() -> None:
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
     assert found.stdout == planned(golden_request()).to_json()
+
+
+@pytest.mark.slow
+def test_a_processor_of_more_threads_finds_the_same_plan() -> None:
+    """Under the bundled networks a plan has the same bytes whatever number of threads BLAS may take."""
+    code = (
+        "from builders import request, topology\n"
+        "from neuroshard_api.request import SearchSettings\n"
+        "from neuroshard_costs.bundle import bundled_bundle\n"
+        "from neuroshard_planner.planning import plan\n"
+        "from neuroshard_planner.workload_store import read_workload\n"
+        "bundle = bundled_bundle('h100-80gb')\n"
+        "tables = read_workload('mlperf-dlrm-dcnv2').tables\n"
+        "devices = topology(8, device=bundle.manifest.device)\n"
+        "asked = request(*tables, topology=devices, search=SearchSettings(work_budget=2000))\n"
+        "print(plan(asked, bundle=bundle).to_json(), end='')"
+    )
+
+    found = printed_with_threads(code)
+
+    assert len(found) == 1
+    assert json.loads(found.pop())["bundle"]["name"] == "h100-80gb-simulated"
 
 
 @settings(max_examples=50)
