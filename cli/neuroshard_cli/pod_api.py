@@ -3,14 +3,13 @@
 Pods of any image can use it; the official client, which needs 40 packages, stays out of them.
 """
 
-import http.client
 import json
 import math
 import random
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -94,6 +93,9 @@ class PodApi:
         self._send("PATCH", f"{path}?fieldManager={FIELD_MANAGER}&force=true", payload, headers)
 
     def _send(self, verb: str, path: str, payload: bytes, headers: Mapping[str, str]) -> None:
+        import http.client  # no other command needs HTTP and TLS, which take a tenth of a start
+        import ssl
+
         try:
             context = ssl.create_default_context(cafile=str(self.service_account / "ca.crt"))
             connection = http.client.HTTPSConnection(self.host, self.port, timeout=CALL_TIMEOUT_S, context=context)
@@ -105,7 +107,7 @@ class PodApi:
                 connection.close()
         except (OSError, http.client.HTTPException) as error:
             raise ApiUnavailableError(f"the API server at {self.host}:{self.port} does not answer: {error}") from error
-        if answer.status >= http.HTTPStatus.BAD_REQUEST:
+        if answer.status >= HTTPStatus.BAD_REQUEST:
             hint = HINTS.get(answer.status, "ask who manages the cluster")
             place = path.partition("?")[0]
             problem = f"{place}: the API server answers {answer.status}: {_message(text)}; {hint}"
@@ -115,7 +117,7 @@ class PodApi:
             raise ApiUnavailableError(
                 problem,
                 retry_after_s=float(after) if after.isdigit() else 0.0,
-                passes_within_s=FORBIDDEN_FOR_S if answer.status == http.HTTPStatus.FORBIDDEN else math.inf,
+                passes_within_s=FORBIDDEN_FOR_S if answer.status == HTTPStatus.FORBIDDEN else math.inf,
             )
 
     def _file(self, name: str) -> str:

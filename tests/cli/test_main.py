@@ -33,23 +33,23 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_help_needs_no_library_of_numbers_or_documents() -> None:
-    """It answers at once: neither numpy, pydantic, rich nor torch is imported for it."""
+    """It answers at once: neither numpy, pydantic, rich, TLS nor torch is imported for it."""
     program = (
         "import sys\nfrom neuroshard_cli.main import run\nrun(['--help'])\n"
-        "print([name for name in ('numpy', 'pydantic', 'rich', 'torch', 'jinja2') if name in sys.modules])"
+        "print([name for name in ('numpy', 'pydantic', 'rich', 'ssl', 'torch', 'jinja2') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 
     assert found.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_plan_without_a_report_imports_no_template_engine(tmp_path: Path) -> None:
-    """It would take a fifth of the start of a small plan."""
-    (tmp_path / "tables.csv").write_text("name,num_embeddings,embedding_dim,pooling_factor\na,1000,64,1\n")
-    arguments = ["plan", str(tmp_path / "tables.csv"), "--devices", "1", "--device-type", "h100-80gb"]
+def test_a_plan_without_a_report_imports_only_what_it_uses(tmp_path: Path) -> None:
+    """A template engine would take a fifth of the start of a small plan, TLS and masked arrays a tenth."""
+    (tmp_path / "tables.csv").write_text("name,num_embeddings,embedding_dim,pooling_factor\na,1000,64,1\nb,9,4,2\n")
+    arguments = ["plan", str(tmp_path / "tables.csv"), "--devices", "2", "--device-type", "h100-80gb"]
     program = (
         f"import sys\nfrom neuroshard_cli.main import run\nassert run({arguments!r}) == 0\n"
-        "print([name for name in ('torch', 'scipy', 'jinja2') if name in sys.modules])"
+        "print([name for name in ('torch', 'scipy', 'jinja2', 'ssl', 'numpy.ma') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 

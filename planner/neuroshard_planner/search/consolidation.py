@@ -32,7 +32,8 @@ def fewest_shards(problem: Problem, placements: Sequence[Placement], *, limit_ms
 def num_pieces(problem: Problem, placement: Placement) -> int:
     """Return the shards of tables cut by columns, and one for every other table: its shards are what they must be."""
     by_columns = problem.is_cut_by_columns(placement)
-    return int(by_columns.sum()) + len(np.unique(problem.kinds.unit[placement.kinds[~by_columns]]))
+    further = np.bincount(problem.kinds.unit[placement.kinds[~by_columns]])
+    return int(by_columns.sum() + (further > 0).sum())
 
 
 def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, work_budget: int) -> Placement:

@@ -52,7 +52,7 @@ class MarginalPlacement:
     def cheapest(self, lists: Sequence[IndexArray]) -> list[PlacedList]:
         """Return each list with its cheapest placement over the limits; all have equally many shards."""
         alone = np.zeros(len(self._problem.kinds))
-        distinct = np.unique(np.concatenate(lists))
+        distinct = np.flatnonzero(np.bincount(np.concatenate(lists)))
         alone[distinct] = alone_ms(self._problem, distinct)
         kinds = np.array([each[np.argsort(-alone[each], kind="stable")] for each in lists])
         rows, devices, contents = self._placed(kinds)
