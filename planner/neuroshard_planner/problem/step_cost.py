@@ -19,7 +19,7 @@ The cost never falls when a peak rises. That, and that traffic adds up over shar
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Self
 
@@ -63,6 +63,7 @@ class Collective(IntEnum):
 
 
 _REDUCTIONS = (Collective.ROW_SUMS, Collective.NODE_ROW_SUMS, Collective.GRADIENTS)
+"""The last collectives, of which plans by columns have none."""
 
 FORWARD, BACKWARD = 0, 1
 TIMES = slice(0, 2)
@@ -86,6 +87,11 @@ class CollectiveCost:
     """[k] milliseconds."""
     backward: FloatArray
     """[k] milliseconds."""
+    both: FloatArray = field(init=False)
+    """[k] milliseconds of both directions."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "both", self.forward + self.backward)
 
     @classmethod
     def of_times(cls, knots: FloatArray, times: FloatArray) -> Self:
@@ -112,7 +118,7 @@ class CollectiveCost:
 
     def total_ms(self, peak: FloatArray) -> FloatArray:
         """Return [...] the time of both directions at these peaks [...]."""
-        total: FloatArray = np.interp(peak, self.knots, self.forward + self.backward)
+        total: FloatArray = np.interp(peak, self.knots, self.both)
         total *= peak > 0
         return total
 
@@ -205,6 +211,8 @@ class StepCost:
         compute = peaks[..., FORWARD] + peaks[..., BACKWARD]
         traffic = peaks[..., TRAFFIC]
         total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(traffic)
+        if not traffic[..., _REDUCTIONS[0] :].any():
+            return total
         for collective in _REDUCTIONS:
             peak = traffic[..., collective]
             if peak.any():

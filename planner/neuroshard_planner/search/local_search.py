@@ -78,19 +78,28 @@ class State:
         self._derive()
 
 
-class View:
-    """What every step away from one device of a state is judged by."""
+class Loads:
+    """What the shards and the devices of one state cost by additive loads."""
 
-    def __init__(self, state: State, source: int, prices: FloatArray) -> None:
-        self.source = source
+    def __init__(self, state: State, traits: FloatArray, prices: FloatArray) -> None:
         self.prices = prices
-        """[levels + 1] the milliseconds that one unit more of each peak costs."""
-        self.loaded_ms: FloatArray = state.levels @ prices
+        """[levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
+        self.of_shards: FloatArray = traits[state.kinds] @ prices
+        """[n] what each placed shard adds."""
+        self.of_devices_ms: FloatArray = state.levels @ prices
         """[devices] what the levels of each device cost."""
         self.shares: FloatArray = prices / state.total_ms
         """[levels + 1] the prices as shares of the plan's cost."""
-        self.unevenness = _to_evenness_power(self.loaded_ms / state.total_ms)
+        self.unevenness = _to_evenness_power(self.of_devices_ms / state.total_ms)
         """[devices] shares of the plan's cost to the power of evenness."""
+
+
+class View:
+    """What every step away from one device of a state is judged by."""
+
+    def __init__(self, state: State, source: int, loads: Loads) -> None:
+        self.source = source
+        self.loads = loads
         self.largest_elsewhere = _largest_elsewhere(state.levels, source)
         """[devices, levels + 1] the largest levels over all devices but the source and each one."""
 
@@ -110,19 +119,19 @@ class LocalSearch:
         """Return a placement that costs at most as much as the merged one; see State for ``max_shards``."""
         state = State(self._problem, merged(self._problem, placement), max_shards=max_shards)
         while self._problem.work < self._work_budget:
-            if not any(self._step(state, source) for source in bounding_devices(state)):
+            loads = Loads(state, self._traits(), self._prices(state))
+            if not any(self._step(state, loads, source) for source in bounding_devices(state)):
                 break
             self.improvements += 1
         return Placement(kinds=state.kinds, devices=state.devices)
 
-    def _step(self, state: State, source: int) -> bool:
+    def _step(self, state: State, loads: Loads, source: int) -> bool:
         """Take the best step away from a device; return whether there was one."""
         shards = np.flatnonzero((state.devices == source) & state.is_movable)
         if not len(shards) or self._problem.num_devices == 1:
             return False
-        view = View(state, source, self._prices(state))
-        load = self._traits()[state.kinds] @ view.prices
-        loaded = view.loaded_ms
+        view = View(state, source, loads)
+        load, loaded = loads.of_shards, loads.of_devices_ms
         shards = shards[np.argsort(load[shards], kind="stable")]
         targets = np.argsort(loaded, kind="stable")
         targets = targets[targets != source][:NUM_TARGETS]
@@ -162,7 +171,7 @@ class LocalSearch:
         levels[:, :, TIMES] = self._problem.pass_levels(np.maximum(sums, 0.0))
         total, unevenness = self._outcome(view, steps, levels)
         # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
-        staying = view.unevenness[view.source]
+        staying = view.loads.unevenness[view.source]
         better = (total < state.total_ms * (1 - LEAST_GAIN)) | (
             (total <= state.total_ms) & (unevenness < -LEAST_GAIN * staying)
         )
@@ -175,8 +184,8 @@ class LocalSearch:
         """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, levels + 1]."""
         peaks = np.maximum(view.largest_elsewhere[steps.target], levels.max(axis=0))
         total = self._problem.step_cost.total_ms(peaks)
-        after = _to_evenness_power(levels @ view.shares).sum(axis=0)
-        return total, after - view.unevenness[view.source] - view.unevenness[steps.target]
+        after = _to_evenness_power(levels @ view.loads.shares).sum(axis=0)
+        return total, after - view.loads.unevenness[view.source] - view.loads.unevenness[steps.target]
 
     def _traits(self) -> FloatArray:
         """Return [k, levels + 1] additive times, traffic and memory of all kinds."""
