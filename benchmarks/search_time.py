@@ -59,8 +59,8 @@ WORK_BUDGETS = (500, 1_000, 1_500, 2_000, 3_000, 4_000, 6_000, 8_000, 12_000, 16
 """Tried in this order until the published algorithm's cost is reached; None is the default."""
 SUFFICIENT_RATIO = 100.0
 COLUMNS = (
-    *("tables", "devices", "published", "anew", "equal cost", "default", "by the clock"),
-    *("published / equal", "anew / equal", "published / default", "gain", "gap"),
+    *("tables", "devices", "published", "rewritten", "equal cost", "default", "by the clock"),
+    *("published / equal", "rewritten / equal", "published / default", "gain", "gap"),
 )
 
 
@@ -82,7 +82,7 @@ class Point:
     seconds_to_reference: float | None = None
     """Of the first of WORK_BUDGETS at which `plan` costs no more than the published algorithm's placement."""
     reference_seconds: float | None = None
-    """Of the published algorithm as written anew for this benchmark, on this machine."""
+    """Of the published algorithm as rewritten for this benchmark, on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,7 @@ def reference_lines() -> list[str]:
         "## Beside the reference's times",
         "",
         "Published: seconds of the published code, measured on another machine and other tables of the same numbers:",
-        "read the ratios to them as orders of magnitude. Anew: the published algorithm as written anew for this",
+        "read the ratios to them as orders of magnitude. Rewritten: the published algorithm as rewritten for this",
         "benchmark (the 11 dimension limits side by side, costs by this planner's networks), on this machine. Ours: a",
         "whole `plan` call with its baselines and lower bound; equal cost: with the least of the work budgets",
         ", ".join(f"{budget:,}" for budget in WORK_BUDGETS if budget) + " and the default at which our plan costs no",
@@ -196,14 +196,14 @@ def reference_lines() -> list[str]:
     for (num_tables, num_devices), published in REFERENCE_SECONDS.items():
         point = measured_apart(num_tables, num_devices, with_reference=True)
         at_default.append(published / median(point.seconds))
-        equal, anew = point.seconds_to_reference, point.reference_seconds
-        assert anew is not None
+        equal, rewritten = point.seconds_to_reference, point.reference_seconds
+        assert rewritten is not None
         if equal is not None:
             at_equal_cost.append(published / equal)
         lines.append(
-            f"| {num_tables} | {num_devices} | {published} | {anew:.2f} | {_or_dash(equal, '.3f')} | {_seconds(point)} "
-            f"| {median(point.clock_seconds):.3f} "
-            f"| {_or_dash(equal and published / equal, '.0f')} | {_or_dash(equal and anew / equal, '.0f')} "
+            f"| {num_tables} | {num_devices} | {published} | {rewritten:.2f} | {_or_dash(equal, '.3f')} "
+            f"| {_seconds(point)} | {median(point.clock_seconds):.3f} "
+            f"| {_or_dash(equal and published / equal, '.0f')} | {_or_dash(equal and rewritten / equal, '.0f')} "
             f"| {at_default[-1]:.0f} | {_gain(point)} | {point.gap:.1%} |"
         )
     enough = sum(ratio >= SUFFICIENT_RATIO for ratio in at_equal_cost)
