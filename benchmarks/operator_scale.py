@@ -7,6 +7,7 @@ real. The script stands in for the pods' one effect: it publishes the profile an
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -50,6 +50,8 @@ START_TARGET_S = 30.0
 TRAINED, WAITING = "TrainingCompleted", "WaitingForApproval"
 """Reasons in which jobs end up."""
 ROOT = Path(__file__).parents[1]
+IDLE, ALL = "(idle)", "(all)"
+SHOWN_PROGRAMS = 6
 BUCKET = re.compile(r'^(\w+)_bucket\{(?:.*,)?le="([^"]+)"(?:,.*)?\} (\S+)$', re.MULTILINE)
 
 
@@ -71,7 +73,7 @@ def fleet(count: int) -> Iterator[Mapping[str, Any]]:
         yield {**node, "spec": {}}
 
 
-@contextmanager
+@contextlib.contextmanager
 def operator(kubeconfig: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Run the operator as a process on this machine."""
     images = {f"NEUROSHARD_{role}_IMAGE": f"{role.lower()}:test" for role in ("PROFILER", "PLANNER", "TRAINER")}
@@ -169,6 +171,12 @@ def total(text: str, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
 
 
+def by_verb(text: str) -> dict[str, float]:
+    """Return the operator's API calls by verb."""
+    found = re.findall(r'^neuroshard_api_calls_total\{verb="(\w+)"\} (\S+)$', text, re.MULTILINE)
+    return {verb: float(count) for verb, count in found}
+
+
 def rss_mib(pid: int) -> float:
     """Return the resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
@@ -179,6 +187,18 @@ def cpu_s(pid: int) -> float:
     """Return the processor time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def busy_by_program() -> dict[str, float]:
+    """Return the processor seconds of all processes that run, by program, and of the whole machine, idle ones too."""
+    per_second = os.sysconf("SC_CLK_TCK")
+    found: dict[str, float] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            name, fields = stat.read_text(errors="replace").split("(", 1)[1].rsplit(")", 1)
+            found[name] = found.get(name, 0.0) + sum(map(int, fields.split()[11:13])) / per_second
+    whole = [int(field) / per_second for field in Path("/proc/stat").read_text(encoding="ascii").split()[1:9]]
+    return {**found, IDLE: whole[3] + whole[4], ALL: sum(whole)}
 
 
 def create_steadily(kubectl: Kubectl, *, jobs: int, waiting: int, per_second: float) -> None:
@@ -253,7 +273,7 @@ def measure(cluster: LocalCluster, *, nodes: int, jobs: int, waiting: int, per_s
             [sys.executable, "-m", "benchmarks.operator_scale", "--publish", str(kubectl.kubeconfig)], cwd=ROOT
         )
         try:
-            began = time.monotonic()
+            began, busy_before = time.monotonic(), busy_by_program()
             creating = pool.submit(create_steadily, kubectl, jobs=jobs, waiting=waiting, per_second=per_second)
 
             def look() -> None:
@@ -268,7 +288,7 @@ def measure(cluster: LocalCluster, *, nodes: int, jobs: int, waiting: int, per_s
 
             wait("all jobs end or wait", are_done, within_s=1800, each=look)
             creating.result()
-            took_s = time.monotonic() - began
+            took_s, busy_after = time.monotonic() - began, busy_by_program()
         finally:
             publisher.kill()
             publisher.wait()
@@ -287,19 +307,21 @@ def measure(cluster: LocalCluster, *, nodes: int, jobs: int, waiting: int, per_s
     profilers = sum(count for (_, role), count in children.items() if role == "profiler")
     wait_name, pass_name = "neuroshard_queue_wait_seconds", "neuroshard_reconcile_seconds"
     rows = {
-        "reconcile lag, from wake-up to look: median, 99th percentile (bucket bounds)": " s, ".join(
+        "reconcile lag, from wake-up to pass: median, 99th percentile (bucket bounds)": " s, ".join(
             str(quantile_s(text, wait_name, share)) for share in (0.5, 0.99)
         )
         + " s",
-        "one look with its API calls: median, 99th percentile (bucket bounds)": " s, ".join(
+        "one pass with its API calls: median, 99th percentile (bucket bounds)": " s, ".join(
             str(quantile_s(text, pass_name, share)) for share in (0.5, 0.99)
         )
         + " s",
-        "looks per job": f"{total(text, pass_name + '_count') / jobs:.1f}",
-        "API calls per job, events included": f"{total(text, 'neuroshard_api_calls_total') / jobs:.1f}",
+        "passes per job": f"{total(text, pass_name + '_count') / jobs:.1f}",
+        "API calls per job, events included": f"{total(text, 'neuroshard_api_calls_total') / jobs:.1f}: "
+        + ", ".join(f"{verb} {count / jobs:.1f}" for verb, count in sorted(by_verb(text).items())),
         "API calls that failed, conflicts included": f"{total(text, 'neuroshard_api_errors_total'):.0f}",
         "operator's processor time per job": f"{1000 * busy_s / jobs:.0f} ms",
         "operator's resident memory: before, peak, after": f"{idle:.0f}, {peak[0]:.0f}, {end:.0f} MiB",
+        "processor time by program, of all cores in that time": _shares(busy_before, busy_after),
         "jobs without a worker Job, jobs with several": f"{launched - len(workers)}, {sum(n > 1 for n in workers)}",
         "jobs without a planner Job, jobs with several": f"{jobs - len(planners)}, {sum(n > 1 for n in planners)}",
         "profiler Jobs, for one kind of hardware": str(profilers),
@@ -328,6 +350,13 @@ def measure(cluster: LocalCluster, *, nodes: int, jobs: int, waiting: int, per_s
         f"memory below {MEMORY_TARGET_MIB:g} MiB, {_met(memory_mib < MEMORY_TARGET_MIB)}; a start with",
         f"{jobs} jobs below {START_TARGET_S:g} s, {_met(seen_s < START_TARGET_S)}.",
     ]
+
+
+def _shares(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """Return which programs had the processors between two measurements."""
+    used = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+    programs = sorted(used.keys() - {IDLE, ALL}, key=lambda name: -used[name])[:SHOWN_PROGRAMS]
+    return ", ".join(f"{name} {100 * used[name] / used[ALL]:.0f} %" for name in (*programs, IDLE))
 
 
 def _met(is_met: bool) -> str:  # noqa: FBT001 - the only thing it is about
