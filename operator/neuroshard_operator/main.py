@@ -25,6 +25,7 @@ from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.lease import Lease, LeaseLostError, while_leading
 from neuroshard_operator.process.logs import configure_logs
 from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.process.turns import turns_observed
 from neuroshard_operator.settings import Settings, settings_from
 
 LEASE_CALL_TIMEOUT_S = 4.0
@@ -52,7 +53,7 @@ class Operator:
         server = health_server(
             port=settings.http_port, registry=self._metrics.registry, is_alive=self._is_alive, is_ready=self._is_ready
         )
-        async with server as port:
+        async with turns_observed(self._metrics.turn.observe), server as port:
             logger.info("health and metrics on port %d", port)
             if self._lease is None:
                 await self._work()

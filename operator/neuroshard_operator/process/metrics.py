@@ -25,6 +25,11 @@ class Metrics:
         self.reconcile = self._histogram(
             "neuroshard_reconcile_seconds", "Time of one reconcile pass, API calls included.", FAST_S, ["outcome"]
         )
+        self.turn = self._histogram(
+            "neuroshard_loop_turn_seconds",
+            "Processor time between two turns of the event loop, 0.25 s apart if it has nothing to do.",
+            FAST_S,
+        )
         self.jobs = Gauge(
             "neuroshard_jobs", "Jobs by the stage that their status shows.", ["stage"], registry=self.registry
         )
