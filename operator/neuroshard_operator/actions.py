@@ -75,13 +75,14 @@ class Reads:
     """ConfigMaps of users, by name and key."""
     documents: tuple[str, ...] = ()
     """ConfigMaps of the job, and its profile, by name."""
-
+    jobs: tuple[str, ...] = ()
+    """Jobs that no watch shows, by name."""
     events: tuple[str, ...] = ()
     """uids of Jobs and pods whose last Warning event is needed."""
 
     def __bool__(self) -> bool:
         """Return whether there is anything to read."""
-        return self.nodes or bool(self.files or self.documents or self.events)
+        return self.nodes or bool(self.files or self.documents or self.jobs or self.events)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

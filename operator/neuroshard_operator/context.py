@@ -117,6 +117,14 @@ class Context:
         found = (job for job in self.observed.jobs if job.meta.name == name and job.meta.owner_uid == self.uid)
         return next(found, None)
 
+    @property
+    def unseen_worker_jobs(self) -> tuple[str, ...]:
+        """Names of the Jobs of live worker pods that no watch shows: they are gone, or somebody took their labels."""
+        seen = {job.meta.uid for job in self.observed.jobs}
+        pods = (pod for pod in self.observed.pods if pod.role == names.WORKER and pod.live and not self.is_lost(pod))
+        unseen = {names.worker_job(self.name, pod.attempt) for pod in pods if pod.meta.owner_uid not in seen}
+        return tuple(sorted(unseen - self.observed.missing_jobs))
+
     def pods_of(self, job: ChildJob) -> list[ChildPod]:
         """Return the pods of one Job."""
         return [pod for pod in self.observed.pods if pod.meta.owner_uid == job.meta.uid]

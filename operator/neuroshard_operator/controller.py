@@ -20,10 +20,10 @@ from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.queue import KeyedQueue
 from neuroshard_operator.reconcile import read, reads_needed, reconcile
 from neuroshard_operator.settings import Settings
-from neuroshard_operator.status import needs_profile
+from neuroshard_operator.status import has_ended, needs_profile
 
-MOST_READS = 4
-"""Rounds of reading before one pass: results, nodes, files of users, the profile."""
+MOST_READS = 5
+"""Rounds of reading before one pass: Jobs that no watch shows, results, nodes, files of users, the profile."""
 PASS_TIMEOUT_S = 300.0
 """One pass with all its calls takes less; a longer one is given up and begins anew."""
 START_S = 900.0
@@ -208,6 +208,8 @@ class Controller:
         self.queue.succeeded(key)
         before = context.status
         after = decision.status or before
+        if has_ended(after):
+            self._cluster.forget_contents(key)
         if decision.status is not None:
             self._metrics.status_written(before, after)
             logger.info("%s", after.message or after.stage, extra={**self._about(key), "reason": after.reason})

@@ -22,6 +22,7 @@ from neuroshard_operator.stages.documents import documents_needed, events_needed
 from neuroshard_operator.stages.given_plan import adopt_plan
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
+from neuroshard_operator.stages.lost_labels import relabelled
 from neuroshard_operator.stages.pinned import wait_for_a_node
 from neuroshard_operator.stages.planning import Planned, has_other_tables, make_plan, planned_already, replan_for_tables
 from neuroshard_operator.stages.profiling import finds_no_node, hardware_of, profile_hardware, profile_needed
@@ -87,9 +88,16 @@ def reads_needed(context: Context | UnreadableJob) -> Reads:
         return Reads()
     if template_problem(context.spec.pod_template.spec) is not None:
         return Reads()
+    if context.unseen_worker_jobs:  # what is needed beside them depends on what they are
+        return Reads(jobs=context.unseen_worker_jobs)
     documents, events = documents_needed(context), events_needed(context)
     if documents or events or context.spec.suspend:
         return Reads(documents=documents, events=events)
+    return _reads_for_plan(context)
+
+
+def _reads_for_plan(context: Context) -> Reads:
+    """Return what is missing to plan, or to doubt the kind of GPU of workers that find no node."""
     workers = context.current_workers
     doubts_kind = context.observed.nodes is None and workers is not None and wait_for_a_node(context, workers)
     if doubts_kind or (_profiles(context) and not _knows_hardware(context)):
@@ -296,8 +304,9 @@ def _decision(context: Context, steps: list[StageResult]) -> Decision:
         # What follows from another attempt is decided by the pass after this one, from the recorded number.
         steps = [replace(step, actions=()) for step in steps]
     ended = last.completion is not None
-    actions = () if ended else tuple(action for step in steps for action in step.actions)
-    events = [event for step in steps for event in step.events]
+    repairs, repaired = relabelled(context)
+    actions = () if ended else (*repairs, *(action for step in steps for action in step.actions))
+    events = [*(() if ended else repaired), *(event for step in steps for event in step.events)]
     changed = status != context.status
     return Decision(
         status=status if changed else None,

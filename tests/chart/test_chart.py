@@ -128,6 +128,12 @@ def test_the_admission_policy_keeps_the_operator_to_its_own_objects(bare_api: Ba
     assert "only objects that a DLRMTrainingJob owns" in created("nobodys", labels=labels)
     assert created("plan", labels=labels, ownerReferences=[owner]) == ""
     assert created("profile", labels={**labels, "training.neuroshard.dev/role": "profile"}) == ""
+    kubectl("label", "configmap", "plan", "profile", "app.kubernetes.io/managed-by-")
+    again = "app.kubernetes.io/managed-by=dlrm-operator"
+    assert "only objects with the label" in refusal("annotate", "configmap", "plan", "a=b")
+    assert "only objects with the label" in refusal("delete", "configmap", "plan")
+    assert "only objects with the label" in refusal("label", "configmap", "profile", again)
+    assert refusal("label", "configmap", "plan", again) == ""
     assert refusal("delete", "configmap", "plan") == ""
     assert kubectl.get("configmap", "aws-auth")["metadata"].get("labels") is None
 

@@ -23,6 +23,13 @@ from operator_world import CrashError, World, is_finished, owners
 
 MAX_RESTARTS = 2
 KINDS = ("DLRMTrainingJob", "Job", "Pod", "ConfigMap", "Role")
+LABELS = (
+    names.MANAGED_BY_LABEL,
+    names.JOB_LABEL,
+    names.ROLE_LABEL,
+    names.ATTEMPT_LABEL,
+    names.INPUTS_HASH_LABEL,
+)
 EDGES = {"DELETABLE": ("Job", "ConfigMap", "Role", "RoleBinding", "ServiceAccount", "Service")}
 
 
@@ -206,6 +213,16 @@ class Histories(RuleBasedStateMachine):
         for role in self.world.of_kind("Role"):
             role["rules"] = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
             self.world.touch(role)
+
+    @rule(data=st.data(), label=st.sampled_from(LABELS), value=st.sampled_from([None, "7"]))
+    def somebody_edits_a_label(self, data: st.DataObject, label: str, value: str | None) -> None:
+        """A child loses a label, or gets another value of it; without the first one no watch shows it any more."""
+        children = [place for place in sorted(self.world.objects) if place[0] in EDGES["DELETABLE"]]
+        if children:
+            child = self.world.objects[data.draw(st.sampled_from(children))]
+            labels = {key: each for key, each in child["metadata"]["labels"].items() if key != label}
+            child["metadata"]["labels"] = labels | ({label: value} if value else {})
+            self.world.touch(child)
 
     @rule(data=st.data())
     def watches_lose_deletions(self, data: st.DataObject) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import ApiError
-from operator_process import JOB, KEY, SETTINGS, OperatorProcess, Story
+from operator_process import JOB, KEY, ONE_NODE, SETTINGS, OperatorProcess, Story
 from operator_world import World
 
 
@@ -39,23 +39,95 @@ def test_a_widened_role_is_narrowed_again() -> None:
     assert "ChildRepaired" in story.reasons()
 
 
-@pytest.mark.parametrize("label", [names.MANAGED_BY_LABEL, names.JOB_LABEL])
-def test_a_worker_job_without_its_labels_is_waited_for_until_it_has_them_again(label: str) -> None:
-    """The watch does not bring it, its pods train on, and no second set of workers is started beside them."""
+LABELS = [
+    names.MANAGED_BY_LABEL,
+    names.JOB_LABEL,
+    names.ROLE_LABEL,
+    names.ATTEMPT_LABEL,
+    names.INPUTS_HASH_LABEL,
+]
+
+
+@pytest.mark.parametrize("value", [None, "7"])
+@pytest.mark.parametrize("label", LABELS)
+def test_a_worker_job_gets_back_the_labels_that_it_was_made_with(label: str, value: str | None) -> None:
+    """Also where no watch shows it any more: its pods train on, and no second set of workers is started."""
     story = Story().running()
     job = story.world.objects["Job", "job-worker-0"]
-    value = job["metadata"]["labels"].pop(label)
-    story.world.touch(job)
-    story.later(700)
-    assert story.seen == ("Launching", "WaitingForOldPods")
-    assert story.jobs(names.WORKER) == ["job-worker-0"]
-    assert story.world.doubled == []
-    job["metadata"]["labels"][label] = value
+    made = dict(job["metadata"]["labels"])
+    job["metadata"]["labels"] = {key: each for key, each in made.items() if key != label} | (
+        {label: value} if value else {}
+    )
     story.world.touch(job)
     story.settle()
 
+    assert job["metadata"]["labels"] == made
     assert story.seen == ("Running", "AllWorkersReady")
     assert story.status["restarts"] == 0
+    assert story.jobs(names.WORKER) == ["job-worker-0"]
+    assert story.world.doubled == []
+    assert "ChildRepaired" in story.reasons()
+
+
+@pytest.mark.parametrize("role", [names.PROFILER, names.PLANNER])
+def test_the_job_of_a_stage_gets_back_the_label_that_watches_select_by(role: str) -> None:
+    """It is found under its name when it is to be made again."""
+    story = Story(trainer=ONE_NODE)
+    if role == names.PLANNER:
+        story.do(names.PROFILER)
+    [job] = story.world.of_kind("Job", role)
+    made = dict(job["metadata"]["labels"])
+    del job["metadata"]["labels"][names.MANAGED_BY_LABEL]
+    story.world.touch(job)
+    story.settle()
+
+    assert job["metadata"]["labels"] == made
+    story.later(30)
+    assert len(story.jobs(role)) == 1
+    story.do(role)
+    assert story.status["stage"] in {"Planning", "Launching"}
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Role", "RoleBinding", "Service"])
+def test_a_child_gets_back_the_label_that_watches_select_by(kind: str) -> None:
+    """Unlabeled it would be missed, and asked for every ten seconds."""
+    story = Story().running()
+    name = {"Service": "job-workers", "ConfigMap": "job-report"}.get(kind, "job-worker")
+    child = story.world.objects[kind, name]
+    made = dict(child["metadata"]["labels"])
+    del child["metadata"]["labels"][names.MANAGED_BY_LABEL]
+    story.world.touch(child)
+    story.settle()
+
+    assert child["metadata"]["labels"] == made
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
+def test_a_job_that_was_suspended_stops_workers_whose_job_lost_its_labels() -> None:
+    """They would train on, though the status says that no pods run."""
+    story = Story().running()
+    job = story.world.objects["Job", "job-worker-0"]
+    job["metadata"]["labels"] = {}
+    story.world.touch(job)
+    story.world.change_spec(JOB, suspend=True)
+    story.settle()
+    story.bury()
+
+    assert story.pods(names.WORKER) == []
+    assert story.jobs(names.WORKER) == []
+
+
+def test_a_job_of_a_workers_name_that_is_not_owned_is_left_alone() -> None:
+    """A pod that names it by its attempt does not make it the job's."""
+    story = Story().running()
+    job = story.world.objects["Job", "job-worker-0"]
+    job["metadata"]["labels"] = {}
+    job["metadata"]["ownerReferences"] = []
+    story.world.touch(job)
+    story.settle()
+
+    assert job["metadata"]["labels"] == {}
+    assert story.seen == ("Launching", "WaitingForOldPods")
 
 
 def test_another_rendezvous_port_reaches_the_service() -> None:

@@ -7,27 +7,28 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
 from neuroshard_api.training_job import API_VERSION, KIND
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads, Restore
+from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Patch, Reads, Restore
 from neuroshard_operator.cluster.api import CONFLICT, FORBIDDEN, NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.documents import Documents
+from neuroshard_operator.cluster.event_writer import EventWriter
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.objects import Fetched, Node, Observed, Refusal, TrainingJobObject
-from neuroshard_operator.process.logs import about
+from neuroshard_operator.observed.objects import ChildJob, Fetched, Node, Observed, Refusal, TrainingJobObject
 from neuroshard_operator.settings import Settings
 
 NODES_KEPT_S = 10.0
 """One list of nodes serves all passes of this time: many jobs that begin together ask for it once."""
 SPECIFIED = {"spec", "rules", "subjects", "automountServiceAccountToken"}
 """Fields of children beside their metadata that can be changed."""
+NEVER_PATCHED = {"ServiceAccount"}
+"""Kinds that the operator has no right to change."""
 REFUSED = (400, 403, 404, 413, 422)
 """Answers to a write that the same write will get again, at least for a while."""
 
@@ -50,6 +51,7 @@ class Cluster:
         self._settings = settings
         self._clock = clock
         self._documents = Documents(api)
+        self._events = EventWriter(api)
         self._refusals: dict[JobKey, tuple[Refusal, ...]] = {}
         self._nodes: tuple[Node, ...] = ()
         self._nodes_at_s: float | None = None
@@ -71,7 +73,8 @@ class Cluster:
     async def fetch(self, observed: Observed, reads: Reads) -> Observed:
         """Return the same with what no watch brings: contents of ConfigMaps, nodes, files of users. Raises ApiError."""
         key = (observed.job.namespace, observed.job.meta.name)
-        config_maps = await self._documents.read(key, observed.config_maps, reads.documents)
+        config_maps, bodies = await self._documents.read(key, observed.config_maps, reads.documents)
+        jobs = {name: await self._job(observed.job, name) for name in reads.jobs}
         files = [await self._fetch(observed.job.namespace, name, file_key) for name, file_key in reads.files]
         warnings = {uid: await self._last_warning(observed.job.namespace, uid) for uid in reads.events}
         nodes = await self._list_nodes() if reads.nodes else observed.nodes
@@ -79,9 +82,12 @@ class Cluster:
         others = self._caches.other_profilers(key)
         return replace(
             observed,
+            jobs=(*observed.jobs, *(job for job in jobs.values() if job is not None)),
+            missing_jobs=observed.missing_jobs | {name for name, job in jobs.items() if job is None},
             config_maps=config_maps,
             nodes=nodes,
             fetched=(*observed.fetched, *files),
+            bodies={**observed.bodies, **bodies},
             warnings={**observed.warnings, **warnings},
             other_profilers=others,
         )
@@ -107,16 +113,26 @@ class Cluster:
             )
         elif decision.actions:
             await self._check_is_fresh(observed.job)
-        # Before the actions: what they meet may end this pass, and the next one has no news of the status any more.
-        for event in decision.events:
-            await self._tell(observed.job, event)
+        # What the actions meet may end this pass, and the next one has no news of the status any more: gather lets the
+        # events be written even then.
+        _, due_s = await asyncio.gather(
+            self._events.write(observed.job, decision.events), self._act(key, observed, decision)
+        )
+        return due_s
+
+    async def _act(self, key: JobKey, observed: Observed, decision: Decision) -> float | None:
+        """Do the actions; see `apply`."""
         for actions in _together(decision.actions):
-            done = await asyncio.gather(*(self._do(key, observed.job, action) for action in actions))
+            done = await asyncio.gather(*(self._do(key, observed, action) for action in actions))
             refused = tuple(refusal for refusal in done if refusal is not None)
             if refused:
                 self._refusals[key] = refused
                 return None if refused == tuple(observed.refusals) else 0.0
         return self._caches.unseen_s(key)
+
+    def forget_contents(self, key: JobKey) -> None:
+        """Drop what was read for a job that has ended: nothing of it is asked for again."""
+        self._documents.forget(key)
 
     def forget(self, key: JobKey) -> None:
         """Drop what is kept for a job that is gone."""
@@ -132,6 +148,16 @@ class Cluster:
                 profile_key = action.manifest["metadata"]["labels"].get(names.PROFILE_KEY_LABEL)
                 if profile_key:
                     self._caches.claim_profile(key, profile_key)
+
+    async def _job(self, owner: TrainingJobObject, name: str) -> ChildJob | None:
+        """Return a Job that no watch shows; None where there is none, or another owner's."""
+        try:
+            found = parsing.job(await self._api.get("Job", owner.namespace, name))
+        except ApiError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return None
+        return found if found.meta.owner_uid == owner.meta.uid else None
 
     async def _fetch(self, namespace: str, name: str, key: str) -> Fetched:
         try:
@@ -189,16 +215,13 @@ class Cluster:
         if found["metadata"]["resourceVersion"] != job.meta.resource_version:
             raise StaleError(f"{job.meta.name} has changed since it was looked at")
 
-    async def _do(self, key: JobKey, job: TrainingJobObject, action: Action) -> Refusal | None:
+    async def _do(self, key: JobKey, observed: Observed, action: Action) -> Refusal | None:
+        job = observed.job
         match action:
             case Create():
                 return await self._make(key, job, action.manifest)
             case CopyConfigMap():
-                source = await self._get("ConfigMap", job, action.source)
-                if source["metadata"]["resourceVersion"] != action.source_version:
-                    raise StaleError(f"ConfigMap {action.source} has changed since it was looked at")
-                data: Json = {part: source[part] for part in ("data", "binaryData") if part in source}
-                return await self._make(key, job, {**action.manifest, **data})
+                return await self._copy(key, observed, action)
             case Restore():
                 return await self._restore(key, job, action.manifest)
             case Patch():
@@ -210,6 +233,20 @@ class Cluster:
                 await self._remove(job, action)
         return None
 
+    async def _copy(self, key: JobKey, observed: Observed, action: CopyConfigMap) -> Refusal | None:
+        """Make a ConfigMap with the data of another one, which this pass or an earlier one has read."""
+        source = observed.bodies.get(action.source) or await self._get("ConfigMap", observed.job, action.source)
+        if source["metadata"]["resourceVersion"] != action.source_version:
+            raise StaleError(f"ConfigMap {action.source} has changed since it was looked at")
+        data: Json = {part: source[part] for part in ("data", "binaryData") if part in source}
+
+        def keep(written: Json) -> None:
+            for each in observed.config_maps:
+                if each.meta.name == action.source and each.is_read:
+                    self._documents.copied(key, parsing.config_map(written), each)
+
+        return await self._make(key, observed.job, {**action.manifest, **data}, made=keep)
+
     async def _get(self, kind: str, job: TrainingJobObject, name: str) -> Json:
         """Return an object that was there a moment ago."""
         try:
@@ -219,17 +256,33 @@ class Cluster:
                 raise StaleError(f"{kind} {name} is gone") from error
             raise
 
-    async def _make(self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any]) -> Refusal | None:
+    async def _make(
+        self,
+        key: JobKey,
+        job: TrainingJobObject,
+        manifest: Mapping[str, Any],
+        *,
+        made: Callable[[Json], None] = lambda _: None,
+    ) -> Refusal | None:
+        """Make an object; `made` gets it where it was not there already."""
+
+        async def create(manifest: Mapping[str, Any]) -> Json:
+            written = await self._api.create(manifest)
+            made(written)
+            return written
+
         try:
-            return await self._write(key, manifest, self._api.create)
+            return await self._write(key, manifest, create)
         except ApiError as error:
             if error.code != CONFLICT:
                 raise
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         found = await self._get(kind, job, name)
-        return self._judge(key, job, manifest, found)
+        return await self._judge(key, job, manifest, found)
 
-    def _judge(self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any], found: Json) -> Refusal | None:
+    async def _judge(
+        self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any], found: Json
+    ) -> Refusal | None:
         """Tell whether an object that was there already is the one that was to be made."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         owners = found["metadata"].get("ownerReferences") or []
@@ -239,11 +292,28 @@ class Cluster:
         if ours or (shared and labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY):
             if "deletionTimestamp" in found["metadata"]:
                 raise StaleError(f"{kind} {name} is still being deleted")
-            self._remember(key, found | {"kind": kind})
+            self._remember(key, await self._relabelled(job, manifest, found) | {"kind": kind})
             return None
         if any(owner["kind"] == KIND and owner["name"] == job.meta.name for owner in owners):
             raise StaleError(f"{kind} {name} of an earlier job of this name is still being deleted")
         return Refusal(kind=kind, name=name, code=CONFLICT, message="exists already", foreign=True)
+
+    async def _relabelled(self, job: TrainingJobObject, manifest: Mapping[str, Any], found: Json) -> Json:
+        """Return an object of ours that no watch shows, with the labels by which watches find it."""
+        kind, metadata = manifest["kind"], found["metadata"]
+        labels = metadata.get("labels") or {}
+        made = parsing.job(found).lost_labels if kind == "Job" else manifest["metadata"]["labels"]
+        lost = {label: value for label, value in made.items() if labels.get(label) != value}
+        if not lost or kind in NEVER_PATCHED:
+            return found
+        change = {"metadata": {"uid": metadata["uid"], "labels": lost}}
+        try:
+            patched = await self._api.patch(kind, job.namespace, metadata["name"], change)
+        except ApiError as error:
+            logger.warning("labels of %s %s were edited, and stay so: %s", kind, metadata["name"], error)
+            return found
+        logger.warning("labels of %s %s were edited and are set right", kind, metadata["name"])
+        return patched
 
     async def _restore(self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any]) -> Refusal | None:
         """Set an edited child right by a merge patch.
@@ -293,50 +363,6 @@ class Cluster:
         except ApiError as error:
             if error.code not in {CONFLICT, NOT_FOUND}:  # gone, or another object has the name by now
                 raise
-
-    async def _create_or_count(self, event: Json) -> None:
-        """Write an Event, or count one of the same cause again: a storm of events is one object."""
-        name, namespace = event["metadata"]["name"], event["metadata"]["namespace"]
-        try:
-            await self._api.create(event)
-        except ApiError as error:
-            if error.code != CONFLICT:
-                raise
-            before = await self._api.get("Event", namespace, name)
-            change = {"metadata": {}, "lastTimestamp": event["lastTimestamp"], "count": (before.get("count") or 0) + 1}
-            await self._api.patch("Event", namespace, name, change)
-
-    async def _tell(self, job: TrainingJobObject, event: Event) -> None:
-        """Write an Event. It is for people: one that is lost changes nothing."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        digest = names.key_of(job.meta.uid, event.reason, event.message)
-        name = f"{job.meta.name}.{digest[:16]}"
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": name, "namespace": job.namespace},
-            "involvedObject": {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "name": job.meta.name,
-                "namespace": job.namespace,
-                "uid": job.meta.uid,
-                "resourceVersion": job.meta.resource_version,
-            },
-            "type": event.kind,
-            "reason": event.reason,
-            "message": event.message[:1024],
-            "source": {"component": names.MANAGED_BY},
-            "reportingComponent": names.MANAGED_BY,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        try:
-            await self._create_or_count(body)
-        except ApiError as error:
-            said = about(job.namespace, job.meta.name, job.status)
-            logger.warning("event %s was not written: %s", event.reason, error, extra=said)
 
 
 def _replacing(found: Any, wanted: Any) -> Any:  # noqa: ANN401 - JSON

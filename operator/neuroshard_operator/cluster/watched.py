@@ -154,9 +154,12 @@ def _key_of(body: Body) -> JobKey:
 
 
 def _owner_of(body: Body) -> JobKey:
-    """Return the key of the job that a child belongs to; an empty name for what a namespace shares."""
+    """Return the key of the job that a child belongs to; an empty name for what a namespace shares.
+
+    The label is that of pods, which Jobs own, and of what has no owner; of others somebody may have edited it.
+    """
     labels = body["metadata"].get("labels") or {}
-    return body["metadata"]["namespace"], labels.get(names.JOB_LABEL, "")
+    return body["metadata"]["namespace"], parsing.owner_name(body) or labels.get(names.JOB_LABEL, "")
 
 
 def _other(kind: str) -> Callable[[Body], Any]:

@@ -68,6 +68,8 @@ class ChildJob:
     """spec.activeDeadlineSeconds: the time from `start_time` after which Kubernetes ends the Job."""
     outcome: Outcome | None = None
     """None while the Job runs or waits."""
+    lost_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the Job was made with and that somebody has removed or changed since."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +94,8 @@ class ChildPod:
     attempt: int = 0
     index: int | None = None
     node: str = ""
+    placed: datetime | None = None
+    """When the node was chosen; None where that is not known."""
     phase: str = "Pending"
     ready: bool = False
     ended_well: bool = False
@@ -200,6 +204,8 @@ class Observed:
 
     job: TrainingJobObject
     jobs: Sequence[ChildJob] = ()
+    missing_jobs: frozenset[str] = frozenset()
+    """Names of Jobs that this pass asked for and that are not there, or are not the job's."""
     pods: Sequence[ChildPod] = ()
     config_maps: Sequence[ChildConfigMap] = ()
     """Those of the job, and the profiles of its namespace."""
@@ -211,5 +217,7 @@ class Observed:
     refusals: Sequence[Refusal] = ()
     """Writes of the pass before that were refused."""
     fetched: Sequence[Fetched] = ()
+    bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """ConfigMaps of the job, and its profile, as this pass read them, by name: a copy of one need not read it again."""
     warnings: Mapping[str, str] = field(default_factory=dict)
     """The last Warning event of Jobs without pods and of pods that do not start, by uid; empty: none was written."""

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
-from neuroshard_api.training_job import GROUP
+from neuroshard_api.training_job import GROUP, KIND
 
 from neuroshard_operator import names
 from neuroshard_operator.observed.objects import (
@@ -32,6 +34,10 @@ _STEPS = {"PodScheduled", "PodReadyToStartContainers", "Initialized", "Container
 """Conditions that every pod passes through."""
 _USUAL_WAITING = {"ContainerCreating", "PodInitializing"}
 _LAST = datetime.max.replace(tzinfo=UTC)
+_SHARED_CHARACTERS = 64
+"""Longest text that is worth being looked for among those that other objects have."""
+_NONE_LOST: Mapping[str, str] = MappingProxyType({})
+_MADE_LABELS = (f"{GROUP}/", names.MANAGED_BY_LABEL)
 _KEPT_LABELS = (f"{GROUP}/", names.KUEUE_LABEL_PREFIX)
 
 
@@ -43,18 +49,21 @@ def training_job(body: Raw) -> TrainingJobObject:
         namespace=metadata["namespace"],
         generation=metadata.get("generation", 1),
         annotations={key: value for key, value in _map(metadata, "annotations").items() if key.startswith(GROUP)},
-        spec=_map(body, "spec"),
-        status=_map(body, "status"),
+        spec=_shared_words(_map(body, "spec")),
+        status=_shared_words(_map(body, "status")),
     )
 
 
 def job(body: Raw) -> ChildJob:
-    """Return a Job."""
+    """Return a Job, with the labels that it was made with: those of its pods, which nobody can change once it runs."""
     spec, status = _map(body, "spec"), _map(body, "status")
+    meta, made = _meta(body), _labels_of_pods(body)
+    labels = {**meta.labels, **{key: value for key, value in made.items() if key.startswith(_KEPT_LABELS)}}
+    found = _map(body["metadata"], "labels")
     return ChildJob(
-        meta=_meta(body),
-        role=_label(body, names.ROLE_LABEL),
-        attempt=_number(_label(body, names.ATTEMPT_LABEL)) or 0,
+        meta=replace(meta, labels=labels),
+        role=labels.get(names.ROLE_LABEL, ""),
+        attempt=_number(labels.get(names.ATTEMPT_LABEL, "")) or 0,
         parallelism=spec.get("parallelism", 1),
         completions=spec.get("completions"),
         suspended=bool(spec.get("suspend")),
@@ -65,6 +74,7 @@ def job(body: Raw) -> ChildJob:
         start_time=timestamp(status.get("startTime")),
         deadline_s=spec.get("activeDeadlineSeconds"),
         outcome=_outcome(_true_conditions(status)),
+        lost_labels={key: value for key, value in made.items() if found.get(key) != value} or _NONE_LOST,
     )
 
 
@@ -80,12 +90,15 @@ def pod(body: Raw) -> ChildPod:
         attempt=_number(_label(body, names.ATTEMPT_LABEL)) or 0,
         index=_number(_label(body, names.POD_INDEX_LABEL)),
         node=_map(body, "spec").get("nodeName") or "",
+        placed=timestamp(true.get("PodScheduled", {}).get("lastTransitionTime")),
         phase=phase,
         ready="Ready" in true,
         ended_well=phase == "Succeeded" or _all_ended_well(status),
         termination=_termination(status) or _whole_pod_termination(status),
         conditions={
-            each["type"]: each["status"] for each in status.get("conditions") or () if each["type"] not in _STEPS
+            sys.intern(each["type"]): sys.intern(each["status"])
+            for each in status.get("conditions") or ()
+            if each["type"] not in _STEPS
         },
         reason=status.get("reason") or "",
         disruption=(disruption.get("reason") or DISRUPTION) if disruption else "",
@@ -94,8 +107,16 @@ def pod(body: Raw) -> ChildPod:
 
 
 def config_map(body: Raw) -> ChildConfigMap:
-    """Return a ConfigMap without its data, which anybody may have written and which is read only on demand."""
-    return ChildConfigMap(meta=_meta(body), role=_label(body, names.ROLE_LABEL), immutable=bool(body.get("immutable")))
+    """Return a ConfigMap without its data, which anybody may have written and which is read only on demand.
+
+    One without data need not be read.
+    """
+    return ChildConfigMap(
+        meta=_meta(body),
+        role=_label(body, names.ROLE_LABEL),
+        immutable=bool(body.get("immutable")),
+        is_read=not body.get("data") and not body.get("binaryData"),
+    )
 
 
 def config_map_with_data(body: Raw) -> ChildConfigMap:
@@ -128,6 +149,12 @@ def node(body: Raw) -> Node:
     )
 
 
+def owner_name(body: Raw) -> str:
+    """Return the name of the DLRMTrainingJob that controls a child; empty where none does."""
+    owner = _controller(body["metadata"])
+    return str(owner["name"]) if owner.get("kind") == KIND else ""
+
+
 def hash_of(kind: str, body: Raw) -> str:
     """Return a hash of what the operator sets on a child, so that an edit by hand shows."""
     if kind == "Role":
@@ -156,16 +183,40 @@ def timestamp(text: str | None) -> datetime | None:
 
 def _meta(body: Raw) -> Meta:
     metadata = body["metadata"]
-    owner: Raw = next((each for each in metadata.get("ownerReferences") or () if each.get("controller")), {})
+    owner = _controller(metadata)
     return Meta(
         name=metadata["name"],
-        uid=metadata.get("uid", ""),
+        uid=sys.intern(metadata.get("uid", "")),
         resource_version=metadata.get("resourceVersion", ""),
-        owner_uid=owner.get("uid", ""),
-        labels={key: value for key, value in _map(metadata, "labels").items() if key.startswith(_KEPT_LABELS)},
+        owner_uid=sys.intern(owner.get("uid", "")),
+        labels={
+            sys.intern(key): sys.intern(value)
+            for key, value in _map(metadata, "labels").items()
+            if key.startswith(_KEPT_LABELS)
+        },
         deleted=timestamp(metadata.get("deletionTimestamp")),
         created=timestamp(metadata.get("creationTimestamp")),
     )
+
+
+def _controller(metadata: Raw) -> Raw:
+    """Return the owner reference of an object's controller; empty where it has none."""
+    return next((each for each in metadata.get("ownerReferences") or () if each.get("controller")), {})
+
+
+def _labels_of_pods(body: Raw) -> dict[str, str]:
+    """Return the labels that the operator gave a Job and its pods: those of the template that are not the user's."""
+    labels = _map(_map(_map(body, "spec").get("template") or {}, "metadata"), "labels")
+    return {sys.intern(key): sys.intern(value) for key, value in labels.items() if key.startswith(_MADE_LABELS)}
+
+
+def _shared_words(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return JSON whose keys and short texts are one object each: thousands of jobs have the same ones."""
+    if isinstance(value, Mapping):
+        return {sys.intern(key): _shared_words(below) for key, below in value.items()}
+    if isinstance(value, list):
+        return [_shared_words(each) for each in value]
+    return sys.intern(value) if type(value) is str and len(value) <= _SHARED_CHARACTERS else value
 
 
 def _map(body: Raw, key: str) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ it ends well, and its result is on the way, was deleted by someone, cannot be us
 says is the stage's own matter: one that can be used is taken before the Job is followed.
 
 The time limit of a Job begins when a node has taken its pod: time in a queue, or without a free device, does not count.
+It is written once the pod has been there for a while: most Jobs of a planner end before, and need none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ from neuroshard_operator.stages.result import (
 
 RESULT_LATE = timedelta(seconds=30)
 """How long a result may reach the operator after the Job that published it ended: two watches bring them."""
+LIMITED_AFTER = timedelta(seconds=60)
+"""How long a pod has been on its node, at most, before its Job gets its time limit."""
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 """Reason with which Kubernetes ends a Job that took longer than its activeDeadlineSeconds."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
@@ -115,7 +118,9 @@ def follow(
         return once_more(stage, job, message)
     if job.outcome is None:
         step = _at_work(context, stage, job, doing=doing, inputs=inputs)
-        return replace(step, actions=(*step.actions, *_time_limit(context, job, timeout_s)))
+        limit, due_s = _time_limit(context, job, timedelta(seconds=timeout_s))
+        check_s = earliest([step.requeue_after_s, due_s])
+        return replace(step, actions=(*step.actions, *limit), requeue_after_s=check_s)
     if not job.outcome.succeeded:
         return _failed(context, stage, job, timeout_s=timeout_s)
     late = (job.outcome.time or context.now) + RESULT_LATE
@@ -164,14 +169,17 @@ def _at_work(
     return stage.active(reason, message, name, actions=repairs, events=events, requeue_after_s=check_s)
 
 
-def _time_limit(context: Context, job: ChildJob, timeout_s: int) -> tuple[Action, ...]:
-    """Return what ends a Job in time, once a node has taken its pod; Kubernetes counts from the Job's own start."""
-    is_placed = any(pod.node for pod in context.pods_of(job))
-    if job.deadline_s is not None or job.start_time is None or job.suspended or not is_placed:
-        return ()
-    waited_s = max(context.now - job.start_time, timedelta(0)) // timedelta(seconds=1)
-    change = {"spec": {"activeDeadlineSeconds": waited_s + timeout_s}}
-    return (Patch(kind="Job", name=job.meta.name, uid=job.meta.uid, change=change),)
+def _time_limit(context: Context, job: ChildJob, timeout: timedelta) -> tuple[tuple[Action, ...], float | None]:
+    """Return what ends a Job in time, and when it is due; Kubernetes counts from the Job's own start."""
+    placed = [pod.placed or pod.meta.created or context.now for pod in context.pods_of(job) if pod.node]
+    if job.deadline_s is not None or job.start_time is None or job.suspended or not placed:
+        return (), None
+    due = min(placed) + min(LIMITED_AFTER, timeout / 2)
+    if context.now < due:
+        return (), seconds_until(due, context.now)
+    waited = max(min(placed) - job.start_time, timedelta(0))
+    change = {"spec": {"activeDeadlineSeconds": (waited + timeout) // timedelta(seconds=1)}}
+    return (Patch(kind="Job", name=job.meta.name, uid=job.meta.uid, change=change),), None
 
 
 def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int) -> StageResult:

@@ -7,7 +7,7 @@ import pytest
 from neuroshard_api.config_map import pack_files
 from neuroshard_operator import names
 from operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
-from operator_world import NAMESPACE, World, owners, profile_files
+from operator_world import NAMESPACE, World, owners, profile_files, stamp
 
 
 def test_a_new_job_is_profiled_first() -> None:
@@ -150,7 +150,7 @@ def test_a_profiler_that_runs_is_waited_for() -> None:
 
 
 def test_the_time_limit_begins_when_a_node_has_taken_the_pod() -> None:
-    """A cluster without a free device for half an hour makes no job fail."""
+    """A cluster without a free device for two hours makes no job fail."""
     story = Story(suspend=True, trainer=ONE_NODE)
     story.world.has_free_nodes = False
     story.world.change_spec(JOB, suspend=False)
@@ -159,10 +159,34 @@ def test_the_time_limit_begins_when_a_node_has_taken_the_pod() -> None:
     story.later(7200)
     assert "activeDeadlineSeconds" not in job["spec"]
     pod["spec"]["nodeName"] = "node-0"
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(story.world.now)}
+    pod["status"]["conditions"] = [placed]
     story.world.touch(pod)
     story.settle()
+    assert "activeDeadlineSeconds" not in job["spec"]
+    assert (story.operator.requeue_after_s or 61) < 61
+    story.later(60)
 
     assert job["spec"]["activeDeadlineSeconds"] == 7200 + 1800
+
+
+def test_a_planner_that_ends_within_a_minute_gets_no_time_limit() -> None:
+    """A limit is one more write, and one more pass that it brings about."""
+    story = Story().do(names.PROFILER)
+    [job] = story.world.of_kind("Job", names.PLANNER)
+    story.later(50)
+    story.do(names.PLANNER)
+
+    assert "activeDeadlineSeconds" not in job["spec"]
+
+
+def test_a_short_time_limit_is_written_in_time() -> None:
+    """A limit of less than two minutes comes after half of it."""
+    story = Story(planner={"timeoutSeconds": 60}).do(names.PROFILER)
+    [job] = story.world.of_kind("Job", names.PLANNER)
+    story.later(31)
+
+    assert job["spec"]["activeDeadlineSeconds"] == 60
 
 
 WHOLE_NODE = {"numNodes": 1, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}

@@ -1,0 +1,27 @@
+"""Labels of Jobs that somebody removed or changed: without them no watch brings the Job. Pure functions."""
+
+from neuroshard_operator.actions import Action, Event, Patch
+from neuroshard_operator.children.access import REPAIRED
+from neuroshard_operator.context import Context
+
+
+def relabelled(context: Context) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
+    """Return what gives the job's Jobs the labels back that they were made with: nothing, where they have them.
+
+    Jobs that no watch shows any more are among them, as `Context.unseen_worker_jobs` asks for those.
+    """
+    lost = [
+        job
+        for job in context.observed.jobs
+        if job.lost_labels and job.meta.owner_uid == context.uid and job.meta.deleted is None
+    ]
+    actions = (
+        Patch(kind="Job", name=job.meta.name, uid=job.meta.uid, change={"metadata": {"labels": dict(job.lost_labels)}})
+        for job in lost
+    )
+    words = "labels of Job {} were edited and are set right: {}"
+    events = (
+        Event(kind="Warning", reason=REPAIRED, message=words.format(job.meta.name, ", ".join(sorted(job.lost_labels))))
+        for job in lost
+    )
+    return tuple(actions), tuple(events)
