@@ -317,7 +317,11 @@ class Problem:
     def traffic(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
         """Return [slots, collectives] the traffic of n shards in slots."""
         weights = self.kinds.traffic[kinds].T
-        return np.stack([np.bincount(slots, weights=each, minlength=num_slots) for each in weights], axis=1)
+        traffic: FloatArray = np.zeros((num_slots, len(weights)))
+        for collective, own in enumerate(weights):
+            if own.any():
+                traffic[:, collective] = np.bincount(slots, weights=own, minlength=num_slots)
+        return traffic
 
     def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> Float32Array:
         """Return [slots, r] sums of the representations of the shards in each slot."""

@@ -92,26 +92,35 @@ def _place_sorted(
     num_devices: int,
     allowed: NDArray[np.bool_] | None,
 ) -> tuple[IndexArray, NDArray[np.bool_]]:
+    """Return [lanes, n] the device of each shard in turn, and [lanes] whether every shard found room."""
     num_lanes, width = load.shape
-    rows = np.arange(num_lanes)
-    score = np.zeros((num_lanes, num_devices))
-    used_memory = np.zeros((num_lanes, num_devices))
-    used_columns = np.zeros((num_lanes, num_devices))
-    chosen = np.empty((num_lanes, width), dtype=np.int64)
+    added = np.ascontiguousarray(np.stack([load + price * memory, memory, columns]).transpose(2, 0, 1))
+    memory_room = np.ascontiguousarray(1.0 - memory.T)[:, :, None]
+    column_room = np.ascontiguousarray(dim_limit - columns.T)[:, :, None]
+    used = np.zeros((len(added[0]), num_lanes, num_devices))
+    score, used_memory, used_columns = used
+    flat = used.reshape(-1)
+    # Positions in `flat` of each sum and lane on device 0: one pass brings all three sums up to date.
+    places = (np.arange(len(used) * num_lanes) * num_devices).reshape(len(used), num_lanes)
+    chosen = np.empty((width, num_lanes), dtype=np.int64)
     fits = np.ones(num_lanes, dtype=np.bool_)
-    added_score = load + price * memory
-    column_room = dim_limit[:, None] - columns
-    memory_room = 1.0 - memory
+    is_out, penalised = np.empty_like(score, dtype=np.bool_), np.empty_like(score)
     above_limit = 1e6  # dominates every score, so that the limit yields only to memory
     for step in range(width):
-        penalised = score + above_limit * (used_columns > column_room[:, step, None])
-        penalised[used_memory > memory_room[:, step, None]] = np.inf
+        np.greater(used_columns, column_room[step], out=is_out)
+        if is_out.any():
+            np.multiply(is_out, above_limit, out=penalised)
+            penalised += score
+        else:
+            np.copyto(penalised, score)
+        np.greater(used_memory, memory_room[step], out=is_out)
         if allowed is not None:
-            penalised[~allowed[:, step]] = np.inf
-        device = penalised.argmin(axis=1)
-        fits &= penalised[rows, device] < np.inf
-        chosen[:, step] = device
-        score[rows, device] += added_score[:, step]
-        used_memory[rows, device] += memory[:, step]
-        used_columns[rows, device] += columns[:, step]
-    return chosen, fits
+            is_out |= ~allowed[:, step]
+        has_full = is_out.any()
+        if has_full:
+            np.copyto(penalised, np.inf, where=is_out)
+        index = places + penalised.argmin(axis=1, out=chosen[step])
+        if has_full:
+            fits &= penalised.reshape(-1)[index[0]] < np.inf
+        flat[index] += added[step]
+    return chosen.T, fits
