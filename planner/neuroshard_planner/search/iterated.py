@@ -210,11 +210,9 @@ def courses_of(problem: Problem) -> list[Course]:
     """Return the courses of a search, each with another limit on the shards of a table; the last has none."""
     is_capped = len(problem.units) <= MOST_CAPPED_UNITS
     caps = [cap for cap in FEW_SHARDS if is_capped and cap < problem.max_shards.max()]
-    capped = [
-        Course(options=OptionTable(problem, max_shards=cap), max_shards=np.minimum(problem.max_shards, cap))
-        for cap in caps
-    ]
-    return [*capped, Course(options=OptionTable(problem), max_shards=problem.max_shards)]
+    options = OptionTable(problem)
+    capped = [Course(options=options.capped(cap), max_shards=np.minimum(problem.max_shards, cap)) for cap in caps]
+    return [*capped, Course(options=options, max_shards=problem.max_shards)]
 
 
 def _packed(problem: Problem, *, is_needed: bool) -> list[Placement]:

@@ -1,7 +1,9 @@
 """Sharding options: the ways in which one unit may be cut. Each kind of sharding is one generator here."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from neuroshard_api.sharding import ShardingType
@@ -63,29 +65,40 @@ class OptionTable:
     A state of the search is one option per unit: an array [units] of positions in this table.
     """
 
-    def __init__(self, problem: Problem, *, max_shards: int | None = None) -> None:
-        """Make the options of up to ``max_shards`` shards per unit. None: all that the constraints allow."""
+    def __init__(self, problem: Problem) -> None:
+        """Make all options that the constraints allow."""
         options = [
             (unit, option)
             for unit, definition in enumerate(problem.units)
             for generate in GENERATORS
             for option in generate(definition, problem.num_devices)
-            if max_shards is None or len(option.shards) <= max_shards
         ]
-        self.unit: IndexArray = np.array([unit for unit, _ in options], dtype=np.int64)
+        unit = np.array([unit for unit, _ in options], dtype=np.int64)
+        count = np.array([len(option.shards) for _, option in options], dtype=np.int64)
+        sizes = [size for _, option in options for size in option.shards]
+        self._hold(unit, count, problem.kinds_of(np.repeat(unit, count).tolist(), sizes))
+
+    def _hold(self, unit: IndexArray, count: IndexArray, kinds: IndexArray) -> None:
+        self.unit = unit
         """[options] ascending."""
-        self.count: IndexArray = np.array([len(option.shards) for _, option in options], dtype=np.int64)
-        """[options] shards of the option."""
-        self.start: IndexArray = np.cumsum(self.count) - self.count
+        self.count = count
+        """[options] shards of the option; of a unit, ascending."""
+        self.start: IndexArray = np.cumsum(count) - count
         """[options] position of its first shard in ``kinds``."""
-        self.kinds: IndexArray = problem.kinds_of(
-            np.repeat(self.unit, self.count).tolist(), [size for _, option in options for size in option.shards]
-        )
+        self.kinds = kinds
         """[shards] largest shard of each option first."""
-        self.first: IndexArray = np.searchsorted(self.unit, np.arange(len(problem.units)))
+        units = np.arange(unit[-1] + 1)
+        self.first: IndexArray = np.searchsorted(unit, units)
         """[units] the option with the fewest shards."""
-        self.last: IndexArray = np.searchsorted(self.unit, np.arange(len(problem.units)), side="right") - 1
+        self.last: IndexArray = np.searchsorted(unit, units, side="right") - 1
         """[units] the option with the most shards."""
+
+    def capped(self, max_shards: int) -> Self:
+        """Return the options of up to ``max_shards`` shards, which is 1 at least."""
+        kept = self.count <= max_shards
+        table = copy(self)
+        table._hold(self.unit[kept], self.count[kept], self.kinds[np.repeat(kept, self.count)])  # noqa: SLF001 - a table
+        return table
 
     def largest(self, state: IndexArray) -> IndexArray:
         """Return [units] the kind of the largest shard of each unit."""

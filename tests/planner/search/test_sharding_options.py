@@ -94,7 +94,9 @@ def test_the_table_of_options_finds_the_shards_of_a_state() -> None:
 
 def test_a_limit_on_shards_leaves_the_options_with_fewer() -> None:
     """The first courses of the search cut no table into many shards."""
-    problem = problem_of(request(table("a", embedding_dim=64)))
+    problem = problem_of(request(table("a", embedding_dim=64), table("b", embedding_dim=12)))
+    capped = OptionTable(problem).capped(2)
 
-    assert OptionTable(problem, max_shards=2).count.tolist() == [1, 2]
-    assert OptionTable(problem, max_shards=1).count.tolist() == [1]
+    assert capped.count.tolist() == [1, 2, 1, 2]
+    assert problem.kinds.num_columns[capped.shards(capped.last)].tolist() == [32, 32, 8, 4]
+    assert capped.capped(1).count.tolist() == [1, 1]
