@@ -15,6 +15,7 @@ from neuroshard_operator.cluster.resync import Resync, reachable
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.context import Context, UnreadableJob, earliest
 from neuroshard_operator.observed.objects import Observed
+from neuroshard_operator.pace import StatusPace
 from neuroshard_operator.process.logs import about
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.queue import KeyedQueue
@@ -83,6 +84,7 @@ class Controller:
         self._api = api
         self._caches = caches
         self._cluster = Cluster(api, caches, settings)
+        self._pace = StatusPace()
         self._settings = settings
         self._metrics = metrics
         self._now = now
@@ -203,13 +205,16 @@ class Controller:
             self._forget(key)
             return "gone"
         context = await gathered(self._cluster, observed, now=now, settings=self._settings)
-        decision = reconcile(context)
-        due_s = await self._cluster.apply(context.observed, decision)
-        self.queue.succeeded(key)
         before = context.status
+        decision = self._pace.paced(key, before, reconcile(context))
+        due_s = await self._cluster.apply(context.observed, decision)
+        if decision.status is not None:
+            self._pace.wrote(key)
+        self.queue.succeeded(key)
         after = decision.status or before
         if has_ended(after):
             self._cluster.forget_contents(key)
+            self._pace.forget(key)
         if decision.status is not None:
             self._metrics.status_written(before, after)
             logger.info("%s", after.message or after.stage, extra={**self._about(key), "reason": after.reason})
@@ -228,6 +233,7 @@ class Controller:
     def _forget(self, key: JobKey) -> None:
         self.queue.forget(key)
         self._cluster.forget(key)
+        self._pace.forget(key)
         stage = self._stages.pop(key, None)
         if stage is not None:
             self._metrics.jobs.labels(stage=stage).dec()
