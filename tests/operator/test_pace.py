@@ -4,7 +4,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from neuroshard_api.job_status import Condition, ConditionStatus, Stage, Status, Workers
+from neuroshard_api.job_policies import ConditionStatus
+from neuroshard_api.job_status import Condition, Stage, Status, Workers
 from neuroshard_operator.actions import Decision, Event
 from neuroshard_operator.pace import COUNTS_EVERY_S, StatusPace
 
