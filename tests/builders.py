@@ -31,7 +31,7 @@ from neuroshard_api.session_clustering import (
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.step_report import RankTimes, StepReport
 from neuroshard_api.tables import Optimizer, Table, TableSet
-from neuroshard_api.topology import DeviceType, Link, Topology
+from neuroshard_api.topology import DeviceType, HostLink, HostMemory, Link, Topology
 from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
 
 GIB = 2**30
@@ -92,6 +92,13 @@ def topology(num_devices: int = 4, *, num_nodes: int = 1, memory_bytes: int = 80
         "inter_node": Link(bandwidth_bytes_per_second=50 * GB_PER_SECOND, latency_seconds=20e-6),
     }
     return Topology(**{**defaults, **fields})
+
+
+def host_memory(bytes_per_node: int = 2**40, *, gb_per_second: float = 60.0) -> HostMemory:
+    """Return a terabyte per node for tables, behind links of equal rates in both directions."""
+    rate = gb_per_second * GB_PER_SECOND
+    link = HostLink(to_device_bytes_per_second=rate, from_device_bytes_per_second=rate)
+    return HostMemory(bytes_per_node=bytes_per_node, link=link)
 
 
 def request(*members: Table, num_devices: int = 4, **fields: Any) -> PlanRequest:

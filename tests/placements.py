@@ -7,7 +7,7 @@ from itertools import count
 from neuroshard_api.placement_rules import block_order_problem, shard_problem
 from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.sharding import ShardingType, row_blocks
+from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
 from neuroshard_api.tables import Table
 from neuroshard_api.topology import Topology
 
@@ -60,6 +60,12 @@ def everywhere(table: Table, topology: Topology) -> TablePlacement:
         for device in range(topology.num_devices)
     ]
     return TablePlacement(name=table.name, sharding_type=ShardingType.DATA_PARALLEL, shards=tuple(shards))
+
+
+def on_host(placement: TablePlacement, *, cache_load_factor: float | None = None) -> TablePlacement:
+    """Return a placement with its weights in host memory, with a cache where it has a load factor."""
+    kernel = ComputeKernel.FUSED_UVM if cache_load_factor is None else ComputeKernel.FUSED_UVM_CACHING
+    return placement.model_copy(update={"kernel": kernel, "cache_load_factor": cache_load_factor})
 
 
 def random_placement(

@@ -2,26 +2,33 @@
 
 import json
 
-from neuroshard_api.document import decoded, decompressed
+from neuroshard_api.document import DocumentError, decoded, decompressed
 from neuroshard_api.job_model import Architecture
+from neuroshard_api.presets import load_presets
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, Pipeline, PlanRequest, SearchSettings
 from neuroshard_api.resource import size_bytes
+from neuroshard_api.sharding import ComputeKernel
 from neuroshard_api.table_files import parse_table_set
 from neuroshard_api.tables import TableSet
-from neuroshard_api.topology import Topology
+from neuroshard_api.topology import HostMemory, Topology
 from neuroshard_api.training_job import DLRMTrainingJob, Spec
 
 
 def plan_request(
     job: DLRMTrainingJob, *, tables: TableSet, topology: Topology, algorithm: Algorithm | None = None
 ) -> PlanRequest:
-    """Return the request for the job's plan. ``algorithm`` None: the job's own; else its fallback."""
+    """Return the request for the job's plan. ``algorithm`` None: the job's own; else its fallback.
+
+    Raises:
+        DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known.
+    """
     model, planner = job.spec.model, job.spec.planner
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
     reserved, named = planner.reserved_memory_per_device, planner.sharding_types
+    host = planner.host_memory_per_node
     return PlanRequest(
         tables=tables,
-        topology=topology,
+        topology=topology if host is None else _with_host_memory(topology, size_bytes(host)),
         batch_size_per_device=model.batch_size_per_device,
         optimizer=model.embedding_optimizer.optimizer,
         pipeline=Pipeline[job.spec.training.pipeline.name],
@@ -35,10 +42,26 @@ def plan_request(
             max_shards_per_table=planner.max_shards_per_table,
             min_shard_width=planner.min_shard_width,
             sharding_types=None if named is None else tuple(each.sharding_type for each in named),
+            compute_kernels=None if host is None else tuple(ComputeKernel),
         ),
         search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
         algorithm=algorithm or planner.algorithm.algorithm,
     )
+
+
+def _with_host_memory(topology: Topology, num_bytes: int) -> Topology:
+    """Return the devices with so much memory for tables on each node, over the usual link. Raises DocumentError."""
+    usual = load_presets().get(topology.device.name)
+    if usual is None:
+        name = topology.device.name
+        problem = (
+            "its processes have all tables in host memory already"
+            if topology.device.is_cpu
+            else "its link to host memory is not known"
+        )
+        raise DocumentError("job", [f"spec.planner.hostMemoryPerNode: the device is {name!r}, {problem}; leave it out"])
+    memory = HostMemory(bytes_per_node=num_bytes, link=usual.host_link)
+    return topology.model_copy(update={"host_memory": memory})
 
 
 def counts_dense(spec: Spec) -> bool:

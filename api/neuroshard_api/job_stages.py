@@ -194,6 +194,9 @@ class Planner(Part):
     ) = None
     """Ways in which tables may be sharded. If unset: TableWise and ColumnWise. A trainer of your own must give
     DataParallel tables an optimizer."""
+    host_memory_per_node: Size | None = None
+    """Memory of each node in which tables may be stored where device memory does not suffice, such as 1Ti; it is less
+    than the node has, by what processes and data loading need. If unset: tables are in device memory alone."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the search; equal jobs with equal seeds get equal plans."""
     work_budget: Annotated[int, Field(ge=1, lt=2**63)] | None = None

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from neuroshard_api.plan import Shard, TablePlacement
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
+from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of, row_blocks
 from neuroshard_api.tables import DIM_MULTIPLE, DataType, Optimizer, Table
 from neuroshard_api.topology import Topology
 
@@ -49,7 +49,7 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
             shard_problem(placement, rows=table.num_embeddings, columns=table.embedding_dim, devices=request.topology)
             or _empty_block_problem(placement, request.topology)
             or block_order_problem(placement)
-            or _kernel_problem(placement, table)
+            or _kernel_problem(placement, table, request.topology)
             or _sequence_problem(placement, table)
             or _replicated_table_problem(placement, table, request.optimizer)
         )
@@ -268,10 +268,41 @@ def _empty_block_problem(placement: TablePlacement, devices: Devices) -> Problem
     )
 
 
-def _kernel_problem(placement: TablePlacement, table: Table) -> Problem | None:
-    kind, kernel = placement.sharding_type, ComputeKernel.of(placement.sharding_type)
-    if placement.compute_kernel is not kernel:
-        return ".kernel", f"is {placement.kernel}, a {kind.value} table runs with {kernel}; leave it out"
+def kernel_obstacle(kernel: ComputeKernel, kind: ShardingType, topology: Topology) -> str | None:
+    """Return why tables of a sharding type cannot run with a kernel on these devices. None: they can."""
+    if kernel not in kernels_of(kind):
+        return f"a {kind.value} table runs with {' or '.join(kernels_of(kind))}"
+    if not kernel.is_on_host:
+        return None
+    if topology.device.is_cpu:
+        return "and processes on a CPU have all tables in host memory with the kernel fused"
+    if topology.host_memory is None:
+        return "and the topology has no host_memory that tables may take"
+    return None
+
+
+def _lacks_memory(kernel: ComputeKernel, topology: Topology) -> bool:
+    return kernel.is_on_host and topology.host_memory is None and not topology.device.is_cpu
+
+
+def cache_problem(kernel: ComputeKernel, cache_load_factor: float | None) -> str | None:
+    """Return the fault of a load factor with a kernel. None: there is none."""
+    if kernel is ComputeKernel.FUSED_UVM_CACHING and cache_load_factor is None:
+        return f"is missing, the kernel is {kernel}; give rows of the cache over rows of the table"
+    if kernel is not ComputeKernel.FUSED_UVM_CACHING and cache_load_factor is not None:
+        return f"is {cache_load_factor:g}, the kernel {kernel} has no cache; leave it out"
+    return None
+
+
+def _kernel_problem(placement: TablePlacement, table: Table, topology: Topology) -> Problem | None:
+    kernel = placement.compute_kernel
+    obstacle = kernel_obstacle(kernel, placement.sharding_type, topology)
+    if obstacle is not None:
+        remedy = "give topology.host_memory, or leave it out" if _lacks_memory(kernel, topology) else "leave it out"
+        return ".kernel", f"is {kernel}, {obstacle}; {remedy}"
+    problem = cache_problem(kernel, placement.cache_load_factor)
+    if problem is not None:
+        return ".cache_load_factor", problem
     if placement.data_type not in {None, table.data_type}:
         return ".data_type", f"is {placement.data_type}, the table's is {table.data_type}; leave it out"
     return None

@@ -30,6 +30,8 @@ class TablePlacement(Value):
     sharding_type: ShardingType
     kernel: ComputeKernel | None = None
     """If unset: the one that runs the sharding type, dense for data_parallel and fused for all others."""
+    cache_load_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Rows of the device's cache over rows of the shard, of a fused_uvm_caching table; unset for all others."""
     data_type: DataType | None = None
     """Type of the stored weights. If unset: the table's; another one than the table's is refused."""
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
@@ -73,6 +75,8 @@ class DeviceCost(Value):
     backward_communication_ms: Annotated[float, Field(ge=0)]
     dense_update_ms: Annotated[float, Field(ge=0)] = 0.0
     """Passes over all rows of data_parallel tables: gradients cleared, optimizer applied."""
+    host_link_ms: Annotated[float, Field(ge=0)] = 0.0
+    """What the device waits for rows of tables in host memory, and for its look-up of cached ones, in both passes."""
     collectives: tuple[CollectiveCost, ...] = ()
     """Those that the plan's tables take part in. Empty in older plans: not known."""
     embedding_dim_sum: Count
@@ -91,7 +95,7 @@ class DeviceCost(Value):
     @property
     def total_ms(self) -> float:
         """Sum of the terms, the wait included."""
-        return self.compute_ms + self.wait_ms + self.communication_ms + self.dense_update_ms
+        return self.compute_ms + self.host_link_ms + self.wait_ms + self.communication_ms + self.dense_update_ms
 
     def decisive_ms(self, compute_peak: ComputePeak) -> float:
         """Return the time by which the devices of a plan rank: the device with most of it is the one waited for.
@@ -99,7 +103,7 @@ class DeviceCost(Value):
         Where only the sum of both passes counts, waiting fills every device up to the same total, and the passes
         themselves decide.
         """
-        return self.compute_ms if compute_peak is ComputePeak.JOINT else self.total_ms
+        return self.compute_ms + self.host_link_ms if compute_peak is ComputePeak.JOINT else self.total_ms
 
 
 class PlanCost(Value):
@@ -127,6 +131,10 @@ class DeviceMemory(Value):
     """Temporary memory in which the backward kernels sort the lookups. 0 where another moment needs more."""
     gradient_bytes: Count = 0
     """Dense gradients of data_parallel tables: in buckets, and where lookups need most once more."""
+    cache_bytes: Count = 0
+    """Cached rows of fused_uvm_caching tables, and the cache's maps."""
+    host_bytes: Count = 0
+    """Weights and optimizer state of the device's shards in host memory, which is the node's and no device memory."""
     dense_bytes: Count
     """The dense part; if it was counted, without its working memory where another moment needs more."""
     reserve_bytes: Count
@@ -136,7 +144,10 @@ class DeviceMemory(Value):
     @property
     def used_bytes(self) -> int:
         """The sum of all purposes; a plan fits if it is at most the capacity."""
-        return sum(getattr(self, field) for field in type(self).model_fields if field != "capacity_bytes")
+        return sum(getattr(self, field) for field in type(self).model_fields if field not in _NOT_USED)
+
+
+_NOT_USED = {"capacity_bytes", "host_bytes"}
 
 
 class BaselineCost(Value):

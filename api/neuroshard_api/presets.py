@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from neuroshard_api.counts import PositiveCount
 from neuroshard_api.document import Value, parse_data
-from neuroshard_api.topology import DeviceType, Link, Topology
+from neuroshard_api.topology import DeviceType, HostLink, HostMemory, Link, Topology
 
 
 class DevicePreset(Value):
@@ -19,15 +19,28 @@ class DevicePreset(Value):
     inter_node: Link
     """The usual network between nodes, per device."""
     devices_per_node: PositiveCount
+    host_link: HostLink
+    """The usual link to the memory of the node."""
 
-    def topology(self, *, num_nodes: int = 1, devices_per_node: int | None = None) -> Topology:
-        """Return equal nodes of this device. ``devices_per_node`` None: as many as usual."""
+    def topology(
+        self, *, num_nodes: int = 1, devices_per_node: int | None = None, host_memory_bytes: int | None = None
+    ) -> Topology:
+        """Return equal nodes of this device.
+
+        Args:
+            num_nodes: nodes.
+            devices_per_node: None: as many as usual.
+            host_memory_bytes: of each node, for tables. None: tables are in device memory alone.
+        """
         return Topology(
             num_nodes=num_nodes,
             devices_per_node=self.devices_per_node if devices_per_node is None else devices_per_node,
             device=self.device,
             intra_node=self.intra_node,
             inter_node=self.inter_node,
+            host_memory=None
+            if host_memory_bytes is None
+            else HostMemory(bytes_per_node=host_memory_bytes, link=self.host_link),
         )
 
 

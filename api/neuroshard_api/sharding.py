@@ -65,11 +65,30 @@ class ComputeKernel(StrEnum):
     """Lookup, gradient, and optimizer in one kernel, weights in device memory."""
     DENSE = "dense"
     """Lookup and a gradient of all rows; the optimizer is the trainer's own. For data_parallel tables alone."""
+    FUSED_UVM = "fused_uvm"
+    """As fused, weights in the node's host memory: every lookup reads its row over the host link."""
+    FUSED_UVM_CACHING = "fused_uvm_caching"
+    """As fused, weights in the node's host memory, and a cache of recently used rows in device memory."""
 
     @classmethod
     def of(cls, sharding_type: ShardingType) -> "ComputeKernel":
-        """Return the kernel that runs a sharding type."""
+        """Return the kernel that runs a sharding type where none is named."""
         return cls.DENSE if sharding_type is ShardingType.DATA_PARALLEL else cls.FUSED
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the weights are in host memory."""
+        return self in HOST_KERNELS
+
+
+HOST_KERNELS = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
+"""Kernels whose weights are in host memory."""
+
+
+def kernels_of(sharding_type: ShardingType) -> tuple[ComputeKernel, ...]:
+    """Return the kernels that run a sharding type, the default first."""
+    default = ComputeKernel.of(sharding_type)
+    return (default,) if default is ComputeKernel.DENSE else (default, *HOST_KERNELS)
 
 
 def num_row_parts(family: Family, topology: Topology) -> int:

@@ -47,6 +47,23 @@ class Link(Value):
     """Time of a message without payload."""
 
 
+class HostLink(Value):
+    """The link between a node's memory and each of its devices, all of them at once."""
+
+    to_device_bytes_per_second: Annotated[float, Field(gt=0)]
+    """Peak of the data sheet."""
+    from_device_bytes_per_second: Annotated[float, Field(gt=0)]
+    """The same in the other direction."""
+
+
+class HostMemory(Value):
+    """Memory of each node in which tables may be stored."""
+
+    bytes_per_node: Annotated[int, Field(ge=1, le=MAX_MEMORY_BYTES)]
+    """What tables may take of a node's memory: less what processes, data loading, and the system need."""
+    link: HostLink
+
+
 class Topology(Document):
     """Equal nodes of equal devices: a fast link inside a node, a slower one between nodes.
 
@@ -61,6 +78,8 @@ class Topology(Document):
     device: DeviceType
     intra_node: Link
     inter_node: Link
+    host_memory: HostMemory | None = None
+    """If unset: no table may be stored in host memory."""
 
     @property
     def num_devices(self) -> int:

@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 from neuroshard_api.bundle import Source
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
-from neuroshard_api.placement_rules import Devices, Problem, placement_problems, shard_problem
+from neuroshard_api.placement_rules import Devices, Problem, cache_problem, placement_problems, shard_problem
 from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
-from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
+from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of, row_blocks
 from neuroshard_api.tables import DataType
 from neuroshard_api.topology import Topology
 
@@ -38,6 +38,8 @@ class TorchRecParameter(Value):
     sharding_type: ShardingType
     compute_kernel: ComputeKernel = ComputeKernel.FUSED
     """TorchRec's own default is dense."""
+    cache_load_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Becomes the load factor of CacheParams; of a fused_uvm_caching table."""
     ranks: Annotated[tuple[Count, ...], Field(min_length=1)]
     """Global rank of each shard, in the order of ``shards``; a rank may stand more than once. All ranks where the
     table is data_parallel."""
@@ -50,11 +52,14 @@ class TorchRecParameter(Value):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         is_replicated = self.sharding_type is ShardingType.DATA_PARALLEL
-        if self.compute_kernel is not ComputeKernel.of(self.sharding_type):
+        if self.compute_kernel not in kernels_of(self.sharding_type):
             raise ValueError(
                 f"compute_kernel: is {self.compute_kernel}, a {self.sharding_type} table runs with "
-                f"{ComputeKernel.of(self.sharding_type)}"
+                f"{' or '.join(kernels_of(self.sharding_type))}"
             )
+        problem = cache_problem(self.compute_kernel, self.cache_load_factor)
+        if problem is not None:
+            raise ValueError(f"cache_load_factor: {problem}")
         if is_replicated == bool(self.shards):
             found = "must be left out of" if is_replicated else "are missing in"
             raise ValueError(f"shards: {found} a {self.sharding_type} table")
@@ -182,7 +187,8 @@ def _parameter(
 
     return TorchRecParameter(
         sharding_type=sharding_type,
-        compute_kernel=ComputeKernel.of(sharding_type),
+        compute_kernel=table.compute_kernel,
+        cache_load_factor=table.cache_load_factor,
         ranks=tuple(device for device, _, _ in shards),
         output_dtype=output_dtype,
         shards=tuple(

@@ -70,6 +70,13 @@ class RequestOptions:
     max_memory: Annotated[
         str | None, typer.Option(help="Most memory of a device, such as 70GiB. Default: all it has.")
     ] = None
+    host_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory of each node that tables may take, such as 1TiB, unless the constraints name kernels. "
+            "Default: none."
+        ),
+    ] = None
     dense: Annotated[
         Path | None, typer.Option(help="The dense part as `python -m neuroshard_trainer.dense_profile` counted it.")
     ] = None
@@ -149,6 +156,10 @@ def build_topology(options: RequestOptions) -> "Topology":
     if options.topology is not None:
         if options.devices is not None or options.nodes is not None or options.device_type is not None:
             raise CommandError("--topology: already says what --devices, --nodes and --device-type say; give one")
+        if options.host_memory is not None:
+            raise CommandError(
+                "--topology: says itself what host memory there is (host_memory); leave out --host-memory"
+            )
         return Topology.read(options.topology)
     if options.devices is None or options.device_type is None:
         raise CommandError("--devices and --device-type: both are needed, or --topology; see `neuroshard devices`")
@@ -157,7 +168,8 @@ def build_topology(options: RequestOptions) -> "Topology":
     per_node, rest = divmod(options.devices, nodes)
     if rest:
         raise CommandError(f"--devices: {options.devices} do not fill {nodes} equal nodes; give another --nodes")
-    return found.topology(num_nodes=nodes, devices_per_node=per_node)
+    memory = None if options.host_memory is None else parse_bytes(options.host_memory, option="--host-memory")
+    return found.topology(num_nodes=nodes, devices_per_node=per_node, host_memory_bytes=memory)
 
 
 def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "PlanRequest":
@@ -165,6 +177,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     from neuroshard_api.dense_profile import DenseProfile
     from neuroshard_api.document import validated
     from neuroshard_api.request import Constraints, PlanRequest
+    from neuroshard_api.sharding import ComputeKernel
 
     if (options.tables is None) == (options.module is None):
         found = "neither" if options.tables is None else "both"
@@ -177,6 +190,8 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     limits = constraints.model_dump(mode="json", exclude_none=True)
     if options.max_memory is not None:
         limits["max_memory_bytes_per_device"] = parse_bytes(options.max_memory, option="--max-memory")
+    if options.host_memory is not None:
+        limits.setdefault("compute_kernels", [kernel.value for kernel in ComputeKernel])
     batch_size = options.batch_size
     if batch_size is None and tables.global_batch_size is not None:
         batch_size = -(-tables.global_batch_size // topology.num_devices)

@@ -14,6 +14,7 @@ from neuroshard_planner.errors import InfeasibleError, MissingPackageError, Plan
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import CostModel, Placement, Problem
+from neuroshard_planner.search.host_search import hosted
 from neuroshard_planner.search.infeasible import infeasible
 from neuroshard_planner.search.iterated import Found, iterated
 from neuroshard_planner.search.local_search import merged
@@ -130,29 +131,44 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
         if isinstance(found, PlannerError):
             raise found
         return Found(placement=found)
+    result = None
+    if not any(choice.is_bound for choice in problem.host_choices):
+        result = _in_device_memory(problem, starts=list(_placed(baselines).values()), bound_ms=bound_ms)
+    if any(choice.kernels for choice in problem.host_choices):
+        budget = request.search.work_budget or _default_budget(problem)
+        result = hosted(problem, result, solve=_in_device_memory, work_budget=budget)
+    if result is None:
+        raise infeasible(request, _packing(problem), has_further_types=_is_mixed(problem))
+    return result
+
+
+def _in_device_memory(problem: Problem, *, starts: Sequence[Placement] = (), bound_ms: float = 0.0) -> Found | None:
+    """Search placements with all tables in device memory. None: nothing fits.
+
+    Raises:
+        RequestError: a table may not be by columns, and so large a set is searched in no other way.
+    """
     forced = problem.forced_placement()
     if forced is not None:
-        if not problem.fits(forced):
-            raise infeasible(request, _packing(problem), has_further_types=problem.has_further_types)
-        return Found(placement=forced)
-    is_mixed = problem.has_further_types and len(problem.units) * problem.num_devices <= MOST_MIXED
-    if problem.has_further_types and not is_mixed:
+        return Found(placement=forced) if problem.fits(forced) else None
+    if problem.has_further_types and not _is_mixed(problem):
         _require_by_columns(problem)
     # What the bound took is no search: on wide tables it would leave nothing of the budget.
-    named = request.search.work_budget
+    named = problem.request.search.work_budget
     result = iterated(
         problem,
-        starts=list(_placed(baselines).values()),
+        starts=starts,
         work_budget=named or _default_budget(problem),
         published_work=0 if named else published_work(problem),
         most_rounds=MOST_ROUNDS if not named and _is_small(problem) else 0,
         bound_ms=bound_ms,
     )
-    if is_mixed:
-        result = mixed(problem, result, work_budget=named or _default_budget(problem))
-    if result is None:
-        raise infeasible(request, _packing(problem), has_further_types=is_mixed)
-    return result
+    return mixed(problem, result, work_budget=named or _default_budget(problem)) if _is_mixed(problem) else result
+
+
+def _is_mixed(problem: Problem) -> bool:
+    """Return whether placements of all families are searched."""
+    return problem.has_further_types and len(problem.units) * problem.num_devices <= MOST_MIXED
 
 
 def attempts(problem: Problem) -> Attempts:
@@ -198,6 +214,12 @@ def _require_by_columns(problem: Problem) -> None:
 def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | PlannerError:
     """Run a baseline; finding nothing is a result like any other."""
     baseline = torchrec_placement if algorithm is Algorithm.TORCHREC else BASELINES[algorithm]
+    bound = next(
+        (unit for unit, choice in zip(problem.units, problem.host_choices, strict=True) if choice.is_bound), None
+    )
+    if bound is not None:
+        name = problem.request.tables.tables[bound.tables[0]].name
+        return InfeasibleError(f"{algorithm} places no table in host memory, and {name!r} may be nowhere else")
     try:
         return merged(problem, baseline(problem))
     except (InfeasibleError, MissingPackageError) as error:

@@ -18,6 +18,7 @@ COST_TERMS = (
     ("backward_communication_ms", "backward collectives"),
     ("backward_compute_ms", "backward compute"),
     ("dense_update_ms", "dense update"),
+    ("host_link_ms", "host memory"),
 )
 """Terms of a device's cost in the order in which a step passes through them, with their names for people."""
 
@@ -31,6 +32,7 @@ MEMORY_TERMS = (
     ("dense_bytes", "dense part"),
     ("reserve_bytes", "reserve"),
     ("gradient_bytes", "dense gradients"),
+    ("cache_bytes", "caches of host memory"),
 )
 """Terms of a device's memory ledger, with their names for people."""
 
@@ -200,6 +202,7 @@ class PlanSummary:
                 ("collectives", slowest.cost.communication_ms),
                 ("wait", slowest.cost.wait_ms),
                 ("dense updates", slowest.cost.dense_update_ms),
+                ("host memory", slowest.cost.host_link_ms),
             ),
             key=lambda part: -part[1],
         )
@@ -215,11 +218,11 @@ class PlanSummary:
     def cost_quantiles(self) -> tuple[Quantiles, ...]:
         """Return the spread of each cost term and of the total over the devices, in milliseconds.
 
-        Dense updates are left out where there are none.
+        Dense updates and host memory are left out where there are none.
         """
-        terms = [(name, [getattr(device.cost, field) for device in self.devices]) for field, name in COST_TERMS]
-        if not any(terms[-1][1]):
-            terms.pop()
+        always = len(COST_TERMS) - 2
+        columns = [(name, [getattr(device.cost, field) for device in self.devices]) for field, name in COST_TERMS]
+        terms = [term for index, term in enumerate(columns) if index < always or any(term[1])]
         return tuple(
             _quantiles(name, times) for name, times in [*terms, ("total", [d.cost.total_ms for d in self.devices])]
         )

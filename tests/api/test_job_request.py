@@ -6,6 +6,7 @@ import builders
 import pytest
 from neuroshard_api.document import UNPACKED_LIMIT_BYTES, DocumentError
 from neuroshard_api.job_request import plan_request, tables_of_file
+from neuroshard_api.presets import preset
 from neuroshard_api.request import Algorithm, Pipeline
 from neuroshard_api.tables import Optimizer
 
@@ -72,6 +73,31 @@ def test_the_fallback_is_asked_for_by_name() -> None:
     assert request == plan_request(job, tables=tables, topology=builders.topology()).model_copy(
         update={"algorithm": Algorithm.SIZE_GREEDY}
     )
+
+
+def test_host_memory_permits_its_kernels_and_comes_with_the_devices_link() -> None:
+    """The job says how much of each node, the device type how fast."""
+    job = builders.job(planner={"hostMemoryPerNode": "1Ti"})
+    request = plan_request(job, tables=builders.table_set(), topology=preset("h100-80gb").topology(num_nodes=2))
+
+    assert request.topology == preset("h100-80gb").topology(num_nodes=2, host_memory_bytes=2**40)
+    assert request.constraints.compute_kernels == ("fused", "dense", "fused_uvm", "fused_uvm_caching")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("cpu-2", "the device is 'cpu-2', its processes have all tables in host memory already; leave it out"),
+        ("own", "the device is 'own', its link to host memory is not known; leave it out"),
+    ],
+)
+def test_host_memory_that_cannot_be_priced_is_refused(name: str, problem: str) -> None:
+    """The sentence names the job's field."""
+    job = builders.job(planner={"hostMemoryPerNode": "1Ti"})
+    devices = builders.topology(device=builders.device_type(name=name))
+
+    with pytest.raises(DocumentError, match=f"spec.planner.hostMemoryPerNode: {problem}"):
+        plan_request(job, tables=builders.table_set(), topology=devices)
 
 
 def test_no_limits_leave_the_planner_free() -> None:

@@ -12,18 +12,28 @@ from neuroshard_api.plan import TablePlacement
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
 from neuroshard_api.tables import DataType, Optimizer, Pooling, Table
-from placements import by_columns, by_rows, everywhere, grid, on_node, random_placement
+from neuroshard_api.topology import Topology
+from placements import by_columns, by_rows, everywhere, grid, on_host, on_node, random_placement
 
 TOPOLOGY = builders.topology(4, num_nodes=2)
+WITH_HOST = builders.topology(4, num_nodes=2, host_memory=builders.host_memory())
+CPUS = builders.topology(
+    4, num_nodes=2, host_memory=builders.host_memory(), device=builders.device_type(name="cpu-test")
+)
 A = builders.table("a", num_embeddings=10, embedding_dim=32)
 B = builders.table("b", num_embeddings=3, embedding_dim=16)
 WIDE_B = B.model_copy(update={"embedding_dim": 32})
 MEAN_A, MEAN_B = (each.model_copy(update={"pooling": Pooling.MEAN}) for each in (A, B))
 
 
-def problems(*tables: TablePlacement, of: tuple[Table, ...] = (A,), optimizer: Optimizer = Optimizer.SGD) -> list[str]:
+def problems(
+    *tables: TablePlacement,
+    of: tuple[Table, ...] = (A,),
+    optimizer: Optimizer = Optimizer.SGD,
+    topology: Topology = TOPOLOGY,
+) -> list[str]:
     """Return what is wrong with placements of these tables on two nodes of two devices."""
-    request = PlanRequest(tables=builders.table_set(*of), topology=TOPOLOGY, optimizer=optimizer)
+    request = PlanRequest(tables=builders.table_set(*of), topology=topology, optimizer=optimizer)
     return list(placement_problems(tables, request))
 
 
@@ -50,6 +60,15 @@ def test_every_family_passes_where_it_is_what_it_is_called(seed: int, rows: int)
     for problem in problems(placement, of=(table,)):
         assert rows < 7
         assert "leaves device" in problem
+
+
+@pytest.mark.parametrize("cache_load_factor", [None, 0.2])
+def test_every_cut_of_a_fused_table_passes_in_host_memory(cache_load_factor: float | None) -> None:
+    """By columns, by rows, and by node."""
+    for placement in (by_columns(A, (0, 32)), by_rows(A, TOPOLOGY), grid(A, TOPOLOGY, (0, 16), (1, 16))):
+        moved = on_host(placement, cache_load_factor=cache_load_factor)
+
+        assert problems(moved, topology=WITH_HOST) == []
 
 
 def changed(placement: TablePlacement, shard: int = 0, **fields: int) -> TablePlacement:
@@ -155,6 +174,31 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
     "dense rows": (
         lambda: problems(by_rows(A, TOPOLOGY).model_copy(update={"kernel": ComputeKernel.DENSE})),
         "tables[0].kernel: is dense, a row_wise table runs with fused",
+    ),
+    "host memory that is not there": (
+        lambda: problems(on_host(by_rows(A, TOPOLOGY))),
+        "tables[0].kernel: is fused_uvm, and the topology has no host_memory that tables may take; give topology.host_",
+    ),
+    "host memory of a CPU": (
+        lambda: problems(on_host(by_rows(A, TOPOLOGY)), topology=CPUS),
+        "tables[0].kernel: is fused_uvm, and processes on a CPU have all tables in host memory with the kernel fused",
+    ),
+    "copies in host memory": (
+        lambda: problems(on_host(everywhere(A, TOPOLOGY)), topology=WITH_HOST),
+        "tables[0].kernel: is fused_uvm, a data_parallel table runs with dense; leave it out",
+    ),
+    "a cache without a size": (
+        lambda: problems(
+            on_host(by_rows(A, TOPOLOGY), cache_load_factor=0.5).model_copy(update={"cache_load_factor": None}),
+            topology=WITH_HOST,
+        ),
+        "tables[0].cache_load_factor: is missing, the kernel is fused_uvm_caching; give rows of the cache over",
+    ),
+    "a size of no cache": (
+        lambda: problems(
+            on_host(by_rows(A, TOPOLOGY)).model_copy(update={"cache_load_factor": 0.5}), topology=WITH_HOST
+        ),
+        "tables[0].cache_load_factor: is 0.5, the kernel fused_uvm has no cache; leave it out",
     ),
     "another type": (
         lambda: problems(by_rows(A, TOPOLOGY).model_copy(update={"data_type": DataType.FP16})),

@@ -33,6 +33,16 @@ def test_a_preset_makes_a_topology() -> None:
     assert preset("h100-80gb").topology(devices_per_node=4).num_devices == 4
 
 
+def test_host_memory_is_there_where_it_is_given() -> None:
+    """Data sheets say how fast the link is, and not how much memory a node has."""
+    found = preset("h100-80gb")
+
+    assert found.topology().host_memory is None
+    memory = found.topology(host_memory_bytes=10**12).host_memory
+    assert memory is not None
+    assert (memory.bytes_per_node, memory.link.to_device_bytes_per_second) == (10**12, 63e9)
+
+
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     """The message lists what can be given instead."""
     with pytest.raises(ValueError, match=r"'h300' is not known; choose one of a100-40gb, .*b200-180gb, or describe"):

@@ -13,7 +13,7 @@ from neuroshard_api.tables import DataType
 from neuroshard_api.torchrec_plan import TorchRecParameter, TorchRecPlan
 from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.planning import plan as search
-from placements import by_rows, everywhere, given_plan, grid, on_node
+from placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node
 
 
 def plan_of(**fields: Any) -> Plan:
@@ -142,6 +142,19 @@ def test_replicated_tables_have_a_dense_kernel_and_no_shards() -> None:
     assert many.shards == ()
 
 
+def test_host_kernels_are_written_with_the_size_of_their_cache() -> None:
+    """TorchRec takes the load factor as a part of CacheParams."""
+    topology = builders.topology(4, num_nodes=2, host_memory=builders.host_memory())
+    request = PlanRequest(tables=builders.table_set(*TABLES), topology=topology)
+    placed = (on_host(by_columns(TABLES[0], (1, 16)), cache_load_factor=0.25), on_host(by_rows(TABLES[1], topology)))
+    written = TorchRecPlan.of(given_plan(request, *placed), module_path="")
+
+    few, many = written.modules[""].values()
+    assert (few.compute_kernel, few.cache_load_factor) == ("fused_uvm_caching", 0.25)
+    assert (many.compute_kernel, many.cache_load_factor) == ("fused_uvm", None)
+    assert TorchRecPlan.from_json(written.to_json()) == written
+
+
 def test_tables_on_a_node_join_the_kernel_of_the_grid() -> None:
     """A table by rows on one node is a grid of one block; alone it keeps its own name."""
     joined = exported(on_node(TABLES[0], 1, TOPOLOGY), grid(TABLES[1], TOPOLOGY, (0, 12), (0, 20)))
@@ -169,6 +182,8 @@ def test_the_version_before_is_read() -> None:
         ("few.shards.1.placement", "rank:0/cuda:0", ".few.shards: must be placed on ranks"),
         ("few.shards", [], "few: shards: are missing in a row_wise table"),
         ("few.compute_kernel", "dense", "few: compute_kernel: is dense, a row_wise table runs with fused"),
+        ("few.compute_kernel", "fused_uvm_caching", "few: cache_load_factor: is missing, the kernel is fused_uvm_cach"),
+        ("few.cache_load_factor", 0.5, "few: cache_load_factor: is 0.5, the kernel fused has no cache; leave it out"),
         ("many.ranks", [0, 1], ".many.ranks: data_parallel means all ranks"),
         ("many.compute_kernel", "fused", "many: compute_kernel: is fused, a data_parallel table runs with dense"),
         ("few.sharding_type", "grid_shard", ".few.sharding_type: grid_shard means every block"),

@@ -17,7 +17,7 @@ import builders
 import torch
 import torch.distributed as dist
 from neuroshard_api.placement_rules import placement_problems
-from neuroshard_api.plan import GivenPlan
+from neuroshard_api.plan import GivenPlan, TablePlacement
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer, Pooling, Table
@@ -31,7 +31,7 @@ from neuroshard_trainer.optimizers import (
 )
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.sharded_model import sharded_model
-from placements import given_plan, random_placement
+from placements import given_plan, on_host, random_placement
 from rank_server import RankServer, joined_ranks
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
@@ -43,7 +43,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-TOPOLOGY = builders.topology(4, num_nodes=2)
+TOPOLOGY = builders.topology(4, num_nodes=2, host_memory=builders.host_memory())
+"""Processes on a CPU run kernels of host memory as fused ones: results are compared, times cannot be."""
 CPU = torch.device("cpu")
 RATE = 0.1
 SAMPLES = 8  # of each rank
@@ -129,7 +130,15 @@ def _random_plan(rng: random.Random) -> tuple[GivenPlan, Optimizer]:
     )
     optimizer = rng.choice(OPTIMIZERS)
     request = PlanRequest(tables=builders.table_set(*tables), topology=TOPOLOGY, optimizer=optimizer)
-    return given_plan(request, *(random_placement(rng, table, TOPOLOGY, families) for table in tables)), optimizer
+    placements = [random_placement(rng, table, TOPOLOGY, families) for table in tables]
+    return given_plan(request, *(_with_kernel(rng, each) for each in placements)), optimizer
+
+
+def _with_kernel(rng: random.Random, placement: TablePlacement) -> TablePlacement:
+    """Return the placement with its weights in host memory in one of three cases."""
+    if placement.sharding_type is ShardingType.DATA_PARALLEL or rng.random() < 2 / 3:
+        return placement
+    return on_host(placement, cache_load_factor=rng.choice((None, 0.2, 1.0)))
 
 
 def check(plan: GivenPlan, optimizer: Optimizer, *, seed: int) -> Mapping[str, float]:

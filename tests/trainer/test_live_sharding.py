@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import builders
 import pytest
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from neuroshard_api.document import validated
 from neuroshard_api.job_model import Model
 from neuroshard_api.plan import GivenPlan
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_api.tables import Optimizer, Pooling, Table
 from neuroshard_trainer.errors import InputError
-from neuroshard_trainer.live_sharding import planned_sharding, prove_sharding
+from neuroshard_trainer.live_sharding import live_kernel, planned_sharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
@@ -77,3 +78,24 @@ def test_a_model_of_means_is_refused_where_the_plan_has_sums(
 
     with pytest.raises(InputError, match=r"table 'user' is not computed as the plan says: .* pooling SUM, .*MEAN"):
         prove_sharding(model, plan, group)
+
+
+@pytest.mark.parametrize(
+    ("place", "kernel"),
+    [
+        (EmbeddingLocation.DEVICE, ComputeKernel.FUSED),
+        (EmbeddingLocation.MANAGED, ComputeKernel.FUSED_UVM),
+        (EmbeddingLocation.MANAGED_CACHING, ComputeKernel.FUSED_UVM_CACHING),
+    ],
+)
+def test_the_kernel_of_a_gpu_is_read_from_where_its_weights_are(
+    place: EmbeddingLocation, kernel: ComputeKernel
+) -> None:
+    """Whatever TorchRec was asked for."""
+    assert live_kernel(ComputeKernel.FUSED, place, configured="fused") is kernel
+
+
+def test_the_kernel_of_a_cpu_is_what_torchrec_was_asked_for() -> None:
+    """All its weights are in host memory, and FBGEMM says no more."""
+    assert live_kernel(ComputeKernel.FUSED, EmbeddingLocation.HOST, configured="fused_uvm") is ComputeKernel.FUSED_UVM
+    assert live_kernel(ComputeKernel.DENSE, None, configured="dense") is ComputeKernel.DENSE

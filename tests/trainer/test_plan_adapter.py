@@ -11,7 +11,8 @@ from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Pooling
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
-from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding
+from placements import on_host
+from torchrec.distributed.types import CacheParams, EnumerableShardingSpec, ParameterSharding
 from trainer_builders import TABLES, plan_of, write_plan
 
 CUT = plan_of({"user": ((1, 12), (0, 4), (1, 16))}, world_size=2)
@@ -31,6 +32,19 @@ def test_torchrec_gets_its_own_types() -> None:
         "rank:0/cuda:0",
         "rank:1/cuda:1",
     ]
+
+
+def test_caches_have_the_plans_size_and_torchrecs_own_ways() -> None:
+    """Another option of a cache than its size would make a kernel call of the cached tables alone."""
+    topology = builders.topology(2, host_memory=builders.host_memory())
+    request = CUT.request.model_copy(update={"topology": topology})
+    user = on_host(CUT.tables[0], cache_load_factor=0.25)
+    plan = CUT.model_copy(update={"request": request, "tables": (user, *CUT.tables[1:])})
+    tables: Any = sharding_plan(plan, module_path="tables").plan["tables"]
+
+    assert tables["user"].compute_kernel == "fused_uvm_caching"
+    assert tables["user"].cache_params == CacheParams(load_factor=0.25)
+    assert tables["item"].cache_params is None
 
 
 def test_whole_tables_beside_cut_ones_share_their_kernel() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch.distributed as dist
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from neuroshard_api.document import Document
 from neuroshard_api.plan import GivenPlan, Shard
 from neuroshard_api.sharding import ComputeKernel
@@ -20,6 +21,13 @@ from neuroshard_trainer.errors import InputError
 
 Sharding = Mapping[str, tuple[Shard, ...]]
 """The shards of each table, by columns, rows, and ranks; a shard's device is its rank."""
+
+_PLACES = {
+    EmbeddingLocation.DEVICE: ComputeKernel.FUSED,
+    EmbeddingLocation.MANAGED: ComputeKernel.FUSED_UVM,
+    EmbeddingLocation.MANAGED_CACHING: ComputeKernel.FUSED_UVM_CACHING,
+}
+"""Kernels by the place of a table's weights."""
 
 _KERNELS = {BatchedFusedEmbeddingBag: ComputeKernel.FUSED, BatchedDenseEmbeddingBag: ComputeKernel.DENSE}
 
@@ -145,7 +153,24 @@ def _kernels(module: ShardedEmbeddingBagCollection) -> Iterator[tuple[str, Compu
     for each in module.modules():
         kernel = _KERNELS.get(type(each))
         if kernel is not None:
-            yield from ((table.name, kernel) for table in each.config.embedding_tables)
+            places = [None] * len(each.config.embedding_tables)
+            if kernel is ComputeKernel.FUSED:
+                places = [place for _, _, place, _ in each.emb_module.embedding_specs]
+            for table, place in zip(each.config.embedding_tables, places, strict=True):
+                yield table.name, live_kernel(kernel, place, configured=table.compute_kernel.value)
+
+
+def live_kernel(kernel: ComputeKernel, place: EmbeddingLocation | None, *, configured: str) -> ComputeKernel:
+    """Return the kernel of a table from where FBGEMM keeps its weights.
+
+    Args:
+        kernel: fused, or the one that keeps no place for each table.
+        place: of the weights. Processes on a CPU have all in host memory, whatever the kernel.
+        configured: TorchRec's kernel, which says more where the place does not.
+    """
+    if place is EmbeddingLocation.HOST:
+        return ComputeKernel(configured)
+    return kernel if place is None else _PLACES[place]
 
 
 def _in_order(shards: Sequence[Shard]) -> tuple[Shard, ...]:

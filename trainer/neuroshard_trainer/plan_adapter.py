@@ -20,6 +20,7 @@ from neuroshard_api.tables import DataType as Element
 from neuroshard_api.tables import Table
 from neuroshard_api.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
 from torchrec.distributed.types import (
+    CacheParams,
     EmbeddingModuleShardingPlan,
     EnumerableShardingSpec,
     ParameterSharding,
@@ -121,6 +122,9 @@ def _sharding(parameter: TorchRecParameter) -> ParameterSharding:
     return ParameterSharding(
         sharding_type=parameter.sharding_type.value,
         compute_kernel=parameter.compute_kernel.value,
+        cache_params=None
+        if parameter.cache_load_factor is None
+        else CacheParams(load_factor=parameter.cache_load_factor),  # by default it replaces what was not used longest
         ranks=list(parameter.ranks),
         sharding_spec=None
         if parameter.sharding_type is ShardingType.DATA_PARALLEL

@@ -53,6 +53,15 @@ def shard_arrays(
     )
 
 
+def unique_rows(tables: TableSet, num_samples: int) -> FloatArray:
+    """Return [n] distinct rows of each whole table that a batch of so many samples looks up."""
+    rows = np.array([table.num_embeddings for table in tables.tables], dtype=np.float64)
+    pooling = np.array([table.pooling_factor for table in tables.tables])
+    touched = _row_counts(tables, rows, pooling, num_samples).sum(axis=1)
+    unique: FloatArray = np.minimum(touched, np.minimum(rows, pooling * num_samples))
+    return unique
+
+
 def sample_tables(sample: ComputeSample) -> TableSet:
     """Return the tables of a measured call as a set: they may repeat in a call, a set's names must not."""
     return TableSet(

@@ -128,6 +128,16 @@ DENSE_UPDATE_PASSES = Constant(
     "TorchRec's planner constants: DP_ELEMENTWISE_KERNELS_PERF_FACTOR",
 )
 
+HOST_ROW_EFFICIENCY = Constant(
+    0.1, "of the data sheet", Status.ASSUMED, "single rows over the host link: TorchRec's planner divides it by 10"
+)
+CACHE_LOOKUP_BYTES = Constant(
+    12, "bytes per lookup", Status.ASSUMED, "an index is read and its place in the cache written: 8 and 4 bytes"
+)
+CACHE_SET_BYTES = Constant(
+    256, "bytes per distinct row", Status.DOCUMENTED, "FBGEMM: a set of 32 tags of 8 bytes is searched for each"
+)
+
 
 def constants() -> dict[str, Constant]:
     """Return every constant by its name, in the order of this module."""

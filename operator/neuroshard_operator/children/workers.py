@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from neuroshard_api.job_status import Stage
+from neuroshard_api.resource import quantity
 from neuroshard_api.stage_commands import (
     CHECKPOINTS_FOLDER,
     GRACE_SECONDS,
@@ -66,9 +67,18 @@ def service(context: Context) -> Manifest:
 
 
 def worker_job(
-    context: Context, *, plan: str, plan_key: str, workers_hash: str, files: Manifest, result: str
+    context: Context,
+    *,
+    plan: str,
+    plan_key: str,
+    workers_hash: str,
+    files: Manifest,
+    result: str,
+    host_bytes: int = 0,
 ) -> Manifest:
     """Return the Indexed Job of the present attempt: one pod per node, all or none.
+
+    Tables in host memory, ``host_bytes`` on a node, count on top of the memory that the job asks for.
 
     A pod that fails fails the Job at once, for its peers cannot go on without it; the policy's rules are there so that
     the Job's own condition tells exit code and pod even when the pod is gone. Restarts are the operator's.
@@ -80,6 +90,8 @@ def worker_job(
         names.INPUTS_HASH_LABEL: names.short(workers_hash),
     }
     spec = _pod_spec(context, plan, plan_key, files, result)
+    if host_bytes:
+        spec["containers"][0]["resources"] = with_host_tables(spec["containers"][0]["resources"], host_bytes)
     template = pod_template(context, names.WORKER, spec, more, overlay=context.spec.pod_template.spec)
     template["spec"] = _away_from_failed_node(context, template["spec"])
     said = context.spec.pod_template.metadata
@@ -102,6 +114,20 @@ def worker_job(
             "template": template,
         },
     }
+
+
+def with_host_tables(resources: Mapping[str, Any], host_bytes: int) -> dict[str, Any]:
+    """Return resources with the memory of tables in host memory: on top of what is requested, and of a limit.
+
+    Where a limit alone is given, Kubernetes takes it as the request too.
+    """
+    limits: dict[str, int | str] = dict(resources.get("limits", {}))
+    requests: dict[str, int | str] = dict(resources.get("requests", {}))
+    own = requests.get("memory", limits.get("memory", 0))
+    requests["memory"] = str(int(quantity(own)) + host_bytes)
+    if "memory" in limits:
+        limits["memory"] = str(int(quantity(limits["memory"])) + host_bytes)
+    return {**resources, **({"limits": limits} if limits else {}), "requests": requests}
 
 
 def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, result: str) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class PlanSummary:
     """None: the plan was given without a price."""
     baseline: BaselineCost | None
     """The cheapest baseline that found a plan."""
+    host_bytes_per_node: int
+    """Tables in host memory, of the node with most; 0 for a plan without a price, which has no ledger."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +121,15 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
         key=key,
         predicted=None if price is None else predicted_cost(price),
         baseline=baseline_cost(plan),
+        host_bytes_per_node=0 if price is None else host_bytes_per_node(price),
     )
+
+
+def host_bytes_per_node(plan: Plan) -> int:
+    """Return what the tables of a plan take of host memory, on the node with most."""
+    size = plan.request.topology.devices_per_node
+    held = [each.host_bytes for each in plan.memory]
+    return max(sum(held[first : first + size]) for first in range(0, len(held), size))
 
 
 def tables_hash(tables: TableSet) -> str:

@@ -112,6 +112,7 @@ def _start(context: Context, planned: Planned, inputs: str) -> StageResult:
         workers_hash=inputs,
         files=files,
         result=names.report(context.name),
+        host_bytes=planned.summary.host_bytes_per_node,
     )
     actions, events = ensured(context, [*_surroundings(context), files, job])
     # The attempt before is kept for its logs.

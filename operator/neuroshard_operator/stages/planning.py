@@ -300,6 +300,9 @@ def _request(
         return tables
     try:
         request = plan_request(context.job, tables=tables, topology=profiled.topology, algorithm=algorithm)
+    except ValueError as error:
+        return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))
+    try:
         reserve = min(request.memory.reserve_fraction + MORE_RESERVE * (context.status.replans or 0), MOST_RESERVE)
         memory = request.memory.model_copy(update={"reserve_fraction": reserve})
         text = request.model_copy(update={"memory": memory}).to_json()

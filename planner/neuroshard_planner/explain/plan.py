@@ -123,8 +123,10 @@ def _terms(plan: Plan) -> tuple[Term, ...]:
     forward = [device.forward_compute_ms for device in devices]
     backward = [device.backward_compute_ms for device in devices]
     slowest_forward, slowest_backward = int(np.argmax(forward)), int(np.argmax(backward))
-    if plan.request.compute_peak is ComputePeak.JOINT:
-        slowest_forward = slowest_backward = int(np.argmax(np.add(forward, backward)))
+    host = [device.host_link_ms for device in devices]
+    busiest = int(np.argmax(np.add(np.add(forward, backward), host)))
+    if plan.request.compute_peak is ComputePeak.JOINT or any(host):
+        slowest_forward = slowest_backward = busiest
     updates = [device.dense_update_ms for device in devices]
     found = (
         ("forward compute", forward, slowest_forward),
@@ -133,6 +135,7 @@ def _terms(plan: Plan) -> tuple[Term, ...]:
         ("forward communication", [device.forward_communication_ms for device in devices], widest),
         ("backward communication", [device.backward_communication_ms for device in devices], widest),
         *([("dense update", updates, widest)] if any(updates) else []),
+        *([("host memory", host, busiest)] if any(host) else []),
     )
     return tuple(sorted(starmap(term, found), key=lambda each: -each.ms))
 

@@ -21,7 +21,9 @@ PLAN_CLASSES = frozenset(
         ("torchrec.distributed.types", "ShardingPlan"),
         ("torchrec.distributed.types", "EmbeddingModuleShardingPlan"),
         ("torchrec.distributed.types", "ParameterSharding"),
+        ("torchrec.distributed.types", "CacheParams"),
         ("torchrec.types", "DataType"),
+        ("fbgemm_gpu.tbe.cache.cache_config", "CacheAlgorithm"),
         ("fbgemm_gpu.split_table_batched_embeddings_ops_common", "BoundsCheckMode"),
         ("torch.distributed._shard.sharding_spec.api", "EnumerableShardingSpec"),
         ("torch.distributed._shard.metadata", "ShardMetadata"),
@@ -30,7 +32,7 @@ PLAN_CLASSES = frozenset(
         ("collections", "OrderedDict"),
     }
 )
-"""Module and name of every class that a plan may hold. Options of caches and key-value stores have no price."""
+"""Module and name of every class that a plan may hold. Options of key-value stores have no price."""
 
 
 def read_pickled_plan(path: Path) -> "ShardingPlan":

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from neuroshard_api.plan import Plan, Shard, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
 from neuroshard_api.tables import Table, allowed_name
 
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.planning import Bundle
+
+DEFAULT_LOAD_FACTOR = 0.2
+"""Of FBGEMM's caches where a plan names none."""
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ParameterSharding, ShardingPlan
@@ -111,9 +114,12 @@ def _table(name: str, table: Table | None, sharding: "ParameterSharding", num_de
     if sharding.sharding_type not in list(ShardingType):
         raise PlanError(f"{name}.sharding_type: is {sharding.sharding_type!r}, give one of {', '.join(ShardingType)}")
     kind = ShardingType(sharding.sharding_type)
-    kernel = ComputeKernel.of(kind)
-    if sharding.compute_kernel != kernel:
-        raise PlanError(f"{name}.compute_kernel: is {sharding.compute_kernel!r}, a {kind} table runs with {kernel}")
+    kernel = next((each for each in kernels_of(kind) if each == sharding.compute_kernel), None)
+    if kernel is None:
+        raise PlanError(
+            f"{name}.compute_kernel: is {sharding.compute_kernel!r}, a {kind} table runs with "
+            f"{' or '.join(kernels_of(kind))}"
+        )
     if kind is ShardingType.DATA_PARALLEL:
         rows, columns = (1, 4) if table is None else (table.num_embeddings, table.embedding_dim)
         copies = [Shard(device=rank, num_rows=rows, num_columns=columns) for rank in range(num_devices)]
@@ -137,4 +143,18 @@ def _table(name: str, table: Table | None, sharding: "ParameterSharding", num_de
     whole = table is not None and len(shards) == 1 and shards[0].num_columns == table.embedding_dim
     if whole and kind is ShardingType.COLUMN_WISE:
         kind = ShardingType.TABLE_WISE
-    return TablePlacement(name=name, sharding_type=kind, shards=tuple(shards))
+    if not kernel.is_on_host:
+        return TablePlacement(name=name, sharding_type=kind, shards=tuple(shards))
+    return TablePlacement(
+        name=name,
+        sharding_type=kind,
+        kernel=kernel,
+        cache_load_factor=_load_factor(sharding) if kernel is ComputeKernel.FUSED_UVM_CACHING else None,
+        shards=tuple(shards),
+    )
+
+
+def _load_factor(sharding: "ParameterSharding") -> float:
+    """Return rows of a table's cache over its rows."""
+    params = sharding.cache_params
+    return DEFAULT_LOAD_FACTOR if params is None or params.load_factor is None else float(params.load_factor)

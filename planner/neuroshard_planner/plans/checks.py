@@ -102,6 +102,8 @@ def _unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) -
             yield (
                 f"{path}: {placement.name!r} is on devices {_listed(devices)}, the constraints allow {_listed(allowed)}"
             )
+        if unit.is_group and placement.compute_kernel.is_on_host:
+            yield f"tables[{index}].kernel: {placement.name!r} is co-located, such tables run with fused; leave it out"
         if len(unit.tables) > 1:
             continue
         most = most_shards(constraints, placement.name)
@@ -147,6 +149,21 @@ def _memory_problems(plan: Plan) -> Iterator[str]:
                 f"memory[{device}]: needs {right.used_bytes} bytes of {right.capacity_bytes}; "
                 "move or split tables, or give devices with more memory"
             )
+    yield from _host_memory_problems(plan, recomputed)
+
+
+def _host_memory_problems(plan: Plan, memory: Sequence[DeviceMemory]) -> Iterator[str]:
+    """Yield the nodes whose tables take more host memory than there is."""
+    topology = plan.request.topology
+    capacity = MemoryLedger(plan.request).host_capacity_bytes
+    for node in range(topology.num_nodes):
+        first = node * topology.devices_per_node
+        needed = sum(each.host_bytes for each in memory[first : first + topology.devices_per_node])
+        if needed > capacity:
+            yield (
+                f"memory: tables of node {node} need {needed} bytes of host memory, it has {capacity} for them; move "
+                "some to another node or to device memory, or give nodes with more"
+            )
 
 
 def _device_cost_problems(plan: Plan) -> Iterator[str]:
@@ -157,6 +174,7 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
             columns[shard.device] += num_vectors.get(table.name, 1) * shard.num_columns
     devices = plan.predicted.devices
     has_copies = any(table.sharding_type is ShardingType.DATA_PARALLEL for table in plan.tables)
+    with_host = {shard.device for table in plan.tables if table.compute_kernel.is_on_host for shard in table.shards}
     if len(devices) != len(columns):
         yield f"predicted.devices: has {len(devices)} entries, the topology has {len(columns)} devices"
         return
@@ -170,6 +188,11 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
             yield (
                 f"predicted.devices[{device}].dense_update_ms: is {cost.dense_update_ms:.6g}, and no table is "
                 "data_parallel"
+            )
+        if cost.host_link_ms and device not in with_host:
+            yield (
+                f"predicted.devices[{device}].host_link_ms: is {cost.host_link_ms:.6g}, and no shard there is in host "
+                "memory"
             )
         yield from _collective_problems(device, cost)
     slowest = max(cost.total_ms for cost in devices)

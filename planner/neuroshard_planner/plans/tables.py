@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.plan import DeviceMemory, Shard, TablePlacement
-from neuroshard_api.sharding import Family, ShardingType, num_row_parts, row_blocks
+from neuroshard_api.sharding import ComputeKernel, Family, ShardingType, num_row_parts, row_blocks
 from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.errors import PlanError
+from neuroshard_planner.problem.host_tables import KERNELS, ON_DEVICE
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
 
@@ -23,9 +25,12 @@ def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlace
     unit = kinds.unit[placement.kinds]
     order = np.lexsort((kinds.num_columns[placement.kinds], placement.devices, unit))
     pieces: dict[int, list[_Piece]] = {}
+    hosts: dict[int, _Kernel] = {}
     sizes = problem.sizes_of(placement.kinds[order])
     for owner, device, size in zip(unit[order].tolist(), placement.devices[order].tolist(), sizes, strict=True):
         pieces.setdefault(owner, []).append((device, size.num_columns, FAMILIES[size.family]))
+        if size.kernel != ON_DEVICE:
+            hosts[owner] = _Kernel(KERNELS[size.kernel], size.cache_load_factor or None)
     types = {index: _sharding_type(own, topology.devices_per_node) for index, own in pieces.items()}
     if ShardingType.GRID in types.values():
         types = {
@@ -40,9 +45,25 @@ def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlace
                 own = [(device, columns, family) for device, _, family in own]
             blocks = row_blocks(rows, num_row_parts(Family.of(types[index]), topology))
             shards = tuple(_shards(own, blocks, topology.devices_per_node))
-            placed[table] = TablePlacement(name=name, sharding_type=types[index], shards=shards)
+            kernel = hosts.get(index, _ON_DEVICE)
+            placed[table] = TablePlacement(
+                name=name,
+                sharding_type=types[index],
+                kernel=kernel.kernel,
+                cache_load_factor=kernel.cache_load_factor,
+                shards=shards,
+            )
     return tuple(placed[table] for table in range(len(tables)))
 
+
+class _Kernel(NamedTuple):
+    """What looks a unit up; both None where its sharding type says it."""
+
+    kernel: ComputeKernel | None
+    cache_load_factor: float | None
+
+
+_ON_DEVICE = _Kernel(None, None)
 
 _Piece = tuple[int, int, Family]
 """Device, columns and family of a placed shard."""
@@ -95,12 +116,27 @@ def _by_column_blocks(pieces: Sequence[_Piece], devices_per_node: int) -> Sequen
 def tables_memory(ledger: MemoryLedger, tables: Sequence[TablePlacement]) -> tuple[DeviceMemory, ...]:
     """Return the ledger of every device under these tables, which stand in the request's order."""
     shards = [
-        (position, shard.num_rows, shard.num_columns, FAMILIES.index(Family.of(table.sharding_type)), shard.device)
+        (
+            position,
+            shard.num_rows,
+            shard.num_columns,
+            FAMILIES.index(Family.of(table.sharding_type)),
+            shard.device,
+            kernel_code(table),
+        )
         for position, table in enumerate(tables)
         for shard in table.shards
     ]
-    position, num_rows, num_columns, families, devices = np.array(shards, dtype=np.int64).T
-    return tuple(ledger.devices(position, num_rows, num_columns, devices, families))
+    position, num_rows, num_columns, families, devices, kernels = np.array(shards, dtype=np.int64).T
+    load_factors = np.array([table.cache_load_factor or 0.0 for table in tables])[position]
+    return tuple(
+        ledger.devices(position, num_rows, num_columns, devices, families, kernels=kernels, load_factors=load_factors)
+    )
+
+
+def kernel_code(table: TablePlacement) -> int:
+    """Return the position of a table's kernel in KERNELS."""
+    return KERNELS.index(table.compute_kernel) if table.compute_kernel.is_on_host else ON_DEVICE
 
 
 def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placement:
@@ -121,6 +157,7 @@ def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placemen
         is_group = len(unit.tables) > 1
         for shard in table.shards[:1] if is_group else table.shards:
             size = problem.row_block(index, family, unit.num_columns if is_group else shard.num_columns)
+            size = size._replace(kernel=kernel_code(table), cache_load_factor=table.cache_load_factor or 0.0)
             shards.append((index, size, shard.device))
     kinds = problem.kinds_of([index for index, _, _ in shards], [size for _, size, _ in shards])
     return Placement(kinds=kinds, devices=np.array([device for _, _, device in shards], dtype=np.int64))

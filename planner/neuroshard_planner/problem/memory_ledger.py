@@ -15,16 +15,21 @@ of the lookups: the mean block's, where the cost is the fullest's. A replicated 
 and its gradients have all rows: in the buckets that TorchRec's DistributedDataParallel keeps from step to step, and at
 the lookups once more as the kernel returns them.
 
+A table in host memory has its weights there, and state of one number per column; state of one number per row is on the
+device, and so are the rows that are cached, with 16 bytes for each slot and 4 for each row of the table.
+
 Without a pipeline the moments follow each other. A pipeline exchanges the next batch meanwhile, whose copies are then
 alive at all three. The search adds up shards one by one and counts exchange and lookups together, which is never less.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from neuroshard_api.plan import DeviceMemory
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import num_row_parts
+from neuroshard_api.sharding import ComputeKernel, num_row_parts
+from neuroshard_api.tables import DataType, Optimizer
 from neuroshard_costs.exchanges import index_bytes, lookup_bytes
 from neuroshard_costs.shards import (
     BYTES_PER_ELEMENT,
@@ -33,11 +38,13 @@ from neuroshard_costs.shards import (
     GRADIENT_BYTES,
     LENGTH_BYTES,
     REPLICATED,
+    FloatArray,
     IndexArray,
     state_row_bytes,
 )
 
 from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.problem.host_tables import CACHED, KERNELS, ON_DEVICE
 
 OFFSET_BYTES = 4 + 8  # of the batch in work also offsets: of 32 bits in KeyedJaggedTensor, of 64 in FBGEMM's autograd
 SORT_BYTES = 40
@@ -46,6 +53,9 @@ the sort (2 x 8), infos before and after (2 x 4), runs (8), their lengths (4) an
 second copy (8 + 4) is freed before the runs are allocated. Source: transpose_embedding_input.cu of FBGEMM."""
 LEAST_EXCHANGED = 3  # copies of the lookups on a device while a batch is exchanged
 KERNEL_AND_BUCKET = 2  # copies of a dense gradient while it is computed: gradient_as_bucket_view, but kernels return it
+CACHE_WAYS = 32  # slots of a set of FBGEMM's cache, which has whole sets
+SLOT_BYTES = 8 + 8  # of the row's number and of when it was used, beside the row
+MAP_BYTES = 4  # per row of a cached table: cache_index_table_map of FBGEMM, a whole number of 32 bits
 MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 
 
@@ -115,13 +125,72 @@ class MemoryLedger:
         """What is left for shards; not positive where nothing fits."""
         self._check_countable()
 
+    @property
+    def host_capacity_bytes(self) -> int:
+        """What the tables of a node's devices may have in host memory together."""
+        host = self._request.topology.host_memory
+        return 0 if host is None else host.bytes_per_node
+
+    @cached_property
+    def _widest(self) -> IndexArray:
+        """[tables] columns of the widest table of the same data type that may be cached."""
+        request = self._request
+        widest: dict[DataType, int] = {}
+        for table in request.tables.tables:
+            if ComputeKernel.FUSED_UVM_CACHING in (request.constraints.compute_kernels_of(table.name) or KERNELS):
+                widest[table.data_type] = max(widest.get(table.data_type, 0), table.embedding_dim)
+        return np.array([widest.get(table.data_type, 0) for table in request.tables.tables], dtype=np.int64)
+
+    @property
+    def _is_rowwise(self) -> bool:
+        return self._request.optimizer is Optimizer.ROWWISE_ADAGRAD
+
     def weights_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
-        """Return the weights of shards, [n]."""
+        """Return the weights of shards, [n], on the device or on its host."""
         return num_rows * num_columns * self._element_bytes[tables]
 
     def optimizer_state_bytes(self, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
         """Return the optimizer state of shards, [n]; each column slice keeps row-wise state of its own."""
         return num_rows * state_row_bytes(self._request.optimizer, num_columns)
+
+    def host_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
+        """Return what shards have in host memory, [n], if they are stored there: row-wise state stays on the device."""
+        state = 0 if self._is_rowwise else self.optimizer_state_bytes(num_rows, num_columns)
+        return self.weights_bytes(tables, num_rows, num_columns) + state
+
+    def cache_bytes(
+        self,
+        tables: IndexArray,
+        num_rows: IndexArray,
+        load_factors: FloatArray,
+        slot_columns: IndexArray | None = None,
+    ) -> IndexArray:
+        """Return the caches of shards in host memory and their maps, [n].
+
+        Args:
+            tables: [n] positions in the request's table set.
+            num_rows: [n]
+            load_factors: [n] rows of the cache over these.
+            slot_columns: [n] columns of a slot: of the widest cached shard of a kernel call. If unset: of the widest
+                table with the same data type that may be cached, which is never less.
+        """
+        slots = -(-np.ceil(load_factors * num_rows).astype(np.int64) // CACHE_WAYS) * CACHE_WAYS
+        columns = self._widest[tables] if slot_columns is None else slot_columns
+        size: IndexArray = slots * (columns * self._element_bytes[tables] + SLOT_BYTES) + MAP_BYTES * num_rows
+        return size
+
+    def on_host(
+        self,
+        tables: IndexArray,
+        num_rows: IndexArray,
+        num_columns: IndexArray,
+        kernels: IndexArray,
+        load_factors: FloatArray,
+    ) -> tuple[IndexArray, IndexArray]:
+        """Return [n] the device memory that shards need less for their kernels, and [n] what they have on the host."""
+        host = np.where(kernels != ON_DEVICE, self.host_bytes(tables, num_rows, num_columns), 0)
+        cache = np.where(kernels == CACHED, self.cache_bytes(tables, num_rows, load_factors), 0)
+        return host - cache, host
 
     def activation_bytes(
         self, tables: IndexArray, num_columns: IndexArray, families: IndexArray | int = COLUMNS
@@ -178,9 +247,25 @@ class MemoryLedger:
         num_columns: IndexArray,
         device: IndexArray,
         families: IndexArray | int = COLUMNS,
+        *,
+        kernels: IndexArray | int = ON_DEVICE,
+        load_factors: FloatArray | float = 0.0,
     ) -> Sequence[DeviceMemory]:
         """Return the ledger of every device under a placement of n shards, at the moment when it needs most."""
         request = self._request
+        is_on_host = np.asarray(kernels) != ON_DEVICE
+        weights = self.weights_bytes(tables, num_rows, num_columns)
+        state = self.optimizer_state_bytes(num_rows, num_columns)
+        is_state_on_host = is_on_host & (not self._is_rowwise)
+        cached = np.broadcast_to(np.asarray(kernels) == CACHED, tables.shape)
+        slot_columns = _widest_of_call(
+            np.where(cached, num_columns, 0),
+            device,
+            np.broadcast_to(families, tables.shape),
+            self._element_bytes[tables],
+        )
+        factors = np.broadcast_to(np.asarray(load_factors, dtype=np.float64), tables.shape)
+        cache = np.where(cached, self.cache_bytes(tables, num_rows, factors, slot_columns), 0)
 
         def per_device(shard_bytes: IndexArray) -> IndexArray:
             totals = np.zeros(request.topology.num_devices, dtype=np.int64)
@@ -188,19 +273,30 @@ class MemoryLedger:
             return totals
 
         columns = zip(
-            per_device(self.weights_bytes(tables, num_rows, num_columns)),
-            per_device(self.optimizer_state_bytes(num_rows, num_columns)),
+            per_device(np.where(is_on_host, 0, weights)),
+            per_device(np.where(is_state_on_host, 0, state)),
             per_device(self.activation_bytes(tables, num_columns, families)),
             per_device(self.input_bytes(tables, families)),
             per_device(self._freed_input_bytes[families, tables]),
             per_device(self.sort_bytes(tables, families)),
             per_device(self.gradient_bytes(num_rows, num_columns, families)),
+            per_device(cache),
+            per_device(np.where(is_on_host, weights, 0) + np.where(is_state_on_host, state, 0)),
             strict=True,
         )
         return [self._highest(*map(int, sums)) for sums in columns]
 
     def _highest(  # noqa: PLR0917 - the sums of one device
-        self, weights: int, state: int, activation: int, inputs: int, freed_inputs: int, sort: int, gradients: int
+        self,
+        weights: int,
+        state: int,
+        activation: int,
+        inputs: int,
+        freed_inputs: int,
+        sort: int,
+        gradients: int,
+        cache: int,
+        host: int,
     ) -> DeviceMemory:
         """Return a device's ledger at the moment when its sum is highest; of equals at the lookups."""
 
@@ -215,6 +311,8 @@ class MemoryLedger:
                 local_input_bytes=local_inputs,
                 sort_bytes=sort,
                 gradient_bytes=gradients,
+                cache_bytes=cache,
+                host_bytes=host,
                 dense_bytes=self._resident_bytes + working,
                 reserve_bytes=self.reserve_bytes,
                 capacity_bytes=self.capacity_bytes,
@@ -227,6 +325,17 @@ class MemoryLedger:
             moment(inputs, self.local_input_bytes, 0, 0, 0),
         )
         return max(moments, key=lambda each: each.used_bytes)
+
+
+def _widest_of_call(
+    num_columns: IndexArray, device: IndexArray, families: IndexArray, element_bytes: IndexArray
+) -> IndexArray:
+    """Return [n] the most columns of any of n shards in the same kernel call on the same device."""
+    _, call = np.unique(np.stack([device, families, element_bytes], axis=1), axis=0, return_inverse=True)
+    widest = np.zeros(int(call.max(initial=0)) + 1, dtype=np.int64)
+    np.maximum.at(widest, call, num_columns)
+    found: IndexArray = widest[call]
+    return found
 
 
 def _by_family(number: int, *, replicated: int) -> IndexArray:

@@ -47,8 +47,10 @@ class Exchanges:
 def predicted_cost(problem: Problem, placement: Placement, source: str) -> PlanCost:
     """Return the cost that the problem's cost model predicts."""
     traffic = device_traffic(problem, placement)
-    times = problem.compute_ms(problem.device_sums(placement.kinds, placement.devices)).astype(np.float64)
-    return device_costs(problem, times, traffic, _exchanges(problem.step_cost, times, traffic, source))
+    sums = problem.device_sums(placement.kinds, placement.devices)
+    times, host_ms = problem.compute_ms(sums).astype(np.float64), problem.host_ms(sums).astype(np.float64)
+    exchanges = _exchanges(problem.step_cost, times, traffic, source)
+    return device_costs(problem, times, traffic, exchanges, host_ms=host_ms)
 
 
 def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
@@ -61,15 +63,17 @@ def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
     simulator = DeviceSimulator(request.topology.device)
     shards, position = problem.shards_of(placement.kinds)
     times = simulator.compute_ms(shards, placement.devices[position], problem.num_devices, pipeline=request.pipeline)
+    host_ms = problem.host_ms(problem.device_sums(placement.kinds, placement.devices)).astype(np.float64)
+    times = times + host_ms
     traffic = device_traffic(problem, placement)
     exchanges = _exchanges(StepCost(request, simulator), times, traffic, simulator.source)
     columns = traffic[:, Collective.POOLED_EMBEDDINGS]
     if not columns.any():
-        return device_costs(problem, times, traffic, exchanges)
+        return device_costs(problem, times, traffic, exchanges, host_ms=host_ms)
     exchange = replace(pooled_exchange(request), mean_dim_sum=float(columns.mean()))
     forward_ms, backward_ms = simulator.transfer_ms(columns.max(), exchange).tolist()
     exact = {**exchanges.directions_ms, Collective.POOLED_EMBEDDINGS: (forward_ms, backward_ms)}
-    return device_costs(problem, times, traffic, replace(exchanges, directions_ms=exact))
+    return device_costs(problem, times, traffic, replace(exchanges, directions_ms=exact), host_ms=host_ms)
 
 
 def _exchanges(step_cost: StepCost, compute_ms: FloatArray, traffic: FloatArray, source: str) -> Exchanges:
@@ -88,12 +92,22 @@ def device_traffic(problem: Problem, placement: Placement) -> FloatArray:
     return problem.traffic(placement.kinds, placement.devices, problem.num_devices)
 
 
-def device_costs(problem: Problem, compute_ms: FloatArray, traffic: FloatArray, exchanges: Exchanges) -> PlanCost:
+def device_costs(
+    problem: Problem,
+    compute_ms: FloatArray,
+    traffic: FloatArray,
+    exchanges: Exchanges,
+    *,
+    host_ms: FloatArray | None = None,
+) -> PlanCost:
     """Return the cost of a step from [devices, 2] compute times, [devices, collectives] traffic and exchanges.
+
+    ``host_ms`` [devices, 2] is the part of the compute times that host memory takes. None: nothing.
 
     The forward collectives end when the last device has sent: a device that finishes its forward compute early
     waits (start skew). The backward collectives start on all devices at once, behind the dense part.
     """
+    host_ms = np.zeros_like(compute_ms) if host_ms is None else host_ms
     passes = problem.step_cost.passes(compute_ms)
     wait = (passes.max(axis=0) - passes)[:, FORWARD]
     forward_ms, backward_ms = (exchanges.output_ms(direction) for direction in (0, 1))
@@ -122,10 +136,11 @@ def device_costs(problem: Problem, compute_ms: FloatArray, traffic: FloatArray, 
             forward_communication_ms=forward_ms,
             backward_communication_ms=backward_ms,
             dense_update_ms=exchanges.dense_update_ms,
+            host_link_ms=float(host_ms[device].sum()),
             collectives=tuple(collective(kind, float(traffic[device, kind])) for kind in used),
             embedding_dim_sum=round(traffic[device, Collective.POOLED_EMBEDDINGS]),
         )
-        for device, (forward, backward) in enumerate(compute_ms.tolist())
+        for device, (forward, backward) in enumerate(np.maximum(compute_ms - host_ms, 0.0).tolist())
     )
     total = float(passes.max(axis=0).sum()) + exchanges.input_ms + forward_ms + backward_ms + exchanges.dense_update_ms
     return PlanCost(total_ms=total, source=exchanges.source, devices=devices)

@@ -12,8 +12,9 @@ from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray, S
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.cuts import Cuts
+from neuroshard_planner.problem.host_tables import ON_DEVICE, HostTables
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from neuroshard_planner.problem.sharding_choice import sharding_types
+from neuroshard_planner.problem.sharding_choice import host_choices, sharding_types
 from neuroshard_planner.problem.step_cost import (
     NUM_LEVELS,
     TIMES,
@@ -63,16 +64,31 @@ class Placement:
 
 
 class ShardSize(NamedTuple):
-    """A rectangle of a unit, and the family that looks it up; two shards of one unit and size are alike."""
+    """A rectangle of a unit, and what looks it up; two shards of one unit and size are alike."""
 
     num_rows: int
     """Of a unit cut by rows: those of its first block."""
     num_columns: int
     family: int = COLUMNS
     """Position in FAMILIES."""
+    kernel: int = ON_DEVICE
+    """Position in KERNELS."""
+    cache_load_factor: float = 0.0
+    """Rows of the cache over those of the shard."""
 
 
-_KIND_COLUMNS = ("_unit", "_num_rows", "_num_columns", "_family", "_memory_bytes", "_traffic", "_representation")
+_KIND_COLUMNS = (
+    "_unit",
+    "_num_rows",
+    "_num_columns",
+    "_family",
+    "_kernel",
+    "_load_factor",
+    "_memory_bytes",
+    "_host_bytes",
+    "_traffic",
+    "_representation",
+)
 
 
 class ShardKinds:
@@ -84,7 +100,10 @@ class ShardKinds:
         self._num_rows = np.empty_like(self._unit)
         self._num_columns = np.empty_like(self._unit)
         self._family = np.empty_like(self._unit)
+        self._kernel = np.empty_like(self._unit)
+        self._load_factor: FloatArray = np.empty(64)
         self._memory_bytes = np.empty_like(self._unit)
+        self._host_bytes = np.empty_like(self._unit)
         self._traffic: FloatArray = np.empty((64, len(Collective)))
         self._representation: Float32Array = np.empty((64, num_representation), dtype=np.float32)
 
@@ -112,9 +131,24 @@ class ShardKinds:
         return self._family[: self._size]
 
     @property
+    def kernel(self) -> IndexArray:
+        """[k] position in KERNELS."""
+        return self._kernel[: self._size]
+
+    @property
+    def load_factor(self) -> FloatArray:
+        """[k] rows of the cache over those of the shard."""
+        return self._load_factor[: self._size]
+
+    @property
     def memory_bytes(self) -> IndexArray:
         """[k] all that the shard needs on its device."""
         return self._memory_bytes[: self._size]
+
+    @property
+    def host_bytes(self) -> IndexArray:
+        """[k] what the shard has in its node's memory."""
+        return self._host_bytes[: self._size]
 
     @property
     def traffic(self) -> FloatArray:
@@ -132,6 +166,7 @@ class ShardKinds:
         unit: IndexArray,
         sizes: Sequence[ShardSize],
         memory_bytes: IndexArray,
+        host_bytes: IndexArray,
         traffic: FloatArray,
         representation: Float32Array,
     ) -> None:
@@ -149,7 +184,10 @@ class ShardKinds:
         self._num_rows[new] = [size.num_rows for size in sizes]
         self._num_columns[new] = [size.num_columns for size in sizes]
         self._family[new] = [size.family for size in sizes]
+        self._kernel[new] = [size.kernel for size in sizes]
+        self._load_factor[new] = [size.cache_load_factor for size in sizes]
         self._memory_bytes[new] = memory_bytes
+        self._host_bytes[new] = host_bytes
         self._traffic[new] = traffic
         self._representation[new] = representation
         self._size = end
@@ -180,9 +218,14 @@ class Problem:
         """[units]"""
         self.sharding_types = sharding_types(request, self.units, self.allowed)
         """[units] ways in which each unit may be sharded."""
+        self.host_choices = host_choices(request, self.units)
+        """[units] whether each may be, or must be, in host memory."""
         self.has_further_types = any(not kind.is_by_columns for types in self.sharding_types for kind in types)
         """Whether some unit may be cut by rows or copied."""
         self.memory = MemoryLedger(request)
+        host = request.topology.host_memory
+        self.host_tables = None if host is None else HostTables(request, host)
+        """If unset: no table may be in host memory."""
         self.step_cost = StepCost(request, costs)
         self.evaluations = 0
         """Devices whose cost the networks evaluated so far."""
@@ -191,7 +234,9 @@ class Problem:
         """Devices that greedy placement tried shards on so far."""
         self._cuts = Cuts(request)
         self._kind_of: dict[tuple[int, ShardSize], int] = {}
-        self.kinds = ShardKinds(num_representation=costs.represent(self._cuts.any_table).shape[1])
+        self._num_networks = costs.represent(self._cuts.any_table).shape[1]
+        num_added = 0 if self.host_tables is None else 2
+        self.kinds = ShardKinds(num_representation=self._num_networks + num_added)
         self.whole: IndexArray = self.kinds_of(
             range(len(self.units)), [ShardSize(unit.num_rows, unit.num_columns) for unit in self.units]
         )
@@ -211,15 +256,31 @@ class Problem:
         return Placement(kinds=self.whole, devices=devices)
 
     def is_cut_by_columns(self, placement: Placement) -> BoolArray:
-        """Return [n] whether each shard has all rows of its columns: such shards choose their devices one by one."""
-        by_columns: BoolArray = self.kinds.family[placement.kinds] == COLUMNS
-        return by_columns
+        """Return [n] whether each shard has all rows of its columns in device memory.
+
+        Such shards choose their devices one by one; those in host memory stay where they were put.
+        """
+        return self.is_movable(placement.kinds)
+
+    def is_movable(self, kinds: IndexArray) -> BoolArray:
+        """Return [n] whether shards of these kinds choose their devices one by one (see is_cut_by_columns)."""
+        movable: BoolArray = (self.kinds.family[kinds] == COLUMNS) & (self.kinds.kernel[kinds] == ON_DEVICE)
+        return movable
 
     def fits(self, placement: Placement) -> bool:
-        """Return whether every device has memory for its shards."""
+        """Return whether every device, and every node's host, has memory for its shards."""
         used = np.zeros(self.num_devices, dtype=np.int64)
         np.add.at(used, placement.devices, self.kinds.memory_bytes[placement.kinds])
+        if self.host_tables is not None and self.host_bytes(placement).max() > self.memory.host_capacity_bytes:
+            return False
         return bool(used.max() <= self.memory.shard_capacity_bytes)
+
+    def host_bytes(self, placement: Placement) -> IndexArray:
+        """Return [nodes] what a placement has in host memory."""
+        topology = self.request.topology
+        used = np.zeros(topology.num_nodes, dtype=np.int64)
+        np.add.at(used, placement.devices // topology.devices_per_node, self.kinds.host_bytes[placement.kinds])
+        return used
 
     def kinds_of(self, units: Sequence[int], sizes: Sequence[ShardSize]) -> IndexArray:
         """Return the kinds of shards of these sizes, [n]; new ones are represented in one batch."""
@@ -234,25 +295,42 @@ class Problem:
         first = len(self._kind_of)
         self._kind_of.update((key, first + row) for row, key in enumerate(keys))
         shards, kind, tables = self._cut(keys)
-        each = self.costs.represent(shards)
+        kernels = np.array([size.kernel for _, size in keys], dtype=np.int64)[kind]
+        load_factors = np.array([size.cache_load_factor for _, size in keys])[kind]
+        each = self._represented(shards, tables, kernels, load_factors)
         representation = np.zeros((len(keys), each.shape[1]), dtype=np.float32)
         np.add.at(representation, kind, each)
         memory_bytes = np.zeros(len(keys), dtype=np.int64)
         rows, columns = shards.num_rows.astype(np.int64), shards.num_columns.astype(np.int64)
-        np.add.at(memory_bytes, kind, self.memory.shard_bytes(tables, rows, columns, shards.family))
+        spared, on_host = self.memory.on_host(tables, rows, columns, kernels, load_factors)
+        np.add.at(memory_bytes, kind, self.memory.shard_bytes(tables, rows, columns, shards.family) - spared)
+        host_bytes = np.zeros(len(keys), dtype=np.int64)
+        np.add.at(host_bytes, kind, on_host)
         traffic = np.zeros((len(keys), len(Collective)))
         np.add.at(traffic, kind, self._cuts.traffic(tables, shards))
         self.kinds.append(
             unit=np.array([unit for unit, _ in keys], dtype=np.int64),
             sizes=[size for _, size in keys],
             memory_bytes=memory_bytes,
+            host_bytes=host_bytes,
             traffic=traffic,
             representation=representation,
         )
 
+    def _represented(
+        self, shards: ShardArrays, tables: IndexArray, kernels: IndexArray, load_factors: FloatArray
+    ) -> Float32Array:
+        """Return [n, r] what shards of tables [n] add to their devices' sums, time for host memory in the last two."""
+        networks = self.costs.represent(shards)
+        if self.host_tables is None:
+            return networks
+        added = self.host_tables.added_ms(tables, shards, kernels, load_factors)
+        return np.concatenate((networks, added.astype(np.float32)), axis=1)
+
     def sizes_of(self, kinds: IndexArray) -> list[ShardSize]:
         """Return the sizes of n kinds."""
-        columns = (self.kinds.num_rows, self.kinds.num_columns, self.kinds.family)
+        known = self.kinds
+        columns = (known.num_rows, known.num_columns, known.family, known.kernel, known.load_factor)
         return list(map(ShardSize, *(values[kinds].tolist() for values in columns)))
 
     def row_block(self, unit: int, family: int, num_columns: int) -> ShardSize:
@@ -282,12 +360,22 @@ class Problem:
         count = sums.size // sums.shape[-1]
         self.evaluations += count
         self._bulk_evaluations += count if in_bulk else 0
-        return self.costs.compute_ms(sums, pipeline=self.request.pipeline)
+        times = self.costs.compute_ms(sums[..., : self._num_networks], pipeline=self.request.pipeline)
+        return times if self.host_tables is None else times + self.host_ms(sums)
+
+    def host_ms(self, sums: Float32Array) -> Float32Array:
+        """Return [..., 2] what tables in host memory add to the times of devices with these [..., r] sums."""
+        if self.host_tables is None:
+            return np.zeros((*sums.shape[:-1], 2), dtype=np.float32)
+        return sums[..., self._num_networks :]
 
     def least_ms(self, sums: Float32Array) -> Float32Array:
-        """Return [..., 2] times that no device with these sums goes below, counted as evaluations."""
+        """Return [..., 2] times that no device with these sums goes below, counted as evaluations.
+
+        Without what host memory adds: with it they might not be convex up to a rescaling.
+        """
         self.evaluations += sums.size // sums.shape[-1]
-        return self.costs.least_ms(sums, pipeline=self.request.pipeline)
+        return self.costs.least_ms(sums[..., : self._num_networks], pipeline=self.request.pipeline)
 
     def pass_levels(self, sums: Float32Array, *, in_bulk: bool = False) -> FloatArray:
         """Return [..., 2] the compute levels of devices with these [..., r] sums, counted as compute_ms counts."""

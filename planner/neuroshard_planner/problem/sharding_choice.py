@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.placement_rules import sharding_problem
+from neuroshard_api.placement_rules import kernel_obstacle, sharding_problem
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.errors import RequestError
+from neuroshard_planner.problem.host_tables import KERNELS
 from neuroshard_planner.problem.units import BoolArray, Unit
 
 BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
@@ -41,6 +42,49 @@ def sharding_types(
         for row, unit in enumerate(units)
     ]
     return tuple(_with_one_node_type(request, units, found))
+
+
+@dataclass(frozen=True, slots=True)
+class HostChoice:
+    """Whether a unit may be, or must be, in host memory."""
+
+    kernels: tuple[int, ...]
+    """Positions in KERNELS of those that it may have there. Empty: it may not be there."""
+    is_bound: bool
+    """Whether it may be nowhere else."""
+
+
+def host_choices(request: PlanRequest, units: Sequence[Unit]) -> tuple[HostChoice, ...]:
+    """Return what the constraints permit of host memory, for each unit.
+
+    Raises:
+        RequestError: they name a kernel that the devices have no host memory for, or a co-located table may be nowhere
+            else.
+    """
+    return tuple(_host_choice(request, unit) for unit in units)
+
+
+def _host_choice(request: PlanRequest, unit: Unit) -> HostChoice:
+    chosen = []
+    for index in unit.tables:
+        name = request.tables.tables[index].name
+        kernels = request.constraints.compute_kernels_of(name) or ()
+        on_host = [kernel for kernel in KERNELS if kernel in kernels and kernel.is_on_host]
+        for kernel in on_host:
+            obstacle = kernel_obstacle(kernel, ShardingType.TABLE_WISE, request.topology)
+            if obstacle is not None:
+                raise RequestError(
+                    f"constraints.compute_kernels: {name!r} may run with {kernel}, {obstacle}; "
+                    "give topology.host_memory, or leave the kernel out"
+                )
+        is_bound = bool(on_host) and ComputeKernel.FUSED not in kernels
+        if is_bound and unit.is_group:
+            raise RequestError(
+                f"constraints.compute_kernels: {name!r} may run with {' or '.join(on_host)} alone, and co-located "
+                "tables are in device memory; add fused, or take it out of its group"
+            )
+        chosen.append(HostChoice(tuple(KERNELS.index(kernel) for kernel in on_host), is_bound))
+    return HostChoice((), is_bound=False) if unit.is_group else chosen[0]
 
 
 def _with_one_node_type(
@@ -96,9 +140,9 @@ class _Choice:
         """Yield why the table cannot be sharded so; each completes a sentence that begins with the type."""
         request = self.request
         table = request.tables.tables[self.index]
-        kernels, kernel = request.constraints.compute_kernels_of(table.name), ComputeKernel.of(kind)
-        if kernels is not None and kernel not in kernels:
-            yield f"needs the kernel {kernel}, allowed are {', '.join(kernels)}"
+        kernels = request.constraints.compute_kernels_of(table.name)
+        if kernels is not None and not {*kernels_of(kind)} & {*kernels}:
+            yield f"needs the kernel {ComputeKernel.of(kind)}, allowed are {', '.join(kernels)}"
         if kind is ShardingType.COLUMN_WISE and ShardingType.TABLE_WISE not in asked:
             yield "may end in one piece, which is table_wise"
         is_grid_alone = kind is ShardingType.GRID and ShardingType.TABLE_ROW_WISE not in asked

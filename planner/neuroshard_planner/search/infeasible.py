@@ -25,11 +25,31 @@ def infeasible(request: PlanRequest, packing: Packing, *, has_further_types: boo
         has_further_types: whether some unit may be cut by rows or copied. What is enough by columns is not named then:
             such a unit may need less, or not be placed by columns at all.
     """
-    cause = _cause(request, packing)
+    cause, host = _cause(request, packing), request.topology.host_memory
+    if may_be_on_host(request) and host is not None and packing.capacity_bytes > 0:
+        further = ", rows, or copies" if has_further_types else ""
+        return InfeasibleError(
+            f"{cause}; and no plan by columns{further} was found with tables in {_gib(host.bytes_per_node)} of host "
+            f"memory per node; give more devices or memory of either kind, or {LAST_REMEDY}"
+        )
     if not has_further_types:
-        return InfeasibleError(f"{cause}; {_remedy(request, packing)}")
+        return InfeasibleError(f"{cause}; {_remedy(request, packing)}{_host_remedy(request)}")
     tried = "; so it is by columns, and no plan with rows or copies was found" if packing.capacity_bytes > 0 else ""
-    return InfeasibleError(f"{cause}{tried}; give more devices or memory, or {LAST_REMEDY}")
+    return InfeasibleError(f"{cause}{tried}; give more devices or memory, or {LAST_REMEDY}{_host_remedy(request)}")
+
+
+def may_be_on_host(request: PlanRequest) -> bool:
+    """Return whether the constraints let some table be in host memory."""
+    names = [table.name for table in request.tables.tables]
+    kernels = [request.constraints.compute_kernels_of(name) or () for name in names]
+    return any(kernel.is_on_host for own in kernels for kernel in own)
+
+
+def _host_remedy(request: PlanRequest) -> str:
+    """Return the remedy of tables in host memory, for devices that have memory of their own."""
+    if request.topology.device.is_cpu:
+        return ""
+    return "; or store tables in host memory: allow fused_uvm_caching in constraints.compute_kernels, and give its size"
 
 
 def _cause(request: PlanRequest, packing: Packing) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
+from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
 from neuroshard_planner.search.moves import NONE, Steps, moves, splits, swaps
 
@@ -50,7 +50,7 @@ class State:
         self.total_ms = float(self._problem.step_cost.total_ms(self.levels.max(axis=0)))
         """The plan's cost."""
         unit = self._problem.kinds.unit[self.kinds]
-        self.is_movable: NDArray[np.bool_] = self._problem.kinds.family[self.kinds] == COLUMNS
+        self.is_movable: NDArray[np.bool_] = self._problem.is_movable(self.kinds)
         """[n] whether a step may move the placed shard; blocks of rows and copies have devices of their own."""
         self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
         keys = unit * self._problem.num_devices + self.devices
@@ -214,8 +214,10 @@ def merged(problem: Problem, placement: Placement) -> Placement:
         return placement
     columns = np.zeros(len(count), dtype=np.int64)
     np.add.at(columns, inverse, kinds.num_columns[placement.kinds])
-    rows, families = (values[placement.kinds[first]].tolist() for values in (kinds.num_rows, kinds.family))
-    sizes = list(map(ShardSize, rows, columns.tolist(), families))
+    sizes = [
+        size._replace(num_columns=width)
+        for size, width in zip(problem.sizes_of(placement.kinds[first]), columns.tolist(), strict=True)
+    ]
     return Placement(kinds=problem.kinds_of(unit[first].tolist(), sizes), devices=device[first])
 
 

@@ -28,6 +28,7 @@ _TERM_MARKS = (
     ("▒", "yellow"),
     ("█", "blue"),
     ("▞", "cyan"),
+    ("◆", "red"),
 )
 """Cell and style of each of COST_TERMS; cells differ so that a terminal without colours tells them apart."""
 

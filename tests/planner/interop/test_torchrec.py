@@ -15,7 +15,7 @@ from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
 from neuroshard_planner.interop.torchrec import from_sharding_plan, placements
 from neuroshard_planner.planning import plan as search
-from placements import by_rows, everywhere, grid, on_node
+from placements import by_rows, everywhere, grid, on_host, on_node
 
 pytestmark = [
     pytest.mark.torchrec,
@@ -117,6 +117,29 @@ def test_every_family_comes_back_with_and_without_a_price() -> None:
         assert 0 < priced.lower_bound_ms < priced.predicted.total_ms
 
 
+def test_host_memory_comes_back_with_its_price() -> None:
+    """Kernel, size of the cache, time on the link, and bytes of both memories."""
+    nodes = builders.topology(4, num_nodes=2, host_memory=builders.host_memory())
+    request = request_of(topology=nodes).model_copy(update={"algorithm": Algorithm.TORCHREC})
+    user, item, _ = request.tables.tables
+    tables = (
+        on_host(by_rows(user, nodes), cache_load_factor=0.5),
+        on_host(cut("item", (0, 12), (2, 20))),
+        cut("country", (3, 8)),
+    )
+    plan = plan_without_price(tables, request)
+
+    priced = from_sharding_plan(torchrec_form(plan), request, bundle=ExactCosts(request.topology.device))
+
+    assert priced.tables == plan.tables
+    assert all(each.cache_bytes > 0 for each in priced.memory)
+    assert sum(each.host_bytes for each in priced.memory) == 4 * sum(
+        each.num_embeddings * each.embedding_dim for each in (user, item)
+    )
+    assert [cost.host_link_ms > 0 for cost in priced.predicted.devices] == [True] * 4
+    assert 0 < priced.lower_bound_ms < priced.predicted.total_ms
+
+
 def broken(**fields: Any) -> Any:
     """Return TorchRec's form of a plan with some fields of the first table replaced."""
     from dataclasses import replace
@@ -131,10 +154,11 @@ def broken(**fields: Any) -> Any:
     ("fields", "expected"),
     [
         ({"sharding_type": "row_columns"}, "user.sharding_type: is 'row_columns'"),
-        ({"compute_kernel": "fused_uvm"}, "user.compute_kernel: is 'fused_uvm'"),
+        ({"compute_kernel": "key_value"}, "user.compute_kernel: is 'key_value'"),
+        ({"compute_kernel": "fused_uvm"}, r"tables\[0\].kernel: is fused_uvm, and the topology has no host_memory"),
         ({"sharding_spec": None}, "user.sharding_spec: is missing"),
     ],
-    ids=["unknown", "host memory", "no spec"],
+    ids=["unknown", "key-value store", "host memory", "no spec"],
 )
 def test_what_cannot_be_scored_is_refused(fields: dict[str, Any], expected: str) -> None:
     """An import never guesses a cost."""

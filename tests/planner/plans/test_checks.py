@@ -16,7 +16,7 @@ from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.checks import plan_problems, require_sound
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from placements import by_rows, everywhere, given_plan, grid, on_node
+from placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node
 
 NUM_DEVICES = 4
 TABLES = tuple(
@@ -231,6 +231,43 @@ def test_dense_updates_without_copies_are_named() -> None:
     problems = plan_problems(changed("predicted.devices.2.dense_update_ms", 0.25))
 
     assert problems[0].startswith("predicted.devices[2].dense_update_ms: is 0.25, and no table is data_parallel")
+
+
+def test_time_on_the_host_link_without_a_table_there_is_named() -> None:
+    """As dense updates without copies."""
+    problems = plan_problems(changed("predicted.devices.2.host_link_ms", 0.25))
+
+    assert problems[0].startswith("predicted.devices[2].host_link_ms: is 0.25, and no shard there is in host memory")
+
+
+def test_tables_that_a_nodes_host_memory_does_not_hold_are_named() -> None:
+    """Of all devices of the node together; the ledger is right but for that."""
+    nodes = builders.topology(NUM_DEVICES, host_memory=builders.host_memory(2**10))
+    plan = sound_plan()
+    request = plan.request.model_copy(update={"topology": nodes})
+    first = on_host(plan.tables[0])
+    moved = with_tables(plan, (first, *plan.tables[1:]), request)
+    needed = TABLES[0].num_embeddings * TABLES[0].embedding_dim * 4
+
+    assert plan_problems(moved) == [
+        (
+            f"memory: tables of node 0 need {needed} bytes of host memory, it has {2**10} for them; move some to "
+            "another node or to device memory, or give nodes with more"
+        )
+    ]
+
+
+def test_a_co_located_table_in_host_memory_is_named() -> None:
+    """The search never puts one there, and has no price for it."""
+    nodes = builders.topology(NUM_DEVICES, host_memory=builders.host_memory())
+    pair = [table.model_copy(update={"colocation_group": "pair"}) for table in TABLES[:2]]
+    request = PlanRequest(tables=builders.table_set(*pair), topology=nodes)
+    plan = given_plan(request, *(on_host(by_columns(table, (0, table.embedding_dim))) for table in pair))
+
+    assert plan_problems(plan) == [
+        f"tables[{index}].kernel: {table.name!r} is co-located, such tables run with fused; leave it out"
+        for index, table in enumerate(pair)
+    ]
 
 
 def test_a_total_that_no_device_takes_is_named() -> None:

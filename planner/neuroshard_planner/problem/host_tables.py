@@ -1,0 +1,66 @@
+"""What shards in host memory add to a request's: time on the host link, and sizes of caches. Prices nothing else.
+
+A shard runs with one of three kernels: weights in device memory, in host memory, or there and cached. All caches of a
+plan that is searched keep the rows of equally many batches, since the tables of a kernel call share one cache.
+"""
+
+from functools import cached_property
+
+import numpy as np
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ComputeKernel
+from neuroshard_api.topology import HostMemory
+from neuroshard_costs.reuse.cached_rows import CachedRows
+from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.simulator.host_memory import cached_seconds, direct_seconds
+
+KERNELS = (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
+"""Kernels by their codes. Replicated tables have the first one's code."""
+
+ON_DEVICE, DIRECT, CACHED = range(3)
+"""Positions in KERNELS."""
+
+_MS_PER_SECOND = 1000.0
+
+
+class HostTables:
+    """The tables of one request that may be in host memory."""
+
+    def __init__(self, request: PlanRequest, memory: HostMemory) -> None:
+        self._request = request
+        self._link = memory.link
+
+    @cached_property
+    def caches(self) -> CachedRows:
+        """What caches of the tables keep and miss."""
+        return CachedRows.of(self._request.tables, global_batch_size=self._request.global_batch_size)
+
+    @cached_property
+    def _unique_rows(self) -> FloatArray:
+        """[tables] of a global batch."""
+        return self.caches.kept[:, 0]
+
+    def added_ms(
+        self, tables: IndexArray, shards: ShardArrays, kernels: IndexArray, load_factors: FloatArray
+    ) -> FloatArray:
+        """Return [n, 2] forward and backward milliseconds that host memory adds to shards of tables [n].
+
+        A block of rows misses its share of the table's distinct rows.
+
+        Args:
+            tables: [n] positions in the request's table set.
+            shards: of these tables.
+            kernels: [n] positions in KERNELS.
+            load_factors: [n] rows of the cache over those of the shard, where there is one.
+        """
+        added = np.zeros((len(shards), 2))
+        direct, cached = (np.flatnonzero(kernels == code) for code in (DIRECT, CACHED))
+        if len(direct):
+            added[direct] = direct_seconds(self._link, shards.take(direct))
+        if len(cached):
+            own, factors = tables[cached], load_factors[cached]
+            share = shards.unique_rows[cached] / np.maximum(self._unique_rows[own], 1.0)
+            missed = self.caches.missed_rows(own, factors) * np.minimum(share, 1.0)
+            device = self._request.topology.device
+            added[cached] = cached_seconds(device, self._link, shards.take(cached), missed_rows=missed)
+        return added * _MS_PER_SECOND

@@ -1,0 +1,290 @@
+"""The search with tables in host memory: which of them, in which way, and all others as if they were alone.
+
+A price per byte of device memory decides which tables leave it: each takes the form, on the device or on the host, that
+costs least with its bytes at that price. Higher prices free more memory, at more time on the host link. For each price
+and each size of caches the tables on the host are placed first; the search of the others runs in what is left of the
+fullest device. The cheapest plans by additive loads are tried first.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from neuroshard_api.request import PlanRequest, TableConstraints
+from neuroshard_api.sharding import ShardingType
+from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES
+from neuroshard_costs.shards import FloatArray, IndexArray
+
+from neuroshard_planner.problem.host_tables import CACHED
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
+from neuroshard_planner.search.conversion import additive_traits
+from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.iterated import Found
+from neuroshard_planner.search.local_search import MEMORY, LocalSearch
+from neuroshard_planner.search.placed_options import Form, Forms, PlacedOption
+
+MOST_TRIED = 4  # assignments that the tables in device memory are searched for
+MOST_TRIED_WHERE_ALL_FITS = 2  # where host memory is not needed, and rarely helps
+MOST_ATTEMPTS = 12  # assignments that may turn out not to fit
+PRICES = np.concatenate(([0.0], np.geomspace(1 / 64, 4096, 25)))
+"""Price of all device memory, as multiples of the mean cost of a device: from that at which only tables leave that are
+hardly looked up, to that at which time hardly counts."""
+DESCENT_SHARE = 0.2  # of the work, for steps of the whole after each search
+
+Solve = Callable[[Problem], Found | None]
+"""Searches plans of a problem in device memory alone."""
+
+
+class Variant(NamedTuple):
+    """A form of a unit on one kind of memory, with what its shards add over all devices."""
+
+    form: Form
+    is_on_host: bool
+    cost_ms: float
+    memory_bytes: int
+    host_bytes: int
+
+
+class Assignment(NamedTuple):
+    """The units in host memory with their forms, and the additive cost of all units."""
+
+    forms: dict[int, Form]
+    cost_ms: float
+
+
+def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budget: int) -> Found | None:
+    """Return the best placement with tables in host memory, or the given one where that is cheaper. None: none fits.
+
+    Args:
+        problem: some unit of which may be in host memory.
+        in_memory: the search's result where no unit is. None: nothing fits, or some unit must be in host memory.
+        solve: searches the units that stay in device memory.
+        work_budget: device evaluations and their like for steps of the whole plan.
+    """
+    search = _HostSearch(problem, solve)
+    most = MOST_TRIED if in_memory is None else MOST_TRIED_WHERE_ALL_FITS
+    best, best_ms = in_memory, np.inf if in_memory is None else float(problem.total_ms([in_memory.placement])[0])
+    tried = 0
+    for attempt, assignment in enumerate(search.assignments()):
+        if tried == most or attempt == MOST_ATTEMPTS:
+            break
+        found = search.around(assignment)
+        if found is None:
+            continue
+        tried += 1
+        until = problem.work + int(DESCENT_SHARE * work_budget / most)
+        local = LocalSearch(problem, slopes=search.slopes, work_budget=until)
+        found = replace(found, placement=local.improve(found.placement))
+        found_ms = float(problem.total_ms([found.placement])[0])
+        if found_ms < best_ms:
+            best, best_ms = replace(found, improvements=found.improvements + local.improvements), found_ms
+    return best
+
+
+class _HostSearch:
+    """Assignments of one problem's units to device and host memory, and placements of them."""
+
+    def __init__(self, problem: Problem, solve: Solve) -> None:
+        self._problem = problem
+        self._solve = solve
+        topology = problem.request.topology
+        self._nodes: IndexArray = np.arange(problem.num_devices) // topology.devices_per_node
+        self._forms = Forms(problem)
+        mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
+        self.slopes: FloatArray = tangent(problem, mean_sums)
+        self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
+        self._prices = self._reference_prices()
+
+    def assignments(self) -> Iterator[Assignment]:
+        """Yield assignments that fit in the mean, the cheapest first."""
+        found: dict[tuple[tuple[int, bytes], ...], Assignment] = {}
+        for variants in self._variants():
+            for assignment in self._priced(variants):
+                key = tuple((unit, np.concatenate(form.pieces).tobytes()) for unit, form in assignment.forms.items())
+                found.setdefault(key, assignment)
+        yield from sorted(found.values(), key=lambda each: each.cost_ms)
+
+    def around(self, assignment: Assignment) -> Found | None:
+        """Return a placement with these units in host memory and all others in device memory. None: none was found."""
+        fixed = self._placed(assignment.forms)
+        return None if fixed is None else self._completed(fixed)
+
+    def _priced(self, variants: Sequence[Sequence[Variant]]) -> Iterator[Assignment]:
+        """Yield what the units choose at each price of memory, where that fits in the mean."""
+        problem, ledger = self._problem, self._problem.memory
+        costs = [np.array([each.cost_ms for each in own]) for own in variants]
+        sizes = [np.array([float(each.memory_bytes) for each in own]) for own in variants]
+        room_bytes = float(problem.num_devices * ledger.shard_capacity_bytes)
+        host_room = problem.request.topology.num_nodes * ledger.host_capacity_bytes
+        scale = sum(float(cost.min()) for cost in costs) / room_bytes
+        for price in (PRICES * scale).tolist():
+            chosen = [
+                own[int(np.argmin(cost + price * size))] for own, cost, size in zip(variants, costs, sizes, strict=True)
+            ]
+            on_host = {unit: each.form for unit, each in enumerate(chosen) if each.is_on_host}
+            fits = sum(each.memory_bytes for each in chosen) <= room_bytes
+            if on_host and fits and sum(each.host_bytes for each in chosen if each.is_on_host) <= host_room:
+                yield Assignment(on_host, sum(each.cost_ms for each in chosen))
+
+    def _variants(self) -> Iterator[list[list[Variant]]]:
+        """Yield the variants of all units for each size of caches; one where no table may be cached."""
+        problem = self._problem
+        on_device = [
+            []
+            if problem.host_choices[unit].is_bound
+            else [self._variant(form, is_on_host=False) for form in self._forms.of(unit)]
+            for unit in range(len(problem.units))
+        ]
+        may_cache = any(CACHED in choice.kernels for choice in problem.host_choices)
+        for size in range(len(KEPT_BATCHES) if may_cache else 1):
+            on_host = [self._on_host(unit, size) for unit in range(len(problem.units))]
+            variants = [own + others for own, others in zip(on_device, on_host, strict=True)]
+            if all(variants):
+                yield variants
+
+    def _on_host(self, unit: int, cache_size: int) -> list[Variant]:
+        """Return the variants of a unit in host memory, its caches of this position in KEPT_BATCHES."""
+        problem = self._problem
+        assert problem.host_tables is not None
+        variants = []
+        for kernel in problem.host_choices[unit].kernels:
+            factor = 0.0
+            if kernel == CACHED:
+                factor = float(problem.host_tables.caches.load_factors(cache_size)[problem.units[unit].tables[0]])
+            for form in self._forms.of(unit):
+                if form.sharding_type is not ShardingType.DATA_PARALLEL:
+                    moved = self._with_kernel(unit, form, kernel, factor)
+                    variants.append(self._variant(moved, is_on_host=True))
+        return variants
+
+    def _with_kernel(self, unit: int, form: Form, kernel: int, load_factor: float) -> Form:
+        problem = self._problem
+        flat = np.concatenate(form.pieces)
+        sizes = [size._replace(kernel=kernel, cache_load_factor=load_factor) for size in problem.sizes_of(flat)]
+        kinds = problem.kinds_of([unit] * len(sizes), sizes)
+        ends = np.cumsum([len(piece) for piece in form.pieces])[:-1]
+        return Form(form.sharding_type, tuple(np.split(kinds, ends)))
+
+    def _variant(self, form: Form, *, is_on_host: bool) -> Variant:
+        kinds = np.concatenate(form.pieces)
+        traits = self._traits(kinds)
+        return Variant(
+            form=form,
+            is_on_host=is_on_host,
+            cost_ms=float((traits @ self._prices).sum()),
+            memory_bytes=int(self._problem.kinds.memory_bytes[kinds].sum()),
+            host_bytes=int(self._problem.kinds.host_bytes[kinds].sum()),
+        )
+
+    def _traits(self, kinds: IndexArray) -> FloatArray:
+        """Return [n, levels + 1] what shards of these kinds add to their devices, to first order."""
+        if len(self._known_traits) < len(self._problem.kinds):
+            self._known_traits = additive_traits(self._problem, self.slopes)
+        return self._known_traits[kinds]
+
+    def _reference_prices(self) -> FloatArray:
+        """Return [levels + 1] milliseconds of one unit more of each peak, where half of all traffic is in each family.
+
+        Memory costs nothing here: its price is what the search varies.
+        """
+        problem = self._problem
+        peaks = self._traits(problem.whole).sum(axis=0)[:NUM_LEVELS] / problem.num_devices
+        most = np.zeros(len(Collective))
+        for unit in range(len(problem.units)):
+            traffic = [problem.kinds.traffic[np.concatenate(form.pieces)].sum(axis=0) for form in self._forms.of(unit)]
+            most += np.max(traffic, axis=0) / problem.num_devices
+        peaks[TRAFFIC] = np.where(peaks[TRAFFIC] > 0, peaks[TRAFFIC], most / 2)
+        return np.append(problem.step_cost.prices(peaks), 0.0)
+
+    def _placed(self, forms: dict[int, Form]) -> Placement | None:
+        """Return units in host memory on the least loaded devices that have room, largest first. None: no room."""
+        problem = self._problem
+        levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
+        host_room = np.full(problem.request.topology.num_nodes, problem.memory.host_capacity_bytes)
+        chosen: list[PlacedOption] = []
+        host_bytes = {
+            unit: int(problem.kinds.host_bytes[np.concatenate(form.pieces)].sum()) for unit, form in forms.items()
+        }
+        for unit in sorted(forms, key=lambda unit: (-host_bytes[unit], unit)):
+            form = forms[unit]
+            option = next((each for each in self._options(unit, form, levels, host_room)), None)
+            if option is None:
+                return None
+            np.add.at(levels, option.devices, self._traits(option.kinds))
+            np.subtract.at(host_room, self._nodes[option.devices], problem.kinds.host_bytes[option.kinds])
+            chosen.append(option)
+        return Placement(
+            kinds=np.concatenate([each.kinds for each in chosen]),
+            devices=np.concatenate([each.devices for each in chosen]),
+        )
+
+    def _options(self, unit: int, form: Form, levels: FloatArray, host_room: IndexArray) -> Iterator[PlacedOption]:
+        """Yield placements of a form on devices and nodes that have room for it."""
+        problem = self._problem
+        kinds = np.concatenate(form.pieces)
+        room = problem.memory.shard_capacity_bytes - levels[:, MEMORY]
+        room[host_room[self._nodes] < problem.kinds.host_bytes[kinds].max()] = -1
+        load = levels[:, TIMES].sum(axis=1)
+        for option in self._forms.placed(unit, form, load, room):
+            used = np.bincount(
+                self._nodes[option.devices], weights=problem.kinds.host_bytes[option.kinds], minlength=len(host_room)
+            )
+            if (used <= host_room).all():
+                yield option
+
+    def _completed(self, fixed: Placement) -> Found | None:
+        """Return the fixed shards and a searched placement of all other units. None: nothing was found."""
+        problem = self._problem
+        left = np.setdiff1d(np.arange(len(problem.units)), problem.kinds.unit[fixed.kinds])
+        if not len(left):
+            return Found(placement=fixed)
+        used: IndexArray = np.zeros(problem.num_devices, dtype=np.int64)
+        np.add.at(used, fixed.devices, problem.kinds.memory_bytes[fixed.kinds])
+        room_bytes = problem.memory.shard_capacity_bytes - int(used.max(initial=0))
+        if room_bytes <= 0:
+            return None
+        part = Problem(_in_device_memory(problem, left.tolist(), room_bytes), problem.costs)
+        before = part.work
+        found = self._solve(part)
+        problem.evaluations += part.work - before
+        if found is None:
+            return None
+        placed = found.placement
+        kinds = problem.kinds_of(left[part.kinds.unit[placed.kinds]].tolist(), part.sizes_of(placed.kinds))
+        whole = Placement(
+            kinds=np.concatenate((fixed.kinds, kinds)), devices=np.concatenate((fixed.devices, placed.devices))
+        )
+        return replace(found, placement=whole) if problem.fits(whole) else None
+
+
+def _in_device_memory(problem: Problem, units: Sequence[int], room_bytes: int) -> PlanRequest:
+    """Return the request for some units alone, without host memory, on devices with so many bytes for their shards."""
+    request = problem.request
+    all_tables, constraints = request.tables.tables, request.constraints
+    members = sorted(table for unit in units for table in problem.units[unit].tables)
+    names = {all_tables[table].name for table in members}
+    own = {name: constraints.tables.get(name, TableConstraints()) for name in sorted(names)}
+    for name, each in own.items():
+        kernels = constraints.compute_kernels_of(name)
+        left = None if kernels is None else tuple(kernel for kernel in kernels if not kernel.is_on_host)
+        own[name] = each.model_copy(update={"compute_kernels": left})
+    part = request.model_copy(
+        update={
+            "tables": request.tables.model_copy(update={"tables": tuple(all_tables[table] for table in members)}),
+            "topology": request.topology.model_copy(update={"host_memory": None}),
+            "constraints": constraints.model_copy(
+                update={
+                    "compute_kernels": None,
+                    "tables": own,
+                    "colocate": tuple(group for group in constraints.colocate if set(group) <= names),
+                }
+            ),
+        }
+    )
+    # A reserve takes what other purposes need less of than in the whole request.
+    spare_bytes = MemoryLedger(part).shard_capacity_bytes - room_bytes
+    reserve = request.memory.model_copy(update={"reserve_bytes": request.memory.reserve_bytes + spare_bytes})
+    return part.model_copy(update={"memory": reserve})

@@ -1,0 +1,46 @@
+"""Memory of worker pods whose tables are in host memory."""
+
+from typing import Any
+
+import pytest
+from builders import plan
+from neuroshard_operator.children.workers import with_host_tables
+from neuroshard_operator.observed.results import host_bytes_per_node, plan_summary
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({}, {"requests": {"memory": str(100 * GIB)}}),
+        (
+            {"requests": {"memory": "16Gi", "cpu": "8"}},
+            {"requests": {"memory": str(116 * GIB), "cpu": "8"}},
+        ),
+        (
+            {"limits": {"memory": "32Gi", "nvidia.com/gpu": 8}},
+            {"limits": {"memory": str(132 * GIB), "nvidia.com/gpu": 8}, "requests": {"memory": str(132 * GIB)}},
+        ),
+        (
+            {"limits": {"memory": "32Gi"}, "requests": {"memory": "16Gi"}},
+            {"limits": {"memory": str(132 * GIB)}, "requests": {"memory": str(116 * GIB)}},
+        ),
+    ],
+    ids=["nothing asked", "requests", "limits", "both"],
+)
+def test_tables_count_on_top_of_what_the_job_asks_for(resources: dict[str, Any], expected: dict[str, Any]) -> None:
+    """What the job says is for the processes: it is the same under every plan."""
+    assert with_host_tables(resources, 100 * GIB) == expected
+
+
+def test_the_node_with_most_decides_for_all() -> None:
+    """All pods of a Job are alike."""
+    found = plan()
+    memory = tuple(each.model_copy(update={"host_bytes": device * GIB}) for device, each in enumerate(found.memory))
+    nodes = found.request.topology.model_copy(update={"num_nodes": 2, "devices_per_node": 2})
+    held = found.model_copy(update={"memory": memory, "request": found.request.model_copy(update={"topology": nodes})})
+
+    assert host_bytes_per_node(held) == 5 * GIB
+    text = held.to_json().encode()
+    assert plan_summary(text, key="plan.json", where="plan").host_bytes_per_node == 5 * GIB

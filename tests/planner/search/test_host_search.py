@@ -1,0 +1,166 @@
+"""Plans with tables in host memory: where they are permitted, when they are used, and what they promise."""
+
+from typing import Any
+
+import pytest
+from builders import GIB, host_memory, request, table, tables, topology
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding import HOST_KERNELS, ComputeKernel, ShardingType
+from neuroshard_api.tables import Optimizer, Table
+from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.workload_store import read_workload
+from searches import planned, used_bytes
+
+from benchmarks.tasks import workload_request
+
+KERNELS = (ComputeKernel.FUSED, *HOST_KERNELS)
+DIRECT, CACHED = HOST_KERNELS
+TW, CW, RW, TWRW, GRID, _ = ShardingType
+LARGE, HOT = table("large", num_embeddings=300_000_000), table("hot", num_embeddings=30_000_000, pooling_factor=40.0)
+
+
+def asked(
+    *members: Table,
+    kernels: tuple[ComputeKernel, ...] | None = KERNELS,
+    types: tuple[ShardingType, ...] | None = None,
+    host_bytes: int = 512 * GIB,
+    memory_bytes: int = 16 * GIB,
+    **fields: Any,
+) -> PlanRequest:
+    """Return a request on two nodes of two devices with host memory."""
+    nodes = topology(4, num_nodes=2, memory_bytes=memory_bytes, host_memory=host_memory(host_bytes))
+    limits = Constraints(compute_kernels=kernels, sharding_types=types)
+    return request(*members, topology=nodes, constraints=limits, **fields)
+
+
+def kernels_of(plan: Plan) -> dict[str, ComputeKernel]:
+    """Return the kernel of each table."""
+    return {placement.name: placement.compute_kernel for placement in plan.tables}
+
+
+def test_the_largest_and_coldest_table_leaves_device_memory() -> None:
+    """Where 72 GiB of one table do not fit beside a hot one of 7 GiB in 4 x 16 GiB."""
+    plan = planned(asked(LARGE, HOT))
+
+    assert kernels_of(plan)["large"].is_on_host
+    assert kernels_of(plan)["hot"] is ComputeKernel.FUSED
+    assert plan_problems(plan) == []
+    assert sum(each.host_bytes for each in plan.memory) == LARGE.num_embeddings * LARGE.embedding_dim * 4
+    assert all(used_bytes(each) <= each.capacity_bytes for each in plan.memory)
+    assert plan.lower_bound_ms <= plan.predicted.total_ms
+
+
+def test_what_fits_stays_in_device_memory() -> None:
+    """The link is slower than device memory, so that permission alone changes no plan."""
+    members = tables(6, pooling_factor=5.0)
+    with_host, without = planned(asked(*members)), planned(asked(*members, kernels=None))
+
+    assert with_host.tables == without.tables
+    assert with_host.predicted == without.predicted
+
+
+def test_a_cache_is_taken_where_rows_repeat() -> None:
+    """A skewed table of many lookups reads few rows over the link; a single lookup of uniform rows is read directly."""
+    skewed = table("skewed", num_embeddings=300_000_000, pooling_factor=50.0, zipf_exponent=1.2)
+    uniform = table("uniform", num_embeddings=300_000_000, zipf_exponent=0.0)
+    found = {each.name: each for each in planned(asked(skewed, uniform)).tables}
+
+    assert found["skewed"].compute_kernel is CACHED
+    assert found["skewed"].cache_load_factor is not None
+    assert 0 < found["skewed"].cache_load_factor < 0.1
+    assert found["uniform"].compute_kernel.is_on_host
+
+
+def test_time_on_the_link_is_in_the_price_of_its_device_alone() -> None:
+    """Devices without a shard in host memory wait for the others, and for no row."""
+    plan = planned(asked(LARGE, HOT, types=(TW, CW)))
+    holders = {shard.device for each in plan.tables if each.compute_kernel.is_on_host for shard in each.shards}
+
+    for device, cost in enumerate(plan.predicted.devices):
+        assert (cost.host_link_ms > 0) == (device in holders)
+
+
+def test_a_table_bound_to_the_host_is_there_though_it_would_fit() -> None:
+    """As with TorchRec's constraints that name one kernel."""
+    own = {"bound": TableConstraints(compute_kernels=(CACHED,))}
+    limits = Constraints(tables=own)
+    nodes = topology(4, num_nodes=2, host_memory=host_memory())
+    plan = planned(request(table("bound"), *tables(3), topology=nodes, constraints=limits))
+
+    assert kernels_of(plan) == {"bound": CACHED, **dict.fromkeys(["t0", "t1", "t2"], ComputeKernel.FUSED)}
+    assert {each.problem for each in plan.baselines} == {
+        f"{each.algorithm} places no table in host memory, and 'bound' may be nowhere else" for each in plan.baselines
+    }
+
+
+def test_hosts_that_are_too_small_are_named() -> None:
+    """The sentence has the memory of both kinds."""
+    with pytest.raises(InfeasibleError, match=r"no plan by columns was found with tables in 8.00 GiB of host memory"):
+        planned(asked(LARGE, HOT, host_bytes=8 * GIB))
+
+
+def test_host_memory_is_a_remedy_where_it_is_not_permitted() -> None:
+    """The sentence names the constraint."""
+    with pytest.raises(
+        InfeasibleError, match=r"or store tables in host memory: allow fused_uvm_caching in constraints"
+    ):
+        planned(asked(LARGE, HOT, kernels=None))
+
+
+def test_kernels_without_host_memory_are_refused_at_once() -> None:
+    """Before a search, with table, kernel, and remedy."""
+    with pytest.raises(
+        RequestError,
+        match=r"'user' may run with fused_uvm, and the topology has no host_memory .*; give topology.host_memory, or",
+    ):
+        planned(request(table(), constraints=Constraints(compute_kernels=KERNELS)))
+
+
+def test_a_co_located_table_cannot_be_bound_to_the_host() -> None:
+    """Groups stay whole in device memory."""
+    member = table("member", colocation_group="pair")
+    with pytest.raises(
+        RequestError, match=r"'member' may run with fused_uvm alone, and co-located tables are in device"
+    ):
+        planned(asked(member, table("other", colocation_group="pair"), kernels=(DIRECT,)))
+
+
+@settings(max_examples=15)
+@given(
+    rows=st.lists(st.integers(1000, 200_000_000), min_size=1, max_size=5),
+    pooling=st.sampled_from([1.0, 30.0]),
+    optimizer=st.sampled_from(list(Optimizer)),
+    host_gib=st.integers(1, 200),
+)
+def test_every_plan_keeps_both_memories(rows: list[int], pooling: float, optimizer: Optimizer, host_gib: int) -> None:
+    """Its own ledger and checks agree, whatever had to leave device memory."""
+    members = [table(f"t{index}", num_embeddings=count, pooling_factor=pooling) for index, count in enumerate(rows)]
+    try:
+        plan = planned(asked(*members, host_bytes=host_gib * GIB, optimizer=optimizer, types=(TW, CW, RW, TWRW, GRID)))
+    except InfeasibleError:
+        assume(condition=False)
+        raise
+
+    assert plan_problems(plan) == []
+    for node in (0, 2):
+        assert sum(each.host_bytes for each in plan.memory[node : node + 2]) <= host_gib * GIB
+    assert plan.lower_bound_ms <= plan.predicted.total_ms * (1 + 1e-6)
+
+
+def test_470_billion_parameters_fit_on_16_devices_with_host_memory() -> None:
+    """HugeCTR's largest public model on two H100 nodes with 1 TB each, which has no plan in device memory."""
+    model = workload_request(read_workload("hugectr-embark-7-table-470b"), 16, devices_per_node=8)
+    limits = Constraints(sharding_types=(TW, CW, RW, TWRW, GRID), compute_kernels=KERNELS)
+    nodes = model.topology.model_copy(update={"host_memory": host_memory(10**12, gb_per_second=63)})
+    permitted = model.model_copy(update={"constraints": limits, "topology": nodes})
+
+    plan = planned(permitted)
+
+    assert plan_problems(plan) == []
+    assert any(kernel.is_on_host for kernel in kernels_of(plan).values())
+    with pytest.raises(InfeasibleError):
+        planned(model.model_copy(update={"constraints": Constraints(sharding_types=(TW, CW, RW, TWRW, GRID))}))
