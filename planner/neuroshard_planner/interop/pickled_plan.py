@@ -23,7 +23,7 @@ PLAN_CLASSES = frozenset(
         ("torchrec.distributed.types", "ParameterSharding"),
         ("torchrec.distributed.types", "CacheParams"),
         ("torchrec.types", "DataType"),
-        ("fbgemm_gpu.tbe.cache.cache_config", "CacheAlgorithm"),
+        ("fbgemm_gpu.tbe.cache.cache_config", "CacheAlgorithm"),  # codespell:ignore tbe
         ("fbgemm_gpu.split_table_batched_embeddings_ops_common", "BoundsCheckMode"),
         ("torch.distributed._shard.sharding_spec.api", "EnumerableShardingSpec"),
         ("torch.distributed._shard.metadata", "ShardMetadata"),
