@@ -8,7 +8,7 @@ from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Table
 from neuroshard_planner.explain.trust import trust_of
 
-from neuroshard_report.quantities import format_ms, format_percent
+from neuroshard_report.quantities import format_bytes, format_ms, format_percent
 
 COST_TERMS = (
     ("forward_compute_ms", "forward compute"),
@@ -49,6 +49,9 @@ _SIMULATED_NOTES = {
     (True, True): "compute and exchanges fitted to measurements",
 }
 """By whether the errors of compute and of exchanges are on measurements."""
+
+MOST_NAMED = 5
+"""Tables in host memory that are named."""
 
 LEAST_SHARE = 5e-4  # of a step; less is shown as nothing
 
@@ -208,6 +211,21 @@ class PlanSummary:
         )
         shares = ", ".join(f"{format_percent(ms / total)} {name}" for name, ms in parts if ms / total >= LEAST_SHARE)
         return f"Device {slowest.index} decides the step: {format_ms(total)} ms, of which {shares}."
+
+    @property
+    def on_host(self) -> str:
+        """Return which tables are in host memory, and how much of the fullest node; empty where none is."""
+        held = [placed.table.name for placed in self.tables if placed.placement.compute_kernel.is_on_host]
+        host = self.plan.request.topology.host_memory
+        if not held or host is None:
+            return ""
+        by_node = [0] * self.plan.request.topology.num_nodes
+        for device in self.devices:
+            by_node[device.node] += device.memory.host_bytes
+        fullest = max(range(len(by_node)), key=by_node.__getitem__)
+        names = ", ".join(held[:MOST_NAMED]) + (f" and {len(held) - MOST_NAMED} more" if len(held) > MOST_NAMED else "")
+        used = f"{format_bytes(by_node[fullest])} of {format_bytes(host.bytes_per_node)}"
+        return f"{names} in host memory; node {fullest} is the fullest: {used}"
 
     def extremes(self, count: int) -> tuple[DeviceView, ...]:
         """Return the ``count`` slowest and the ``count`` fastest devices, slowest first; all if they are so few."""

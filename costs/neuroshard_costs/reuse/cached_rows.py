@@ -53,7 +53,7 @@ class CachedRows:
     def load_factors(self, choice: int) -> FloatArray:
         """Return [n] rows over those of the table of caches that keep KEPT_BATCHES[choice], rounded up."""
         shares = self.kept[:, choice] / self.kept[:, -1]
-        factors: FloatArray = np.minimum(np.ceil(shares / LOAD_FACTOR_STEP) * LOAD_FACTOR_STEP, 1.0)
+        factors: FloatArray = np.minimum(np.round(np.ceil(shares / LOAD_FACTOR_STEP) * LOAD_FACTOR_STEP, 9), 1.0)
         return factors
 
     def missed_rows(self, tables: IndexArray, load_factors: FloatArray) -> FloatArray:

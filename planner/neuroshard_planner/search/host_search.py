@@ -1,8 +1,9 @@
 """The search with tables in host memory: which of them, in which way, and all others as if they were alone.
 
 A price per byte of device memory decides which tables leave it: each takes the form, on the device or on the host, that
-costs least with its bytes at that price. Higher prices free more memory, at more time on the host link. For each price
-and each size of caches the tables on the host are placed first; the search of the others runs in what is left of the
+costs least with its bytes at that price. Higher prices free more memory, at more time on the host link. A limit on the
+time of a shard spreads tables over devices. For each price, limit, and size of caches the tables on the host are placed
+first; the search of the others runs in what is left of the
 fullest device. The cheapest plans by additive loads are tried first.
 """
 
@@ -32,6 +33,8 @@ MOST_ATTEMPTS = 12  # assignments that may turn out not to fit
 PRICES = np.concatenate(([0.0], np.geomspace(1 / 64, 4096, 25)))
 """Price of all device memory, as multiples of the mean cost of a device: from that at which only tables leave that are
 hardly looked up, to that at which time hardly counts."""
+MOST_ALONE = np.array([1.0, 1.5, 2.0, 4.0, 8.0, np.inf])
+"""Limits on the time of a shard, as multiples of the mean cost of a device: a shard above it makes all others wait."""
 DESCENT_SHARE = 0.2  # of the work, for steps of the whole after each search
 
 Solve = Callable[[Problem], Found | None]
@@ -44,12 +47,17 @@ class Variant(NamedTuple):
     form: Form
     is_on_host: bool
     cost_ms: float
+    alone_ms: float
+    """Time of its longest shard on a device of its own."""
     memory_bytes: int
     host_bytes: int
 
 
 class Assignment(NamedTuple):
-    """The units in host memory with their forms, and the additive cost of all units."""
+    """The units in host memory with their forms, and what all units cost by additive loads.
+
+    That is the mean device's cost, or the longest shard's time where that is more: the others wait for it.
+    """
 
     forms: dict[int, Form]
     cost_ms: float
@@ -93,8 +101,7 @@ class _HostSearch:
         topology = problem.request.topology
         self._nodes: IndexArray = np.arange(problem.num_devices) // topology.devices_per_node
         self._forms = Forms(problem)
-        mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
-        self.slopes: FloatArray = tangent(problem, mean_sums)
+        self.slopes: FloatArray = tangent(problem, self._forms.mean_sums())
         self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
         self._prices = self._reference_prices()
 
@@ -113,21 +120,29 @@ class _HostSearch:
         return None if fixed is None else self._completed(fixed)
 
     def _priced(self, variants: Sequence[Sequence[Variant]]) -> Iterator[Assignment]:
-        """Yield what the units choose at each price of memory, where that fits in the mean."""
+        """Yield what units choose at each price of memory and each limit on a shard, where that fits in the mean."""
         problem, ledger = self._problem, self._problem.memory
-        costs = [np.array([each.cost_ms for each in own]) for own in variants]
-        sizes = [np.array([float(each.memory_bytes) for each in own]) for own in variants]
-        room_bytes = float(problem.num_devices * ledger.shard_capacity_bytes)
+        num_devices = problem.num_devices
+        most = max(map(len, variants))
+        cost, alone = (
+            np.array([[getattr(each, field) for each in own] + [np.inf] * (most - len(own)) for own in variants])
+            for field in ("cost_ms", "alone_ms")
+        )
+        size = np.array([[float(each.memory_bytes) for each in own] + [0.0] * (most - len(own)) for own in variants])
+        rows = np.arange(len(variants))
+        room_bytes = float(num_devices * ledger.shard_capacity_bytes)
         host_room = problem.request.topology.num_nodes * ledger.host_capacity_bytes
-        scale = sum(float(cost.min()) for cost in costs) / room_bytes
-        for price in (PRICES * scale).tolist():
-            chosen = [
-                own[int(np.argmin(cost + price * size))] for own, cost, size in zip(variants, costs, sizes, strict=True)
-            ]
-            on_host = {unit: each.form for unit, each in enumerate(chosen) if each.is_on_host}
-            fits = sum(each.memory_bytes for each in chosen) <= room_bytes
-            if on_host and fits and sum(each.host_bytes for each in chosen if each.is_on_host) <= host_room:
-                yield Assignment(on_host, sum(each.cost_ms for each in chosen))
+        even_ms = float(cost.min(axis=1).sum()) / num_devices
+        for limit_ms in (even_ms * MOST_ALONE).tolist():
+            is_short = alone <= np.maximum(limit_ms, alone.min(axis=1, keepdims=True))
+            allowed = np.where(is_short, cost, np.inf)
+            for price in (PRICES * even_ms * num_devices / room_bytes).tolist():
+                picks = (allowed + price * size).argmin(axis=1)
+                chosen = [own[pick] for own, pick in zip(variants, picks.tolist(), strict=True)]
+                on_host = {unit: each.form for unit, each in enumerate(chosen) if each.is_on_host}
+                host_bytes = sum(each.host_bytes for each in chosen if each.is_on_host)
+                if on_host and size[rows, picks].sum() <= room_bytes and host_bytes <= host_room:
+                    yield Assignment(on_host, max(cost[rows, picks].sum() / num_devices, alone[rows, picks].max()))
 
     def _variants(self) -> Iterator[list[list[Variant]]]:
         """Yield the variants of all units for each size of caches; one where no table may be cached."""
@@ -175,6 +190,7 @@ class _HostSearch:
             form=form,
             is_on_host=is_on_host,
             cost_ms=float((traits @ self._prices).sum()),
+            alone_ms=float(traits[:, TIMES].sum(axis=1).max()),
             memory_bytes=int(self._problem.kinds.memory_bytes[kinds].sum()),
             host_bytes=int(self._problem.kinds.host_bytes[kinds].sum()),
         )

@@ -49,7 +49,10 @@ def _host_remedy(request: PlanRequest) -> str:
     """Return the remedy of tables in host memory, for devices that have memory of their own."""
     if request.topology.device.is_cpu:
         return ""
-    return "; or store tables in host memory: allow fused_uvm_caching in constraints.compute_kernels, and give its size"
+    return (
+        "; or store tables in host memory: allow fused_uvm_caching in constraints.compute_kernels and give "
+        "topology.host_memory (--host-memory does both)"
+    )
 
 
 def _cause(request: PlanRequest, packing: Packing) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from neuroshard_api.sharding import Family, ShardingType
 from neuroshard_costs.shards import FloatArray, IndexArray
 
-from neuroshard_planner.problem.problem import Float32Array, Placement, Problem
+from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.conversion import Conversions, additive_traits
@@ -84,25 +84,13 @@ class MixedSearch:
         """``work_budget`` is the work, in device evaluations, that a search may take from here."""
         self._problem = problem
         self._forms = Forms(problem)
-        self._slopes = tangent(problem, self._mean_sums())
+        self._slopes = tangent(problem, self._forms.mean_sums())
         self._traits = additive_traits(problem, self._slopes)
         self._begin, self._work = problem.work, work_budget
         self.improvements = 0
         """Steps taken."""
         self.placements = 0
         """Proposals judged."""
-
-    def _mean_sums(self) -> Float32Array:
-        """Return [r] the sums of a device that has an even share of each unit in each of its forms.
-
-        It makes the calls of all families, so that a slope at it holds no call.
-        """
-        sums = np.zeros(self._problem.kinds.representation.shape[1])
-        for unit in range(len(self._problem.units)):
-            forms = self._forms.of(unit)
-            kinds = np.concatenate([piece for form in forms for piece in form.pieces])
-            sums += self._problem.kinds.representation[kinds].sum(axis=0, dtype=np.float64) / len(forms)
-        return (sums / self._problem.num_devices).astype(np.float32)
 
     def run(self, start: Placement | None) -> list[Placement]:
         """Return the placements found, all valid; empty: none fits.

@@ -11,7 +11,7 @@ import numpy as np
 from neuroshard_api.sharding import Family, ShardingType
 from neuroshard_costs.shards import FAMILIES, GRADIENT_BYTES, FloatArray, IndexArray
 
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Float32Array, Placement, Problem, ShardSize
 from neuroshard_planner.problem.sharding_choice import whole_nodes
 from neuroshard_planner.search.sharding_options import even_widths
 
@@ -67,6 +67,19 @@ class Forms:
     def of(self, unit: int) -> Sequence[Form]:
         """Return the forms of a unit, in the order of ShardingType and of their pieces."""
         return self._forms[unit]
+
+    def mean_sums(self) -> Float32Array:
+        """Return [r] the sums of a device that has an even share of each unit in each of its forms.
+
+        It makes the calls of all families, so that a slope at it holds no call.
+        """
+        problem = self._problem
+        sums = np.zeros(problem.kinds.representation.shape[1])
+        for unit in range(len(problem.units)):
+            forms = self.of(unit)
+            kinds = np.concatenate([piece for form in forms for piece in form.pieces])
+            sums += problem.kinds.representation[kinds].sum(axis=0, dtype=np.float64) / len(forms)
+        return (sums / problem.num_devices).astype(np.float32)
 
     def placed(self, unit: int, form: Form, load: FloatArray, room: FloatArray | IndexArray) -> Iterator[PlacedOption]:
         """Yield placements of a form that fit.

@@ -135,6 +135,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
         ("baseline", _gain(summary)),
         ("bound", f"{format_percent(plan.gap)} above the lower bound of {format_ms(plan.lower_bound_ms)} ms"),
         ("memory", f"device {fullest.index} is the fullest: {used} of {format_bytes(fullest.memory.capacity_bytes)}"),
+        *([("host", summary.on_host)] if summary.on_host else []),
         ("slowest", summary.bound),
     ]
     return fact_grid(lines, strong="predicted")
