@@ -7,7 +7,7 @@ from builders import GIB, host_memory, request, table, tables, topology
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from neuroshard_api.plan import Plan
-from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.sharding import HOST_KERNELS, ComputeKernel, ShardingType
 from neuroshard_api.tables import Optimizer, Table
 from neuroshard_planner.errors import InfeasibleError, RequestError
@@ -20,6 +20,7 @@ from benchmarks.tasks import workload_request
 KERNELS = (ComputeKernel.FUSED, *HOST_KERNELS)
 DIRECT, CACHED = HOST_KERNELS
 TW, CW, RW, TWRW, GRID, _ = ShardingType
+QUICK = SearchSettings(work_budget=1000)
 LARGE, HOT = table("large", num_embeddings=300_000_000), table("hot", num_embeddings=30_000_000, pooling_factor=40.0)
 
 
@@ -34,7 +35,7 @@ def asked(
     """Return a request on two nodes of two devices with host memory."""
     nodes = topology(4, num_nodes=2, memory_bytes=memory_bytes, host_memory=host_memory(host_bytes))
     limits = Constraints(compute_kernels=kernels, sharding_types=types)
-    return request(*members, topology=nodes, constraints=limits, **fields)
+    return request(*members, topology=nodes, constraints=limits, search=QUICK, **fields)
 
 
 def kernels_of(plan: Plan) -> dict[str, ComputeKernel]:
@@ -89,7 +90,7 @@ def test_a_table_bound_to_the_host_is_there_though_it_would_fit() -> None:
     own = {"bound": TableConstraints(compute_kernels=(CACHED,))}
     limits = Constraints(tables=own)
     nodes = topology(4, num_nodes=2, host_memory=host_memory())
-    plan = planned(request(table("bound"), *tables(3), topology=nodes, constraints=limits))
+    plan = planned(request(table("bound"), *tables(3), topology=nodes, constraints=limits, search=QUICK))
 
     assert kernels_of(plan) == {"bound": CACHED, **dict.fromkeys(["t0", "t1", "t2"], ComputeKernel.FUSED)}
     assert {each.problem for each in plan.baselines} == {
@@ -129,7 +130,7 @@ def test_a_co_located_table_cannot_be_bound_to_the_host() -> None:
         planned(asked(member, table("other", colocation_group="pair"), kernels=(DIRECT,)))
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     rows=st.lists(st.integers(1000, 200_000_000), min_size=1, max_size=5),
     pooling=st.sampled_from([1.0, 30.0]),
@@ -156,11 +157,11 @@ def test_470_billion_parameters_fit_on_16_devices_with_host_memory() -> None:
     model = workload_request(read_workload("hugectr-embark-7-table-470b"), 16, devices_per_node=8)
     limits = Constraints(sharding_types=(TW, CW, RW, TWRW, GRID), compute_kernels=KERNELS)
     nodes = model.topology.model_copy(update={"host_memory": host_memory(10**12, gb_per_second=63)})
-    permitted = model.model_copy(update={"constraints": limits, "topology": nodes})
+    permitted = model.model_copy(update={"constraints": limits, "topology": nodes, "search": QUICK})
 
     plan = planned(permitted)
 
     assert plan_problems(plan) == []
     assert any(kernel.is_on_host for kernel in kernels_of(plan).values())
     with pytest.raises(InfeasibleError):
-        planned(model.model_copy(update={"constraints": Constraints(sharding_types=(TW, CW, RW, TWRW, GRID))}))
+        planned(permitted.model_copy(update={"constraints": Constraints(sharding_types=limits.sharding_types)}))
