@@ -225,8 +225,10 @@ def _target(name: str) -> Any:
 
 def main() -> None:
     """Serve groups until stdin ends."""
-    for name in ("neuroshard_trainer.run", "torchmetrics", "torchrec.metrics.ne"):
-        importlib.import_module(name)
+    from neuroshard_api.collector import uncollected_imports
+
+    with uncollected_imports():
+        importlib.import_module("neuroshard_trainer.run")
     for line in sys.stdin:
         answer = run_group(Group(**json.loads(line)))
         print(json.dumps(asdict(answer)), flush=True)  # noqa: T201 - the client reads it

@@ -11,4 +11,4 @@ def mark_torchrec(items: Iterable[pytest.Item], folder: Path) -> None:
     for item in items:
         if folder in item.path.parents:
             item.add_marker(pytest.mark.torchrec)
-            item.add_marker(pytest.mark.filterwarnings("ignore:::(torch|torchrec|torchmetrics|fbgemm_gpu)"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:::(torch|torchrec|fbgemm_gpu)"))

@@ -17,8 +17,7 @@ collect_ignore_glob = [] if HAS_TORCHREC else ["*.py"]
 if HAS_TORCHREC:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import torchmetrics  # noqa: F401 - warns when first imported
-        import torchrec.metrics.ne  # noqa: F401
+        import torchrec  # noqa: F401 - warns when first imported
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

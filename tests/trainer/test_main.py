@@ -1,6 +1,7 @@
 """The trainer as a command, on a process group of one."""
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -508,8 +509,10 @@ def test_sigterm_during_an_evaluation_loses_no_step(
 
     step = min(eval_every_steps, 12)
     spec = {"data": {"validationPercent": 50}, "training": {"evalEverySteps": eval_every_steps}}
+    defaults: Any = TrainingLoop.__init__.__kwdefaults__
     with monkeypatch.context() as stopping:
         stopping.setattr(Evaluation, "add", add)
+        stopping.setitem(defaults, "clock", itertools.count().__next__)  # a vote in each step
         assert run(**spec) == ExitCode.STOPPED
     assert evaluated_samples < 200
     assert saved_steps(tmp_path / "run") == [step]

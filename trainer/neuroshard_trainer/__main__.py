@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from neuroshard_api.collector import uncollected_imports
 from neuroshard_api.exit_codes import ExitCode
 
 from neuroshard_trainer.errors import MissingPackageError, TrainerError
@@ -32,12 +33,13 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 
 def _run(options: argparse.Namespace) -> None:
-    try:  # here, because --help and a wrong option need none of it
-        from neuroshard_api.stage_commands import READY_FILE_VARIABLE
+    try:
+        with uncollected_imports():  # here, because --help and a wrong option need none of it
+            from neuroshard_api.stage_commands import READY_FILE_VARIABLE
 
-        from neuroshard_trainer.job_file import read_job
-        from neuroshard_trainer.run import Places, train
-        from neuroshard_trainer.tracing import TracedSteps
+            from neuroshard_trainer.job_file import read_job
+            from neuroshard_trainer.run import Places, train
+            from neuroshard_trainer.tracing import TracedSteps
     except (ImportError, OSError) as error:
         raise MissingPackageError.of(error) from error
 
@@ -56,7 +58,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _log_own_lines(rank: str) -> None:
     """Log what the trainer says, from rank 0 all of it; the libraries tell errors only."""
-    warnings.filterwarnings("ignore", module="torch")  # and torchrec, torchmetrics: nothing that users can mend
+    warnings.filterwarnings("ignore", module="torch")  # and torchrec: nothing that users can fix
     logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s rank {rank}: %(message)s", stream=sys.stdout)
     logging.getLogger("torch").setLevel(logging.ERROR)
     logging.getLogger("neuroshard_trainer").setLevel(logging.INFO if rank == "0" else logging.WARNING)

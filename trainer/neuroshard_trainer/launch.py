@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from neuroshard_api.collector import uncollected_imports
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.stage_commands import SHUTDOWN_VARIABLE
 
@@ -31,12 +32,13 @@ _SAME_MOMENT_SECONDS = 1
 def main(arguments: Sequence[str]) -> int:
     """Run the processes and return the exit code."""
     try:
-        import torch
-        from torch.distributed import DistNetworkError, DistStoreError
-        from torch.distributed.elastic.multiprocessing.api import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.elastic.rendezvous import RendezvousError
-        from torch.distributed.run import parse_args, run
+        with uncollected_imports():
+            import torch
+            from torch.distributed import DistNetworkError, DistStoreError
+            from torch.distributed.elastic.multiprocessing.api import SignalException
+            from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+            from torch.distributed.elastic.rendezvous import RendezvousError
+            from torch.distributed.run import parse_args, run
     except (ImportError, OSError) as error:
         sys.stderr.write(f"error: {MissingPackageError.of(error)}\n")
         return ExitCode.MISSING_PACKAGE

@@ -1,8 +1,10 @@
 """AUC and normalized entropy over the samples of all ranks, in bounded memory."""
 
+import math
+
 import torch
 import torch.distributed as dist
-from torchrec.metrics.ne import compute_ne, get_ne_states
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from neuroshard_trainer.errors import InputError
 
@@ -10,12 +12,12 @@ DIVERGED_REMEDY = (
     "lower spec.training.embeddingLearningRate or denseLearningRate, and check the dense features for outliers"
 )
 ETA = 1e-12
-"""Predictions are kept this far from 0 and 1, as TorchRec's metrics do."""
+"""Distance that predictions keep from 0 and 1 in the cross entropy, as in TorchRec's metrics."""
 NUM_BINS = 2**17
 """Bins of the logits, of equal width from -LOGIT_LIMIT to LOGIT_LIMIT; the outer ones take what is beyond."""
 LOGIT_LIMIT = 16.0
 """A chance of one in nine million: beyond it, predictions of clicks hardly differ."""
-_NE_STATES = ("cross_entropy_sum", "weighted_num_samples", "pos_labels", "neg_labels")
+_ENTROPY_LOGIT_LIMIT = math.log((1 - ETA) / ETA)
 
 
 class StreamingAuc:
@@ -57,7 +59,7 @@ class Evaluation:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self._auc = StreamingAuc()
-        self._sums = torch.zeros(len(_NE_STATES), dtype=torch.float64)
+        self._sums = torch.zeros(2, dtype=torch.float64)  # cross entropies in nats, and labels
         self._counts = torch.zeros(2, dtype=torch.int64)  # samples, and those of them whose logit is not finite
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
@@ -67,16 +69,18 @@ class Evaluation:
         self._counts += torch.tensor([len(scores), len(scores) - int(is_finite.sum())])
         scores, wanted = scores[is_finite], wanted[is_finite]
         self._auc.add(scores, wanted)
-        chances = scores.sigmoid()
-        states = get_ne_states(wanted.double()[None], chances[None].clone(), torch.ones_like(chances)[None], ETA)
-        self._sums += torch.stack([states[name].squeeze(0) for name in _NE_STATES])
+        wanted = wanted.double()
+        limited = scores.clamp(-_ENTROPY_LOGIT_LIMIT, _ENTROPY_LOGIT_LIMIT)
+        cross_entropy = binary_cross_entropy_with_logits(limited, wanted, reduction="sum")
+        self._sums += torch.stack((cross_entropy, wanted.sum()))
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name. All ranks must call this, and all get the same answer.
 
         ``auc_error`` bounds how far ``auc`` is from that of the exact predictions. ``normalized_entropy`` is the cross
-        entropy of the predictions over that of the labels' mean: below 1 is better than knowing the mean alone. Metrics
-        that the labels leave undefined, as where all are equal, are left out.
+        entropy of the predictions over that of the labels' mean (He et al., "Practical lessons from predicting clicks
+        on ads at Facebook", 2014): below 1 is better than knowing the mean alone. Metrics that the labels leave
+        undefined, as where all are equal, are left out.
 
         Raises:
             InputError: on all ranks where the logits of one are not finite.
@@ -91,6 +95,7 @@ class Evaluation:
         if found is None:
             return {}
         auc, error = found
-        cross_entropy, weight, positive, negative = self._sums
-        entropy = float(compute_ne(cross_entropy, weight, positive, negative, ETA))
-        return {"auc": auc, "auc_error": error, "normalized_entropy": entropy}
+        cross_entropy, positive = self._sums.tolist()
+        mean = positive / count
+        of_mean = -count * (mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
+        return {"auc": auc, "auc_error": error, "normalized_entropy": cross_entropy / of_mean}

@@ -99,7 +99,7 @@ class TrainingLoop:
         trace: of some steps of this rank.
         show: takes the loss at each line of the log, and the metrics of each evaluation.
         resumed_from: checkpoint that the state is of. If unset: there is none.
-        clock: seconds, for checkpoints by time.
+        clock: seconds, for checkpoints by time and votes.
     """
 
     def __init__(
@@ -148,8 +148,9 @@ class TrainingLoop:
         self.step = schedule.first_step
         """Steps done."""
         self._evaluated_step: int | None = None
-        self._losses_since_log = torch.zeros(2, device=process.device)
-        """Sum of this rank's losses, and how many."""
+        self._loss_sum = torch.zeros((), device=process.device)
+        """Of this rank's losses since the last line of the log."""
+        self._num_losses = 0
 
     @property
     def has_trained(self) -> bool:
@@ -168,7 +169,7 @@ class TrainingLoop:
             DataError: a sample cannot be used.
             InputError: the loss or a logit is not finite.
         """
-        vote = StepVote(self._process.group)
+        vote = StepVote(self._process.group, clock=self._clock)
         undo = vote.listen()
         try:
             with self._trace:
@@ -191,7 +192,8 @@ class TrainingLoop:
     def _train(self, vote: StepVote) -> None:
         self._trace.begin_step(self.step)
         for loss in self._losses():
-            self._losses_since_log += torch.stack((loss, torch.ones((), device=self._process.device)))
+            self._loss_sum += loss
+            self._num_losses += 1
             wish = self._wish(vote, save_is_due=self._save_is_due())
             self._reporter.end_step()
             self.step += 1
@@ -270,14 +272,15 @@ class TrainingLoop:
     def _log(self) -> None:
         """Write down the mean loss of all ranks since the last line."""
         self._progress.metrics["loss"] = mean = self._mean_loss()
-        self._losses_since_log.zero_()
+        self._loss_sum.zero_()
+        self._num_losses = 0
         self._show(self.step, {"loss": mean})
         self._progress.log(self.step, f"loss {mean:.4f}")
         self._progress.write(self.step)
 
     def _mean_loss(self) -> float:
         """Return the mean of all ranks since the last line of the log. Raises InputError where it is not finite."""
-        sums = self._losses_since_log.cpu().clone()
+        sums = torch.tensor([float(self._loss_sum), self._num_losses], dtype=torch.float64)
         dist.all_reduce(sums, group=self._process.group)
         mean = float(sums[0] / sums[1].clamp(min=1))
         if not math.isfinite(mean):

@@ -1,24 +1,22 @@
-"""A rank that is killed while its readers work: prints their process ids first. Arguments: a folder for its data."""
+"""A rank that is killed while its readers work. Its output is their process ids."""
 
 import os
 import signal
-import sys
 from pathlib import Path
 
-sys.path[:0] = sys.argv[2:]
+import torch
+from data_builders import CRITEO_TABLES, criteo_file
+from neuroshard_trainer.data.collation import BatchMaker
+from neuroshard_trainer.data.criteo import CriteoSource
+from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.readers import Readers, start_server
+from neuroshard_trainer.data.samples import features_of
 
-if __name__ == "__main__":
-    import torch
-    from data_builders import CRITEO_TABLES, criteo_file
-    from neuroshard_trainer.data.collation import BatchMaker
-    from neuroshard_trainer.data.criteo import CriteoSource
-    from neuroshard_trainer.data.order import SampleOrder
-    from neuroshard_trainer.data.readers import Readers, start_server
-    from neuroshard_trainer.data.samples import features_of
 
-    folder = Path(sys.argv[1])
+def main(folder: str) -> None:
+    """Read one batch, and be killed."""
     features = features_of(CRITEO_TABLES)
-    source = CriteoSource([criteo_file(folder, 100)], features, num_dense=13, spare=folder)
+    source = CriteoSource([criteo_file(Path(folder), 100)], features, num_dense=13, spare=Path(folder))
     order = SampleOrder(source.block_sizes, validation_percent=10, seed=0, shuffle=True)
     made = BatchMaker(source, order, features, rank=0, world_size=1, batch_size=16)
     start_server()

@@ -1,16 +1,16 @@
 """Reader processes: the same batches as without them, and a sentence where one fails."""
 
 import os
+import re
 import signal
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from data_builders import CRITEO_TABLES, criteo_file, criteo_line
-from neuroshard_trainer.data.collation import BatchMaker, HostBatch
+from ending_batches import Ending
+from neuroshard_cluster.waiting import eventually
+from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.order import SampleOrder
@@ -18,6 +18,7 @@ from neuroshard_trainer.data.readers import Readers, start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import DataError, PeerLostError
 from processes import has_ended
+from rank_server import RankServer, output
 
 pytestmark = pytest.mark.slow
 FEATURES = features_of(CRITEO_TABLES)
@@ -37,24 +38,6 @@ def readers(num_processes: int, *, timeout_seconds: float = 60) -> Readers:
     start_server()
     keys = [feature.name for feature in FEATURES]
     return Readers(num_processes=num_processes, keys=keys, pin_memory=False, timeout_seconds=timeout_seconds)
-
-
-@dataclass(frozen=True)
-class Ending:
-    """A maker whose process ends, or never answers, at one position."""
-
-    made: BatchMaker
-    end: str
-
-    def __call__(self, position: int) -> HostBatch:
-        """Return a batch, or end."""
-        if position == POSITIONS[4] and self.end == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if position == POSITIONS[4] and self.end == "stuck":
-            signal.pause()
-        if position == POSITIONS[4]:
-            raise KeyError(self.end)
-        return self.made.training(position)
 
 
 @pytest.mark.parametrize("num_processes", [1, 3])
@@ -94,7 +77,7 @@ def test_a_reader_that_ends_is_a_sentence(
     tmp_path: Path, end: str, timeout_seconds: float, kind: type[Exception], expected: str
 ) -> None:
     """Not a hang; a bug keeps its own error."""
-    made = Ending(maker(tmp_path, criteo_file(tmp_path, 100)), end)
+    made = Ending(maker(tmp_path, criteo_file(tmp_path, 100)), POSITIONS[4], end)
 
     with pytest.raises(kind, match=expected):
         list(readers(2, timeout_seconds=timeout_seconds).batches(made, POSITIONS, CPU))
@@ -102,19 +85,16 @@ def test_a_reader_that_ends_is_a_sentence(
         child.kill()
 
 
-def test_readers_end_with_a_rank_that_is_killed(tmp_path: Path) -> None:
-    """Nothing of it stays behind that would hold its output open."""
-    rank = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("readers_rank.py")), str(tmp_path), *sys.path],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+def test_readers_end_with_a_rank_that_is_killed(tmp_path: Path, ranks: RankServer) -> None:
+    """None of them outlives it."""
+    worker = Path(__file__).with_name("readers_rank.py")
+    ended = ranks.run(f"{worker}:main", tmp_path, folder=tmp_path, count=1)
 
-    pids = [int(pid) for pid in rank.stdout.split()]
-    assert (rank.returncode, len(pids)) == (-signal.SIGKILL, 2), rank.stderr
-    assert all(has_ended(pid) for pid in pids)
+    assert list(ended.codes) == [-signal.SIGKILL], output(tmp_path, 0)
+    printed = re.search(r"^(\d+) (\d+)$", output(tmp_path, 0), re.MULTILINE)
+    assert printed is not None, output(tmp_path, 0)
+    pids = [int(pid) for pid in printed.groups()]
+    eventually("the readers have ended", lambda: all(has_ended(pid) for pid in pids), within_s=60)
 
 
 def test_sigterm_leaves_the_readers_alive(tmp_path: Path) -> None:

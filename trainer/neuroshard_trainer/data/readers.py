@@ -1,4 +1,4 @@
-"""Reader processes: they read, decode and collate, so that the training thread only takes batches that are ready.
+"""Reader processes as a rank sees them: they read, decode and collate, and the training thread takes ready batches.
 
 torch's DataLoader hands positions to the processes in turn and gives their batches back in order. Which batch is at a
 position depends neither on the process nor on their number, so that the order is one, and a restart may have others.
@@ -7,10 +7,8 @@ of this process in whatever state they are.
 """
 
 import multiprocessing
-import os
 import re
 import signal
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -18,11 +16,12 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 
 import torch
-from neuroshard_api.host_memory import keep_freed_memory
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from neuroshard_trainer.data import reader_process
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import HostBatch, Make
+from neuroshard_trainer.data.reader_process import Positions
 from neuroshard_trainer.errors import PeerLostError, TrainerError
 
 PREFETCHED_BATCHES = 3
@@ -58,13 +57,13 @@ class Readers:
         if not positions:
             return
         loader = DataLoader(
-            _Positions(make),
+            Positions(make),
             batch_size=None,
             sampler=positions,
             num_workers=self.num_processes,
             prefetch_factor=PREFETCHED_BATCHES if self.num_processes else None,
             multiprocessing_context=multiprocessing.get_context("forkserver") if self.num_processes else None,
-            worker_init_fn=_begin,
+            worker_init_fn=reader_process.begin,
             pin_memory=self.pin_memory,
             timeout=self.timeout_seconds if self.num_processes else 0,
         )
@@ -105,42 +104,13 @@ def start_server() -> None:
     It blocks SIGTERM, as its children do: who stops a training sends it to all of its processes, and the last batches
     before the checkpoint still have to be read. Readers end with this process, however it ends.
     """
-    forkserver.set_forkserver_preload([__name__])
+    forkserver.set_forkserver_preload([reader_process.__name__])
     resource_tracker.ensure_running()  # the server's start would start it, and that unblocks SIGTERM
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a new program keeps what is blocked
     try:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-
-
-class _Positions(Dataset[HostBatch | TrainerError]):
-    """Batches by position; an error goes back as a value, for a DataLoader would put a traceback into its message."""
-
-    def __init__(self, make: Make) -> None:
-        self._make = make
-
-    def __getitem__(self, position: int) -> HostBatch | TrainerError:
-        try:
-            return self._make(position)
-        except TrainerError as error:
-            return error
-
-
-def _begin(_worker: int) -> None:
-    """Set up a reader process."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # DataLoader gave them handlers
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    keep_freed_memory()
-
-
-def _end_with_parent() -> None:
-    """End this reader once the rank is gone: the server, its parent by number, lives as long as a reader does."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(0)
 
 
 def _lost(message: str) -> str:
