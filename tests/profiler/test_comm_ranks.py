@@ -1,8 +1,5 @@
 """Specification of the ranks that measure all-to-alls, with real processes over gloo."""
 
-import os
-import socket
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -10,21 +7,21 @@ from pathlib import Path
 
 import psutil
 import pytest
-from neuroshard_api.exit_codes import ExitCode
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import MeasureError
 from neuroshard_profiler.processes import Measurer, run_measurers
+from rank_server import RankServer
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_two_nodes_measure_the_network_between_them(tmp_path: Path) -> None:
+@pytest.mark.torchrec  # of the server of the ranks
+def test_two_nodes_measure_the_network_between_them(tmp_path: Path, ranks: RankServer) -> None:
     """Each process is a node of one device, whose link inside the node stays empty."""
     out = tmp_path / "communication.jsonl"
-    processes = [started(rank, out) for rank in ranks_of_a_job()]
-    errors = [process.communicate(timeout=240)[1] for process in processes]
-    assert [process.returncode for process in processes] == [ExitCode.OK, ExitCode.OK], errors
+    command = ["collect-comm", "--out", str(out), "--device", "cpu", "--budget", "60s", "--max-records", "4"]
+    ranks.succeed("neuroshard_profiler.__main__:main", command, folder=tmp_path, count=2, per_node=1)
 
     records = read_records(out)
     samples = [record.communication for record in records if record.communication is not None]
@@ -76,23 +73,3 @@ def test_a_rank_that_is_killed_loses_the_exchange_in_flight_only(tmp_path: Path)
 def children() -> set[psutil.Process]:
     """Return the processes below this one; those that other tests keep for a whole run are among them."""
     return set(psutil.Process().children(recursive=True))
-
-
-def ranks_of_a_job() -> list[dict[str, str]]:
-    """Return the environment that torchrun gives to each of two nodes' processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    return [{**shared, "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} for rank in range(2)]
-
-
-def started(rank: dict[str, str], out: Path) -> subprocess.Popen[str]:
-    """Start one node's process."""
-    command = [sys.executable, "-m", "neuroshard_profiler", "collect-comm", "--out", str(out), "--device", "cpu"]
-    return subprocess.Popen(
-        [*command, "--budget", "60s", "--max-records", "4"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **rank},
-        stderr=subprocess.PIPE,
-        text=True,
-    )

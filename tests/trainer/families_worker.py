@@ -3,6 +3,7 @@
 Argument: a folder. Weights must be the same bits, and sums of squares too, of which all blocks of a row have one value.
 """
 
+import itertools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -149,8 +150,11 @@ def check_pairs(folder: Path) -> None:
             checkpoints.prepare()
             saved[family] = checkpoints, checkpoints.save(state.tensors(), manifest), manifest
         for new in ShardingType:
+            state = state_under(new, optimizer)
             for old, (checkpoints, path, manifest) in saved.items():
-                state = state_under(new, optimizer)
+                with torch.no_grad():
+                    for part, _ in itertools.chain(*cells(state).values()):
+                        part.fill_(torch.nan)
                 state.load(checkpoints, path, manifest.table_widths)
                 for name, pairs in cells(state).items():
                     for part, wanted in pairs:

@@ -1,17 +1,32 @@
-"""One rank of two: beats, says so, and waits in native code as one does that waits for a lost rank in a CUDA kernel.
-
-Arguments: rank, file by which the ranks find each other, and ``hang`` or ``end``.
-"""
+"""Two ranks that beat; one is lost, the other waits in native code as for a lost rank in a CUDA kernel."""
 
 import ctypes
-import sys
+import os
+import time
+from pathlib import Path
 
 import torch.distributed as dist
 from neuroshard_trainer.heartbeat import Heartbeat
+from rank_server import joined_ranks
 
-rank, meeting_file, behavior = sys.argv[1:]
-dist.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=int(rank), world_size=2)
-with Heartbeat(lambda: "after step 7"):
-    print("beats", flush=True)  # noqa: T201 - the test waits for it
-    if behavior == "hang":
+POLL_S = 0.01
+
+
+def lose(folder: str, lost: int, number: int) -> None:
+    """Beat; the lost rank sends itself the signal once the other one waits, and writes down when."""
+    waits, lost_file = Path(folder, "waits"), Path(folder, "lost")
+    dist.init_process_group("gloo")
+    with Heartbeat(lambda: "after step 7"):
+        if dist.get_rank() == lost:
+            while not waits.exists():
+                time.sleep(POLL_S)
+            lost_file.write_text(str(time.time()))
+            os.kill(os.getpid(), number)
+        waits.touch()
         ctypes.CDLL(None).pause()
+
+
+def end() -> None:
+    """Beat, and leave together."""
+    with joined_ranks(), Heartbeat(lambda: "after step 7"):
+        pass
