@@ -19,9 +19,8 @@ An all-to-all lasts until the last rank has sent: the time of a rank includes it
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -38,8 +37,8 @@ from neuroshard_trainer.clocks import Clock, Mark
 from neuroshard_trainer.live_sharding import sharded_collections
 
 
-class Part(Enum):
-    """A part of a step's embedding work."""
+class Part(StrEnum):
+    """A part of a step's embedding work, by its field of RankTimes."""
 
     INPUT_COMMUNICATION = "input_communication_ms"
     FORWARD_COMPUTE = "forward_compute_ms"
@@ -51,9 +50,8 @@ class Part(Enum):
 COMPUTE = (Part.FORWARD_COMPUTE, Part.BACKWARD_COMPUTE)
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """One part's begin and end."""
+class Interval(NamedTuple):
+    """One part's begin and end. A tuple, since a step makes dozens."""
 
     part: Part
     family: Family | None
