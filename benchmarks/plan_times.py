@@ -26,7 +26,7 @@ from neuroshard_api.hardware import Hardware
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Algorithm, PlanRequest, SearchSettings
 from neuroshard_api.step_report import StepReport
-from neuroshard_api.tables import TableSet
+from neuroshard_api.tables import Optimizer, TableSet
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.hold_out import kendall_tau
 from neuroshard_planner.planning import plan as search
@@ -156,6 +156,7 @@ def new_profile(folder: Path) -> Path:
     write_tables(folder / "tables.json")
     command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "profile"]
     command += ["--tables", str(folder / "tables.json"), "--batch-size", str(BATCH_SIZE)]
+    command += ["--optimizer", str(Optimizer.ROWWISE_ADAGRAD)]  # as the profile of a job measures the job's own
     command += ["--procs", str(WORLD_SIZE), "--device", "cpu", "--out", str(folder / "profile")]
     subprocess.run(command, check=True)  # noqa: S603 - the project's own command
     return folder / "profile"
@@ -249,7 +250,7 @@ def train(tables: TableSet, folder: Path) -> None:
     if dist.get_rank() == 0:
         (folder / TIMES_FILE).write_text(json.dumps(times))
     dist.barrier()
-    dist.destroy_process_group()
+    os._exit(0)  # gloo's threads of plans with copied tables abort an orderly end of the interpreter
 
 
 def report(profile: Path, compared: Sequence[Comparison], *, left_out: float, start_load: float) -> list[str]:

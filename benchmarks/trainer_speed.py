@@ -163,7 +163,8 @@ def own_loop(plan: Plan, data: list[Batch], folder: Path) -> Iterator[torch.Tens
     )
     torch.manual_seed(0)
     model = sharded(RecommendationModel(settings, TABLES.tables), plan, module_path=TABLES_PATH)
-    optimizer = StepOptimizer(model, dense_optimizer(model, training, tables_path=TABLES_PATH), training, step=0)
+    dense = dense_optimizer(model, training, tables_path=TABLES_PATH)
+    optimizer = StepOptimizer(model, dense, None, training, step=0)
 
     def loss_of(batch: Batch) -> torch.Tensor:
         with autocast(training.precision, CPU):
@@ -176,10 +177,10 @@ def own_loop(plan: Plan, data: list[Batch], folder: Path) -> Iterator[torch.Tens
     )
     group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
-    vote, loss_sum = StepVote(group), torch.zeros(2)
+    vote, loss_sum = StepVote(group), torch.zeros(())
     iterator = (data[index % NUM_BATCHES] for index in range(10**9))
     for loss in reporter.pipelined(iterator, pipeline.progress):
-        loss_sum += torch.stack((loss, torch.ones(())))
+        loss_sum += loss
         vote.wish(save_is_due=False)
         reporter.end_step()
         yield loss
