@@ -223,6 +223,7 @@ def test_a_dense_profile_of_something_else_is_one_sentence(
     [
         (("--batch-size", "0"), "--batch-size"),
         (("--max-memory", "much"), "--max-memory: 'much' is not a size"),
+        (("--host-memory", "much"), "--host-memory: 'much' is not a size"),
         (("--dense-memory", "-1GiB"), "--dense-memory"),
         (("--reserve", "1.5"), "--reserve"),
         (("--constraints", "none.yaml"), "none.yaml: does not exist"),
@@ -237,6 +238,30 @@ def test_options_that_cannot_be_are_refused(neuroshard: Any, option: tuple[str, 
 
     assert (result.code, result.out) == (2, "")
     assert words in result.err
+
+
+def test_host_memory_takes_what_device_memory_does_not(neuroshard: Any, tmp_path: Path) -> None:
+    """19 GiB of a table on two devices of 6 GiB: the option permits the kernels, and the plan says so."""
+    out, file = tmp_path / "plan.json", tmp_path / "tables.csv"
+    file.write_text("name,num_embeddings,embedding_dim,pooling_factor\nuser,40000000,128,1\nitem,300000,64,20\n")
+    asked = (
+        "plan",
+        file,
+        "--devices",
+        "2",
+        "--device-type",
+        "h100-80gb",
+        "--max-memory",
+        "6GiB",
+        "--work-budget",
+        "200",
+    )
+    assert neuroshard(*asked).code == ExitCode.INFEASIBLE
+
+    result = neuroshard(*asked, "--host-memory", "512GiB", "--out", out)
+
+    assert (result.code, "user in host memory; node 0 is the fullest" in result.out) == (0, True)
+    assert [each.compute_kernel.is_on_host for each in Plan.read(out).tables] == [True, False]
 
 
 def test_a_limit_that_nothing_fits_is_infeasible(neuroshard: Any) -> None:
