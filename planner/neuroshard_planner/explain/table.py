@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import numpy as np
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import Plan, TablePlacement
 from neuroshard_api.request import Constraints
-from neuroshard_api.sharding import ShardingType
-from neuroshard_costs.shards import COLUMNS
+from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_costs.shards import COLUMNS, IndexArray
 
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
@@ -55,6 +55,19 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HostShare:
+    """What a table has in host memory, and what that takes."""
+
+    kernel: ComputeKernel
+    num_bytes: int
+    """All shards."""
+    cache_load_factor: float | None
+    """Rows of its cache over its rows. None: it has no cache."""
+    added_ms: float
+    """Time for host memory in both passes, of the shard with most."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TableExplanation:
     """One table of a plan."""
 
@@ -66,6 +79,8 @@ class TableExplanation:
     """All shards."""
     alone_ms: float
     """Forward and backward compute of the whole table on an empty device."""
+    on_host: HostShare | None
+    """None: the table is in device memory. Moves and splits are to device memory."""
     plan_total_ms: float
     moves: tuple[Alternative, ...]
     """Whole on each device where it is not whole already, in the order of the devices."""
@@ -105,12 +120,24 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
         shards=shards,
         memory_bytes=sum(shard.memory_bytes for shard in shards),
         alone_ms=float(problem.compute_ms(problem.kinds.representation[problem.whole[[unit]]]).sum()),
+        on_host=_on_host(problem, own, plan.tables[index]),
         plan_total_ms=total_ms,
         moves=moves,
         splits=splits,
         conversions=conversions,
         constraints=tuple(_constraints(plan, definition, names)),
         verdict=_verdict(shards, moves, splits, conversions),
+    )
+
+
+def _on_host(problem: Problem, kinds: IndexArray, placement: TablePlacement) -> HostShare | None:
+    if not placement.compute_kernel.is_on_host:
+        return None
+    return HostShare(
+        kernel=placement.compute_kernel,
+        num_bytes=int(problem.kinds.host_bytes[kinds].sum()),
+        cache_load_factor=placement.cache_load_factor,
+        added_ms=float(problem.host_ms(problem.kinds.representation[kinds]).sum(axis=1).max()),
     )
 
 

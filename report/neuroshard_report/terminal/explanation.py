@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from neuroshard_planner.explain.moves import Move
 from neuroshard_planner.explain.plan import PlanExplanation
-from neuroshard_planner.explain.table import Alternative, TableExplanation
+from neuroshard_planner.explain.table import Alternative, HostShare, TableExplanation
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -46,6 +46,16 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
     return Group(fact_grid(facts), "", terms, "", tables, "", gap, "", Text("What could help:"), *helps)
 
 
+def _on_host(share: HostShare) -> str:
+    cache = "no cache"
+    if share.cache_load_factor is not None:
+        cache = f"a cache of {share.cache_load_factor:.2%} of its rows"
+    return (
+        f"{format_bytes(share.num_bytes)} with {share.kernel}, {cache}; {format_ms(share.added_ms)} ms for host memory "
+        "on the device with most"
+    )
+
+
 def render_table_explanation(found: TableExplanation) -> RenderableType:
     """Return where a table is, what it costs there, and what every other place would cost."""
     facts = [
@@ -54,6 +64,8 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
         ("memory", format_bytes(found.memory_bytes)),
         ("alone", f"{format_ms(found.alone_ms)} ms of compute on an empty device"),
     ]
+    if found.on_host is not None:
+        facts.insert(3, ("host", _on_host(found.on_host)))
     if found.together_with:
         facts.insert(1, ("group", f"together with {', '.join(found.together_with)}; all numbers are the group's"))
     facts += [("constraint", sentence) for sentence in found.constraints]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.plan import Plan
-from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_costs.shards import REPLICATED
 from neuroshard_planner.errors import PlanError, RequestError
@@ -200,3 +200,29 @@ def test_types_and_kernels_are_named_and_a_width_that_does_not_bind_is_not() -> 
     assert explain_table(plan, "t2", bundle=bundle).constraints == (
         "it cannot be split: 64 columns, at least 64 per shard",
     )
+
+
+def test_a_table_in_host_memory_says_what_it_has_there() -> None:
+    """Bytes, size of the cache, and time; what it could be instead is in device memory."""
+    nodes = builders.topology(4, num_nodes=2, memory_bytes=16 * builders.GIB, host_memory=builders.host_memory())
+    large, hot = (
+        builders.table("large", num_embeddings=300_000_000),
+        builders.table("hot", num_embeddings=30_000_000, pooling_factor=40.0),
+    )
+    kernels = (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM_CACHING)
+    asked = builders.request(
+        large,
+        hot,
+        topology=nodes,
+        constraints=Constraints(compute_kernels=kernels),
+        search=SearchSettings(work_budget=500),
+    )
+    plan, bundle = planned(asked)
+
+    found = explain_table(plan, "large", bundle=bundle).on_host
+
+    assert found is not None
+    assert (found.kernel, found.num_bytes) == (ComputeKernel.FUSED_UVM_CACHING, 300_000_000 * 64 * 4)
+    assert found.cache_load_factor == plan.tables[0].cache_load_factor
+    assert found.added_ms == pytest.approx(max(each.host_link_ms for each in plan.predicted.devices), rel=1e-5)
+    assert explain_table(plan, "hot", bundle=bundle).on_host is None

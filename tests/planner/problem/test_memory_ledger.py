@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from builders import GIB, dense_profile, device_type, request, table, tables, topology
+from builders import GIB, dense_profile, device_type, host_memory, request, table, tables, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.request import Constraints, MemorySettings, Pipeline, PlanRequest
@@ -265,3 +265,47 @@ def test_more_bytes_than_can_be_counted_are_infeasible() -> None:
 
     with pytest.raises(InfeasibleError, match=r"'huge' .*tables\.tables\[3\]\.num_embeddings"):
         MemoryLedger(request(*members, optimizer=Optimizer.ADAM))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state", "on_host"),
+    [(Optimizer.ROWWISE_ADAGRAD, 4000, 0), (Optimizer.ADAGRAD, 0, 64_000), (Optimizer.SGD, 0, 0)],
+)
+def test_a_cached_table_leaves_its_cache_and_its_state_of_each_row_on_the_device(
+    optimizer: Optimizer, state: int, on_host: int
+) -> None:
+    """100 of 1000 rows are four whole sets of 32 slots: 16 FP32 columns and 16 bytes each, and 4 bytes for each row."""
+    ledger = MemoryLedger(
+        request(
+            table(num_embeddings=1000, embedding_dim=16),
+            topology=topology(1, host_memory=host_memory()),
+            optimizer=optimizer,
+        )
+    )
+    (device,) = ledger.devices(
+        FIRST, np.array([1000]), np.array([16]), FIRST, kernels=np.array([2]), load_factors=np.array([0.1])
+    )
+
+    assert (device.weights_bytes, device.optimizer_state_bytes) == (0, state)
+    assert device.cache_bytes == 128 * (16 * 4 + 16) + 4 * 1000
+    assert device.host_bytes == 64_000 + on_host
+
+
+def test_slots_of_a_call_are_as_wide_as_its_widest_cached_shard() -> None:
+    """Of the cached ones on the same device alone."""
+    ledger = MemoryLedger(
+        request(
+            *(
+                table(name, num_embeddings=1000, embedding_dim=width)
+                for name, width in (("a", 16), ("b", 32), ("c", 64))
+            ),
+            topology=topology(2, host_memory=host_memory()),
+        )
+    )
+    rows, widths, kernels = np.full(3, 1000), np.array([16, 32, 64]), np.array([2, 2, 0])
+    factors = np.array([0.032, 0.032, 0.0])
+    together = ledger.devices(np.arange(3), rows, widths, np.zeros(3, int), kernels=kernels, load_factors=factors)
+    apart = ledger.devices(np.arange(3), rows, widths, np.array([0, 1, 0]), kernels=kernels, load_factors=factors)
+
+    assert together[0].cache_bytes == 2 * (32 * (32 * 4 + 16) + 4000)
+    assert [each.cache_bytes for each in apart] == [32 * (16 * 4 + 16) + 4000, 32 * (32 * 4 + 16) + 4000]
