@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from e2e import jobs
+from e2e.operator_release import Release
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.images import OPERATOR
 from neuroshard_cluster.plugin import Namespace
@@ -125,6 +126,32 @@ def test_a_worker_that_someone_deletes_comes_back(namespace: Namespace) -> None:
 
     eventually("two workers run, at least one of them new", all_new, within_s=120)
     jobs.wait_for_stage(namespace.kubectl, "shop", "Running")
+
+
+@pytest.mark.chaos
+def test_a_worker_job_gets_its_labels_back_under_the_admission_policy(release: Release, namespace: Namespace) -> None:
+    """No watch shows it without them; the policy lets the operator write to what a job owns, to label it."""
+    release.install(admissionPolicy={"create": True})
+    try:
+        namespace.kubectl.apply(jobs.script_job("shop", "sleep 30", nodes=2))
+        jobs.wait_for_stage(namespace.kubectl, "shop", "Running")
+        [job] = jobs.children(namespace.kubectl, "shop", "jobs", "worker")
+        made = job["metadata"]["labels"]
+        ours = [label for label in made if "neuroshard" in label or "kubernetes.io" in label]
+        namespace.kubectl("label", "job", job["metadata"]["name"], *(f"{label}-" for label in ours))
+        eventually(
+            "the Job has its labels",
+            lambda: namespace.kubectl.get("job", job["metadata"]["name"])["metadata"].get("labels", {}),
+            accept=lambda labels: jobs.JOB_LABEL in labels and jobs.ROLE_LABEL in labels,
+            within_s=60,
+        )
+        seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Succeeded")
+    finally:
+        release.install()
+
+    assert len(ours) >= 5
+    assert seen.get("restarts", 0) == 0
+    assert len(jobs.children(namespace.kubectl, "shop", "jobs", "worker")) == 1
 
 
 @pytest.mark.chaos
