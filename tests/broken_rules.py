@@ -284,6 +284,18 @@ RULES = (
         data={"format": "Parquet", "path": "data", "numSamples": 10},
     ),
     broken_rule(
+        "drift-of-real-samples",
+        "spec.data",
+        "drift is for the format Synthetic only",
+        data={"format": "Parquet", "path": "data", "drift": [{"atSample": 1, "feature": "a", "zipfExponent": 1}]},
+    ),
+    broken_rule(
+        "drift-of-nothing",
+        "spec.data.drift[0]",
+        "set poolingFactorTimes, zipfExponent, or both",
+        data={"drift": [{"atSample": 1, "feature": "a"}]},
+    ),
+    broken_rule(
         "target-that-no-model-reaches",
         "spec.training",
         "targetAuc must be below 1",

@@ -48,6 +48,27 @@ class VolumeClaim(Part):
     """Folder of the volume that is mounted. Not given: all of it."""
 
 
+class SyntheticDrift(Part):
+    """Other lookups of a feature from a training sample on; of several entries for it the newest counts alone."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.poolingFactorTimes) || has(self.zipfExponent)",
+            message="set poolingFactorTimes, zipfExponent, or both",
+            holds=lambda drift: drift.pooling_factor_times is not None or drift.zipf_exponent is not None,
+        ),
+    )
+
+    at_sample: Annotated[int, Field(ge=0, le=2**53)]
+    """Training samples of all ranks and epochs before the change: batches that begin there or later are drawn so."""
+    feature: Annotated[str, Field(min_length=1, max_length=128)]
+    """Name of the feature: the table's, or one of its featureNames."""
+    pooling_factor_times: PositiveDecimal | None = None
+    """Factor of the table's own lookups per sample. If unset: 1."""
+    zipf_exponent: PositiveDecimal | None = None
+    """Skew of the lookups, as of a table. If unset: the table's own."""
+
+
 class Data(Part):
     """The samples that NeuroShard's own trainer reads; a trainer of your own may ignore it."""
 
@@ -82,6 +103,11 @@ class Data(Part):
             message="evaluationPath is for formats of files; Synthetic, MovieLens100K and Dataset have none",
             holds=lambda data: data.evaluation_path is None or data.format in WITH_EVALUATION_PATH,
         ),
+        Rule(
+            cel="self.format == 'Synthetic' || !has(self.drift)",
+            message="drift is for the format Synthetic only",
+            holds=lambda data: data.format is DataFormat.SYNTHETIC or data.drift is None,
+        ),
     )
 
     format: DataFormat = DataFormat.SYNTHETIC
@@ -111,6 +137,11 @@ class Data(Part):
     """Parquet: columns of the dense features. Not given: dense_0, dense_1 and so on, numDenseFeatures of them."""
     num_samples: PositiveCount | None = None
     """Synthetic, Dataset: samples of one epoch, over all ranks. Not given: 1,000,000, or the length of the dataset."""
+    drift: (
+        Annotated[tuple[SyntheticDrift, ...], Field(min_length=1, max_length=256, json_schema_extra=ATOMIC)] | None
+    ) = None
+    """Synthetic: changes of the lookups in mid-training, to try what follows from them; held-out samples stay as they
+    are. If unset: none."""
     validation_percent: Annotated[int, Field(ge=0, le=90)] = 10
     """Share of the samples that is held out for evaluation, in percent; 0 evaluates nothing."""
     shuffle: bool = True
@@ -210,6 +241,9 @@ class Training(Part):
     """Steps between lines of the log."""
     report_every_steps: PositiveCount = 100
     """Steps between reports of measured step times, which are held beside the plan's prediction."""
+    watch_drift: bool = True
+    """Whether lasting slow-downs of steps and changes of the inputs are looked for, and written with their cause into
+    drift-report.json and input-statistics.json beside the step report."""
     tensorboard: bool = False
     """Whether rank 0 writes the loss at each line of the log, and the metrics of each evaluation, as TensorBoard's
     events into tensorboard/ of the run directory. Needs the package tensorboard, which the images do not have."""

@@ -163,12 +163,19 @@ class LocalRun:
             StageFailedError: the trainer failed.
             CommandError: the port is in use.
         """
-        from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
+        from neuroshard_api.stage_commands import (
+            DRIFT_REPORT_FILE,
+            INPUT_STATISTICS_FILE,
+            PROGRESS_FILE,
+            STEP_REPORT_FILE,
+        )
 
         directory, spec = self._directory, self.spec
         files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
-        identity = digest([self._tables.to_json(), spec.model.model_dump_json(), spec.data.model_dump_json(), *files])
+        # Trainings are kept over upgrades: a field that came later counts only where it is set.
+        data = spec.data.model_dump_json(exclude=None if spec.data.drift else {"drift"})
+        identity = digest([self._tables.to_json(), spec.model.model_dump_json(), data, *files])
         plan_text = directory.plan_file.read_text(encoding="utf-8")
         inputs = digest([identity, plan_text, training, checkpoint, spec.trainer.model_dump_json(), *versions()])
         if directory.is_finished("train", inputs):
@@ -179,7 +186,8 @@ class LocalRun:
         self._view.begin("train", f"an earlier training of other data was moved to {aside}" if aside else "")
         directory.train_dir.mkdir(exist_ok=True)
         self._run_trainer(data_dir, self._rendezvous_port(port))
-        reports = [directory.train_dir / name for name in (PROGRESS_FILE, STEP_REPORT_FILE)]
+        written = (PROGRESS_FILE, STEP_REPORT_FILE, DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE)
+        reports = [directory.train_dir / name for name in written]
         directory.finish("train", inputs, [path for path in reports if path.exists()])
         self._view.end("train", "done")
 

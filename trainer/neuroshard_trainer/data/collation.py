@@ -47,6 +47,7 @@ class BatchMaker:
         features: in the order of the batch's keys.
         rank, world_size: which part of every global batch is made here.
         batch_size: samples of each rank.
+        drifted: training samples, ascending, and what global batches that begin there or later are read from instead.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class BatchMaker:
         rank: int,
         world_size: int,
         batch_size: int,
+        drifted: Sequence[tuple[int, SampleSource]] = (),
     ) -> None:
         self._source = source
+        self._drifted = drifted
         self._order = order
         self._features = features
         self._rank = rank
@@ -69,25 +72,27 @@ class BatchMaker:
     def training(self, position: int) -> HostBatch:
         """Return this rank's part of the global batch that begins at a training sample, counted through all epochs."""
         start = position + self._rank * self._batch_size
-        return collated(self._taken(self._order.training(start, self._batch_size)), self._features)
+        source = next((each for begin, each in reversed(self._drifted) if begin <= position), self._source)
+        return collated(self._taken(self._order.training(start, self._batch_size), source), self._features)
 
     def validation(self, position: int) -> HostBatch:
         """Return this rank's part of the global batch that begins at a held-out sample; there is at least one."""
         start = position + self._rank * self._batch_size
         parts = list(self._order.validation(start, self._batch_size)) or list(self._order.validation(0, 1))
         num_real = min(max(0, self._order.num_validation - start), self._batch_size)
-        return filled(self._taken(parts), self._features, batch_size=self._batch_size, num_real=num_real)
+        return filled(self._taken(parts, self._source), self._features, batch_size=self._batch_size, num_real=num_real)
 
     def lookups_per_sample(self, count: int) -> Mapping[str, float]:
         """Return the mean lookups of each feature among the first training samples, at most so many."""
-        found = joined(self._taken(self._order.training(0, min(count, self._order.num_training))))
+        first = self._order.training(0, min(count, self._order.num_training))
+        found = joined(self._taken(first, self._source))
         return {name: len(jagged.values) / len(found) for name, jagged in found.lookups.items()}
 
-    def _taken(self, parts: Iterable[BlockRows]) -> list[Samples]:
+    def _taken(self, parts: Iterable[BlockRows], source: SampleSource) -> list[Samples]:
         taken = []
         for part in parts:
-            samples = self._source.take(part.block, part.rows)
-            require_valid(samples, self._features, self._source, part.block, part.rows)
+            samples = source.take(part.block, part.rows)
+            require_valid(samples, self._features, source, part.block, part.rows)
             taken.append(samples)
         return taken
 

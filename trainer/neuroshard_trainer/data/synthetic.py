@@ -29,6 +29,7 @@ class SyntheticSource(DecodedBlocks):
         self, tables: TableSet, features: Sequence[Feature], *, num_dense: int, num_samples: int, seed: int
     ) -> None:
         super().__init__()
+        self._tables = tables
         self._features = features
         self._num_dense = num_dense
         self._seed = seed
@@ -37,6 +38,16 @@ class SyntheticSource(DecodedBlocks):
         self.block_sizes = (*(BLOCK_SAMPLES,) * full, *((rest,) if rest else ()))
         self._dense_weights = np.random.default_rng((seed, 0)).normal(size=num_dense).astype(np.float32)
         self._dense_weights /= np.linalg.norm(self._dense_weights)
+
+    def with_features(self, features: Sequence[Feature]) -> "SyntheticSource":
+        """Return the samples of the same blocks with other lookups per sample or skew of these features."""
+        return SyntheticSource(
+            self._tables,
+            features,
+            num_dense=self._num_dense,
+            num_samples=sum(self.block_sizes),
+            seed=self._seed,
+        )
 
     def read(self, block: int) -> Samples:
         """Return a block's samples."""

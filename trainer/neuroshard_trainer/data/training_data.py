@@ -11,11 +11,13 @@ from neuroshard_api.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
+from neuroshard_trainer.data.drift import drifted_sources
 from neuroshard_trainer.data.formats import open_source
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.own_dataset import OwnDataset
 from neuroshard_trainer.data.readers import Readers
 from neuroshard_trainer.data.samples import Feature, features_of
+from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.errors import DataError
 from neuroshard_trainer.process import Process
 
@@ -69,7 +71,7 @@ def open_training_data(
 
     Args:
         job: says where the data is, and how it is split and read.
-        tables: of the model.
+        tables: of the model; made-up samples have their statistics.
         process: this rank.
         root: what relative paths start from.
         spare: folder for what cannot be written next to the data.
@@ -111,7 +113,8 @@ def open_training_data(
             shuffle=shuffle,
             max_validation=data.evaluation_samples,
         )
-        return BatchMaker(source, order, features, **ranks), order
+        drifted = drifted_sources(data, features, source) if isinstance(source, SyntheticSource) else ()
+        return BatchMaker(source, order, features, **ranks, drifted=drifted), order
 
     percent = data.validation_percent if data.evaluation_path is None else 0
     maker, order = opened(None, percent=percent, shuffle=data.shuffle, leave_out=data.evaluation_path)
