@@ -29,11 +29,13 @@ def input_statistics(**fields: Any) -> InputStatistics:
         feature="item", lookups_per_sample=20.5, distinct_rows_per_lookup=0.3, distinct_lists_per_sample=1.0
     )
     defaults = {
+        "source": "simulated:test-80gb",
         "plan_sha256": "0" * 64,
         "first_step": 0,
         "last_step": 900,
         "num_batches": 10,
         "batch_size": 64,
+        "counted_samples": 64,
         "features": (feature,),
     }
     return InputStatistics(**{**defaults, **fields})

@@ -1,13 +1,14 @@
 """What a trainer found of lasting slow-downs: the times before and since, and the cause of each change."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.bundle import Source
 from neuroshard_api.counts import Count, PositiveCount
-from neuroshard_api.document import Document, Value
+from neuroshard_api.document import Value
+from neuroshard_api.run_document import RunDocument
 from neuroshard_api.step_report import RankTimes
 from neuroshard_api.tables import TableName
 
@@ -27,6 +28,8 @@ class Cause(StrEnum):
     """The exchanges take longer, beyond the wait for slower ranks."""
     EVERYTHING_SLOW = "EverythingSlow"
     """All parts of all ranks take longer: another program, or lower clocks."""
+    DENSE_SLOW = "DenseSlow"
+    """The dense part takes longer, and lookups and exchanges do not."""
     DATA_LATE = "DataLate"
     """Training waits for its batches."""
     UNEXPLAINED = "Unexplained"
@@ -75,19 +78,14 @@ class DriftChange(Value):
         return self
 
 
-class DriftReport(Document):
+class DriftReport(RunDocument):
     """Times of the steps that are the reference, those of recent steps, and what changed."""
 
     schema_name: ClassVar[str] = "drift-report/v1"
 
     schema_version: Literal["drift-report/v1"] = "drift-report/v1"
-    source: Source
-    plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """Hash of the plan file that the ranks trained under, decompressed."""
-    run_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """torchrun's id of the run that wrote it. If unset: not known."""
     last_step: Count
-    """Last step that was looked at."""
+    """Number of the last step that was measured."""
     reference_steps: PositiveCount
     reference: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
     """Medians of the first steps after the warm-up, by rank."""
@@ -100,6 +98,21 @@ class DriftReport(Document):
     start_ms: Milliseconds | None = None
     """From the start of the process to the end of its first step. If unset: not known."""
 
+    @property
+    def slowdown(self) -> float:
+        """Excess of the slowest rank's recent step over the reference's, as a share; 0 where it is not longer."""
+        before, since = (max(times.step_ms for times in ranks) for ranks in (self.reference, self.recent))
+        return max(0.0, since / before - 1) if before else 0.0
+
+    @property
+    def headline(self) -> str | None:
+        """One line that names the changes; None where there is none."""
+        if not self.changes:
+            return None
+        since = min(change.since_step for change in self.changes)
+        causes = "; ".join(_cause_text(change) for change in self.changes)
+        return f"since step {since:,} steps take {100 * self.slowdown:.0f} % longer: {causes}"
+
     @model_validator(mode="after")
     def _the_same_ranks(self) -> Self:
         before, since = ([times.rank for times in ranks] for ranks in (self.reference, self.recent))
@@ -110,3 +123,19 @@ class DriftReport(Document):
         if unknown:
             raise ValueError(f"changes[].ranks: must be among {before}, found {unknown}")
         return self
+
+
+_MAX_NAMES = 3
+"""Tables or ranks that a headline names."""
+
+
+def _cause_text(change: DriftChange) -> str:
+    """Return a cause with where it is: ``DeviceSlow, rank 3``."""
+    tables = f"table{'s' * (len(change.tables) > 1)} {_named(change.tables)}" if change.tables else ""
+    ranks = f"rank{'s' * (len(change.ranks) > 1)} {_named(change.ranks)}" if change.ranks else ""
+    return ", ".join(filter(None, (change.cause.value, tables, ranks)))
+
+
+def _named(names: Sequence[object]) -> str:
+    shown = ", ".join(map(str, names[:_MAX_NAMES]))
+    return shown if len(names) <= _MAX_NAMES else f"{shown} and {len(names) - _MAX_NAMES} more"

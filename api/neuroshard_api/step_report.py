@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.bundle import Source
 from neuroshard_api.collectives import CollectiveTime
 from neuroshard_api.counts import Count, PositiveCount
-from neuroshard_api.document import Document, Value
+from neuroshard_api.document import Value
+from neuroshard_api.run_document import RunDocument
 
 
 class RankTimes(Value):
@@ -38,17 +38,12 @@ class RankTimes(Value):
     the trainer did not tell."""
 
 
-class StepReport(Document):
+class StepReport(RunDocument):
     """Measured steps, to be held beside the plan's prediction."""
 
     schema_name: ClassVar[str] = "step-report/v1"
 
     schema_version: Literal["step-report/v1"] = "step-report/v1"
-    source: Source
-    plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """Hash of the plan file that the ranks trained under, decompressed."""
-    run_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """torchrun's id of the run that wrote it; a restart on the same folder has another one. If unset: not known."""
     first_step: Count
     num_steps: PositiveCount
     samples_per_second: Annotated[float, Field(ge=0)] | None = None

@@ -13,6 +13,7 @@ from neuroshard_api.exit_codes import ExitCode
 from neuroshard_cli.failures import CommandError
 
 if TYPE_CHECKING:
+    from neuroshard_api.drift_report import DriftReport
     from neuroshard_api.training_job import DLRMTrainingJob
 
 NamespaceOption = Annotated[
@@ -54,6 +55,22 @@ class JobsClient:
                 **self._where, name=name, _request_timeout=CALL_TIMEOUT_S
             )
             return found
+
+    def drift(self, name: str) -> "DriftReport | None":
+        """Return a job's drift report. None: there is none, it cannot be used, or the user may not read it."""
+        from kubernetes.client import ApiException
+        from neuroshard_api.config_map import contents_of, unpack_files
+        from neuroshard_api.document import DocumentError
+        from neuroshard_api.drift_report import DriftReport
+        from neuroshard_api.stage_commands import DRIFT_REPORT_FILE
+
+        where = f"{name}-report"
+        try:
+            found = self._core.read_namespaced_config_map(where, self.namespace, _request_timeout=CALL_TIMEOUT_S)
+            files = unpack_files(contents_of(self._core.api_client.sanitize_for_serialization(found)), where=where)
+            return DriftReport.from_json(files[DRIFT_REPORT_FILE], where=where) if DRIFT_REPORT_FILE in files else None
+        except (ApiException, DocumentError):
+            return None
 
     def create(self, job: dict[str, Any]) -> dict[str, Any]:
         """Create a job; fields that the cluster does not know are refused. Raises CommandError."""

@@ -33,13 +33,16 @@ class RunResult:
     progress: "TrainingProgress | None"
     collectives: "tuple[ComparedCollective, ...]" = ()
     """Those that both a priced plan and the step report name."""
+    drift: str | None = None
+    """The slow-down that lasts, in one line. None: there is none, or nothing watched for it."""
 
 
 def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResult:
     """Return the result of a plan, and of its training if there was one."""
+    from neuroshard_api.drift_report import DriftReport
     from neuroshard_api.plan import Plan
     from neuroshard_api.progress import TrainingProgress
-    from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
+    from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, PROGRESS_FILE, STEP_REPORT_FILE
     from neuroshard_api.step_cost import (
         baseline_cost,
         compared_collectives,
@@ -51,8 +54,11 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
 
     report_file, progress_file = (directory.train_dir / name for name in (STEP_REPORT_FILE, PROGRESS_FILE))
     report = StepReport.read(report_file) if report_file.exists() else None
-    if report is not None and report.plan_sha256 != file_digest(directory.plan_file):
+    plan_sha256 = file_digest(directory.plan_file)
+    if report is not None and report.plan_sha256 != plan_sha256:
         report = None  # of an earlier plan
+    drift_file = directory.train_dir / DRIFT_REPORT_FILE
+    drift = DriftReport.read(drift_file) if drift_file.exists() else None
     predicted = predicted_cost(plan) if isinstance(plan, Plan) else None
     measured = None if report is None else measured_cost(report)
     return RunResult(
@@ -64,6 +70,7 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
         error_percent=error_percent(predicted, measured) if predicted is not None and measured is not None else None,
         progress=TrainingProgress.read(progress_file) if progress_file.exists() else None,
         collectives=compared_collectives(plan, report) if isinstance(plan, Plan) and report is not None else (),
+        drift=drift.headline if drift is not None and drift.plan_sha256 == plan_sha256 else None,
     )
 
 
@@ -89,6 +96,7 @@ def result_json(result: RunResult) -> str:
             {"kind": each.kind, "family": each.family, "predicted": way(each.predicted), "measured": way(each.measured)}
             for each in result.collectives
         ],
+        "drift": result.drift,
         "metrics": {} if result.progress is None else dict(result.progress.metrics),
     }
     return json.dumps(data, indent=1) + "\n"
@@ -131,6 +139,8 @@ def _notes(result: RunResult) -> list[str]:
     if result.progress is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())
         notes.append(f"Trained {result.progress.step:,} steps{metrics}.")
+    if result.drift is not None:
+        notes.append(f"Drift: {result.drift}")
     return notes
 
 

@@ -2,13 +2,16 @@
 
 import json as json_format
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.exit_codes import ExitCode
 
 from neuroshard_cli.cluster import ContextOption, JobsClient, NamespaceOption, jobs_client, parsed
 from neuroshard_cli.output import print_document, print_text
+
+if TYPE_CHECKING:
+    from neuroshard_api.training_job import DLRMTrainingJob
 
 LOOK_EVERY_S = 2.0
 
@@ -27,10 +30,24 @@ def status(
         if watch:
             raise typer.Exit(watch_job(jobs, job))
         raw = jobs.read(job)
-    if json:
-        print_document(json_format.dumps(raw.get("status", {}), indent=1) + "\n")
-        return
-    print_text(render_job(parsed(raw)))
+        if json:
+            print_document(json_format.dumps(raw.get("status", {}), indent=1) + "\n")
+            return
+        print_text(render_job(found := parsed(raw)))
+        _print_drift(jobs, found)
+
+
+def _print_drift(jobs: JobsClient, job: "DLRMTrainingJob") -> None:
+    """Print the slow-down that lasts, in one line, as the workers reported it under the job's plan."""
+    plan = job.status.plan if job.status else None
+    drift = jobs.drift(job.metadata.name)
+    if (
+        plan is not None
+        and drift is not None
+        and drift.headline is not None
+        and plan.hash == f"sha256:{drift.plan_sha256}"
+    ):
+        print_document(f"drift: {drift.headline}\n")
 
 
 def watch_job(jobs: JobsClient, name: str) -> ExitCode:

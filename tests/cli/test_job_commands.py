@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import training_builders
 import yaml
 from builders import job_data
 from neuroshard_cluster.bare_api import BareApi
@@ -132,6 +133,22 @@ def test_the_status_tells_stages_costs_and_the_last_failure(neuroshard: Any, kub
     assert "plan: ConfigMap job-plan-1 (NeuroShard, 16 devices)" in result.out
     assert "trainer: 45 % done, auc 0.71" in result.out
     assert "last failure: OOMKilled of pod job-worker-0-1 on n1, exit code 137" in result.out
+
+
+def test_the_status_shows_the_slow_down_that_lasts(neuroshard: Any, kubectl: Kubectl) -> None:
+    """In one line, as the workers reported it under the job's plan; a report of another plan is passed over."""
+    name = submitted(kubectl, {**RUNNING, "plan": {**RUNNING["plan"], "hash": f"sha256:{'a' * 64}"}})
+    shown = {}
+    for plan in ("a", "b"):
+        report = training_builders.drift_report(plan_sha256=plan * 64).to_json()
+        metadata = {"name": f"{name}-report"}
+        kubectl.apply(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"drift-report.json": report}}
+        )
+        shown[plan] = neuroshard("status", name, "--namespace", kubectl.namespace).out.splitlines()[-1]
+
+    assert shown["a"] == "drift: since step 600 steps take 29 % longer: DeviceSlow, rank 1"
+    assert "drift" not in shown["b"]
 
 
 def test_a_job_that_nobody_looked_at_says_so(neuroshard: Any, kubectl: Kubectl) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import builders
 import pytest
+import training_builders
 import yaml
-from local_runs import BUNDLED, Runs, made_plan
+from local_runs import BUNDLED, TRAINER, Runs, made_plan
 from neuroshard_api.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
@@ -24,6 +25,11 @@ from neuroshard_api.sharding import Family
 from neuroshard_api.step_report import StepReport
 from processes import has_ended
 
+DRIFTING_TRAINER = f"""{TRAINER}
+drift = (run_dir.parent.parent / "drift.json").read_text()
+(run_dir / "drift-report.json").write_text(drift.replace("0" * 64, hashlib.sha256(plan).hexdigest()))
+"""
+"""Reports what ``drift.json`` says, too."""
 NEUROSHARD = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
 
 
@@ -62,6 +68,19 @@ def test_prediction_and_measurement_of_a_run_meet_collective_by_collective(runs:
     assert (found["kind"], found["family"]) == ("all_to_all", "columns")
     assert found["measured"] == {"forwardMicroseconds": 1500, "backwardMicroseconds": 2500}
     assert found["predicted"]["forwardMicroseconds"] > 0
+
+
+@pytest.mark.parametrize("plan", ["0", "f"], ids=["own", "another"])
+def test_the_slow_down_that_lasts_is_named_at_the_end(runs: Runs, plan: str) -> None:
+    """In one line; a drift report of another plan is not."""
+    line = "since step 600 steps take 29 % longer: DeviceSlow, rank 1" if plan == "0" else None
+    text = training_builders.drift_report(plan_sha256=plan * 64).to_json()
+    (runs.folder / "drift.json").write_text(text, encoding="utf-8")
+
+    out = runs.train(script=DRIFTING_TRAINER).out
+
+    assert (f"Drift: {line}" in out) == (line is not None)
+    assert json.loads((runs.run_dir / "result.json").read_text(encoding="utf-8"))["drift"] == line
 
 
 def test_measured_elsewhere_is_not_compared(runs: Runs) -> None:

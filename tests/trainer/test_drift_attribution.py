@@ -96,7 +96,20 @@ PLANTED = {
     "a neighbour": (everywhere(*PARTS, factor=2.5), InputChange(ranks_of_table={}), Cause.EVERYTHING_SLOW, ()),
     "the data": (everywhere("wait", factor=20.0), InputChange(ranks_of_table={}), Cause.DATA_LATE, (0, 1, 2, 3)),
     "the inputs": ({2: dict.fromkeys(COMPUTE, 2.0)}, LOOKED_UP_TWICE, Cause.INPUTS_DRIFTED, (2,)),
-    "the dense part": (everywhere("dense", factor=1.5), InputChange(ranks_of_table={}), Cause.UNEXPLAINED, ()),
+    "the dense part": (everywhere("dense", factor=1.5), InputChange(ranks_of_table={}), Cause.DENSE_SLOW, ()),
+    "the dense part of a rank": ({1: {"dense": 1.5}}, InputChange(ranks_of_table={}), Cause.DENSE_SLOW, (1,)),
+    "all of a device": (
+        {2: dict.fromkeys((*COMPUTE, "dense"), 1.6)},
+        InputChange(ranks_of_table={}),
+        Cause.DEVICE_SLOW,
+        (2,),
+    ),
+    "inputs that take less than they could": (
+        {2: dict.fromkeys(COMPUTE, 1.5)},
+        LOOKED_UP_TWICE,
+        Cause.INPUTS_DRIFTED,
+        (2,),
+    ),
 }
 each_cause = pytest.mark.parametrize(("factors", "inputs", "cause", "on"), list(PLANTED.values()), ids=list(PLANTED))
 

@@ -12,31 +12,52 @@ from neuroshard_trainer.drift.input_statistics import (
     FeatureCounts,
     InputDrift,
     counts_of,
-    feature_counts,
+    reuse_histograms,
     statistics_of,
 )
+from neuroshard_trainer.run_identity import RunIdentity
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 SAMPLES = 2048
 ROWS = 1_000_000
+RUN = RunIdentity(source="cpu:test", plan_sha256="0" * 64)
 Lists = list[list[int]]
+
+
+def lookups(**features: Sequence[Sequence[int]]) -> KeyedJaggedTensor:
+    """Return a batch of lists of rows, by feature."""
+    every = [each for lists in features.values() for each in lists]
+    return KeyedJaggedTensor(
+        keys=list(features),
+        values=torch.tensor([row for each in every for row in each], dtype=torch.int64),
+        lengths=torch.tensor([len(each) for each in every], dtype=torch.int32),
+    )
 
 
 def counted(lists: Sequence[Sequence[int]]) -> FeatureCounts:
     """Return the counts of lists of rows."""
-    values = np.array([row for each in lists for row in each], dtype=np.int64)
-    return feature_counts(values, np.array([len(each) for each in lists], dtype=np.int32))
+    return counts_of(lookups(item=lists))["item"]
 
 
-def batch(seed: int, *, pooling: int = 10, exponent: float = 0.85, samples: int = SAMPLES) -> dict[str, FeatureCounts]:
+def batch(
+    seed: int,
+    *,
+    pooling: int = 10,
+    exponent: float = 0.85,
+    samples: int = SAMPLES,
+    counted_samples: int | None = None,
+) -> dict[str, FeatureCounts]:
     """Return the counts of a batch with Zipf-distributed lookups."""
     rows = zipf_ranks(np.random.default_rng(seed).random(samples * pooling), ROWS, exponent)
-    return {"item": feature_counts(rows, np.full(samples, pooling))}
+    kept = KeyedJaggedTensor(
+        keys=["item"], values=torch.from_numpy(rows), lengths=torch.full((samples,), pooling, dtype=torch.int32)
+    )
+    return counts_of(kept, counted_samples=counted_samples)
 
 
 def drift() -> InputDrift:
     """Return what compares with two usual batches."""
-    return InputDrift(statistics_of([batch(0), batch(1)], plan_sha256="0" * 64, first_step=0, last_step=100))
+    return InputDrift(statistics_of([batch(0), batch(1)], run=RUN, first_step=0, last_step=100))
 
 
 @settings(max_examples=40, deadline=None)
@@ -46,6 +67,8 @@ def test_counts_are_those_of_sets(lists: Lists) -> None:
     assert counted(lists) == FeatureCounts(
         samples=len(lists),
         lookups=sum(map(len, lists)),
+        counted_samples=len(lists),
+        counted_lookups=sum(map(len, lists)),
         distinct_rows=len({row for each in lists for row in each}),
         distinct_lists=len({tuple(each) for each in lists}),
     )
@@ -53,24 +76,54 @@ def test_counts_are_those_of_sets(lists: Lists) -> None:
 
 def test_a_batch_is_counted_by_feature() -> None:
     """As TorchRec holds it, with samples that look nothing up."""
-    lookups = KeyedJaggedTensor(
+    found = KeyedJaggedTensor(
         keys=["user", "item"], values=torch.tensor([7, 7, 1, 2, 1, 2]), lengths=torch.tensor([1, 0, 1, 2, 2, 0])
     )
 
-    assert counts_of(lookups) == {"user": counted([[7], [], [7]]), "item": counted([[1, 2], [1, 2], []])}
+    assert counts_of(found) == {"user": counted([[7], [], [7]]), "item": counted([[1, 2], [1, 2], []])}
+
+
+def test_distinct_rows_and_lists_are_those_of_the_first_samples() -> None:
+    """Lookups are those of the whole batch, which cost nothing to count."""
+    found = counts_of(lookups(user=[[1], [1], [2]], item=[[3, 4], [5], [6, 7, 8]]), counted_samples=2)
+
+    assert found["user"] == FeatureCounts(
+        samples=3, lookups=3, counted_samples=2, counted_lookups=2, distinct_rows=1, distinct_lists=1
+    )
+    assert found["item"] == FeatureCounts(
+        samples=3, lookups=6, counted_samples=2, counted_lookups=3, distinct_rows=3, distinct_lists=2
+    )
+
+
+def test_reuse_is_the_share_of_rows_by_hits() -> None:
+    """In the bins of table sets: one hit, two, three and four, five to eight."""
+    found = reuse_histograms(
+        lookups(user=[[9]], item=[[1, 1, 1, 2, 2, 3, 4, 5, 5, 5, 5, 5]], none=[[]]), ["item", "none"]
+    )
+
+    assert list(found) == ["item"]
+    assert found["item"].tolist() == [0.4, 0.2, 0.2, 0.2] + 13 * [0.0]
 
 
 def test_statistics_are_means_over_batches() -> None:
     """By samples and by lookups, not by batches."""
     batches = [{"item": counted([[1, 1], [1, 1]])}, {"item": counted([[1, 2], [3, 4]])}]
 
-    found = statistics_of(batches, plan_sha256="0" * 64, first_step=3, last_step=103)
+    found = statistics_of(batches, run=RUN, first_step=3, last_step=103)
 
     (item,) = found.features
     assert (found.batch_size, found.num_batches, found.first_step, found.last_step) == (2, 2, 3, 103)
     assert item.lookups_per_sample == 2.0
     assert item.distinct_rows_per_lookup == pytest.approx(5 / 8)
     assert item.distinct_lists_per_sample == pytest.approx(3 / 4)
+
+
+def test_few_counted_samples_raise_no_alarm_by_their_noise() -> None:
+    """Of 64 samples, over 200 sampled batches."""
+    first = [batch(seed, counted_samples=64) for seed in range(3)]
+    watching = InputDrift(statistics_of(first, run=RUN, first_step=0, last_step=2))
+
+    assert not any(watching.add(batch(seed, counted_samples=64)) for seed in range(100, 300))
 
 
 @pytest.mark.parametrize("changed", [{"pooling": 13}, {"pooling": 8}, {"exponent": 0.95}, {"exponent": 0.75}], ids=str)
@@ -100,7 +153,7 @@ def test_another_batch_size_shows_nothing() -> None:
 def test_a_feature_without_lookups_is_no_error() -> None:
     """It changed once it had some, and stays the same while it has none."""
     empty = {"item": counted([[]] * 8)}
-    watching = InputDrift(statistics_of([empty], plan_sha256="0" * 64, first_step=0, last_step=0))
+    watching = InputDrift(statistics_of([empty], run=RUN, first_step=0, last_step=0))
 
     assert watching.add(empty) == watching.add(empty) == ()
     full = {"item": counted([[each] for each in range(8)])}
@@ -109,6 +162,6 @@ def test_a_feature_without_lookups_is_no_error() -> None:
 
 def test_statistics_pass_through_their_document() -> None:
     """As another process reads them."""
-    written = statistics_of([batch(0)], plan_sha256="0" * 64, first_step=0, last_step=0)
+    written = statistics_of([batch(0)], run=RUN, first_step=0, last_step=0)
 
     assert type(written).from_json(written.to_json()) == written

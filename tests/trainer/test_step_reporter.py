@@ -10,6 +10,8 @@ import pytest
 import torch
 from cuda_events import SimulatedGpu
 from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.drift_report import DriftReport
+from neuroshard_api.input_statistics import InputStatistics
 from neuroshard_api.job_training import Training
 from neuroshard_api.plan import GivenPlan
 from neuroshard_api.request import PlanRequest
@@ -18,6 +20,7 @@ from neuroshard_api.step_report import RankTimes, StepReport
 from neuroshard_api.tables import Optimizer
 from neuroshard_trainer.clocks import CudaClock
 from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH
@@ -364,3 +367,83 @@ def test_a_live_sharding_that_is_not_the_plans_is_refused(group: Any) -> None:
         r"rows 0 to 60 of columns 16 to 32 on rank 1, the ranks hold rows 0 to 60 of columns 0 to 32 on rank 0",
     ):
         prove_sharding(model, plan_of({"user": ((0, 16), (1, 16))}, world_size=2), group)
+
+
+def test_drift_is_watched_next_to_the_report(tmp_path: Path, group: Any) -> None:
+    """By default, for a trainer of one's own; after 250 steps there is a reference."""
+    model = sharded_model(group)
+    reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=tmp_path / "step-report.json")
+
+    trained(model, reporter, 300)
+
+    drift = DriftReport.read(tmp_path / "drift-report.json")
+    report = StepReport.read(tmp_path / "step-report.json")
+    assert (drift.last_step, drift.reference_steps, drift.plan_sha256) == (299, 200, report.plan_sha256)
+    assert drift.recent[0].step_ms == report.ranks[0].step_ms
+    assert drift.start_ms is not None
+    statistics = InputStatistics.read(tmp_path / "input-statistics.json")
+    assert (statistics.first_step, statistics.last_step, statistics.batch_size) == (99, 299, SAMPLES)
+    assert {each.feature for each in statistics.features} == {table.name for table in TABLES}
+
+
+@pytest.mark.parametrize("options", [{"drift": False}, {"write": lambda _: None}], ids=["off", "no file"])
+def test_nothing_watches_where_it_is_off_or_has_no_folder(tmp_path: Path, group: Any, options: Any) -> None:
+    """A report that a callable takes has no folder of its own."""
+    model = sharded_model(group)
+    options = {"write": tmp_path / "step-report.json", **options}
+    trained(model, StepReporter(model, write_plan(tmp_path, plan_of()), **options), 3)
+
+    assert {path.name for path in tmp_path.iterdir()} <= {"plan.json", "step-report.json"}
+
+
+def test_a_clock_that_jumps_ends_no_training(tmp_path: Path, group: Any) -> None:
+    """A step whose times are negative or none is in no median."""
+
+    class Jumping:
+        """Reads every tenth step as if its clock had been set back, or had none."""
+
+        def __init__(self) -> None:
+            self.reads = 0
+
+        def mark(self) -> Any:
+            """Return the host's time."""
+            return time.perf_counter_ns()
+
+        def read_ms(self, marks: Sequence[Any]) -> list[float]:
+            """Return times, negative or none in some steps."""
+            self.reads += 1
+            wrong = {0: -1.0, 5: float("nan")}.get(self.reads % 10, 1.0)
+            return [wrong * (mark - marks[0]) / 1e6 for mark in marks]
+
+    reports: list[StepReport] = []
+    model = sharded_model(group)
+    reporter = StepReporter(
+        model, write_plan(tmp_path, plan_of()), write=reports.append, report_every=20, drift=tmp_path, clock=Jumping()
+    )
+
+    trained(model, reporter, 40)
+
+    assert [report.num_steps for report in reports] == [16, 32]
+    assert all(report.ranks[0].step_ms > 0 for report in reports)
+    assert DriftState.read(tmp_path / "drift-state.json").detector.rejected == 8
+
+
+def test_a_report_of_steps_without_times_is_one_of_zeros(tmp_path: Path, group: Any) -> None:
+    """All ranks take part in the collecting, whatever a rank's clock says."""
+
+    class Broken:
+        """Has no times."""
+
+        def mark(self) -> Any:
+            """Return a moment."""
+            return object()
+
+        def read_ms(self, marks: Sequence[Any]) -> list[float]:
+            """Return no times."""
+            return [float("nan")] * len(marks)
+
+    reports: list[StepReport] = []
+    model = sharded_model(group)
+    trained(model, StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append, clock=Broken()), 2)
+
+    assert [report.ranks[0].step_ms for report in reports] == [0.0]

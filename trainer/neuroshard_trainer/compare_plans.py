@@ -14,6 +14,7 @@ from neuroshard_api.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.comparison import Contestant, compare_contestants
 from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.drift import with_statistics
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.training_data import open_training_data
 from neuroshard_trainer.equal_weights import set_equal_weights
@@ -59,7 +60,8 @@ def compare(
     set_matmul_precision(job.spec.training.precision)
     if job.spec.data.reader_processes:
         start_server()
-    data = open_training_data(job, plans[0].request.tables, process, root=data_dir, spare=run_dir)
+    made_for = with_statistics(plans[0].request.tables, inline)
+    data = open_training_data(job, made_for, process, root=data_dir, spare=run_dir)
     contestants = {}
     for name, plan in zip(_names(plan_files), plans, strict=True):
         model = sharded_job_model(job, plan, process)

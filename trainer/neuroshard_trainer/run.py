@@ -1,5 +1,6 @@
 """From a job and a plan to a finished training, on one of its ranks."""
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from torchrec.distributed.types import ShardingPlan
 
 from neuroshard_trainer.agreement import agreed, together
 from neuroshard_trainer.checkpoint import MANIFEST_FILE, CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.data.drift import with_statistics
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.training_data import TrainingData, open_training_data
@@ -40,9 +42,10 @@ from neuroshard_trainer.plan_adapter import read_plan, require_lasting_gradients
 from neuroshard_trainer.precision import set_matmul_precision
 from neuroshard_trainer.process import Launched, Process, new_group, start_process
 from neuroshard_trainer.prometheus import prometheus_writer
+from neuroshard_trainer.run_identity import file_sha256
 from neuroshard_trainer.saver import Saver
 from neuroshard_trainer.sharded_model import sharded_model
-from neuroshard_trainer.step_reporter import StepReporter, file_sha256
+from neuroshard_trainer.step_reporter import StepReporter
 from neuroshard_trainer.tensorboard import Show, show_nothing, tensorboard_writer
 from neuroshard_trainer.tracing import Trace, TracedSteps
 from neuroshard_trainer.training import Schedule, TrainingLoop
@@ -125,7 +128,8 @@ def _set_up(
     tables = plan.request.tables
     if spec.data.reader_processes:
         start_server()
-    data = open_training_data(job, tables, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)
+    own = with_statistics(tables, spec.model.inline_tables(job.metadata.name))
+    data = open_training_data(job, own, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)
     other = data.other_lookups(features_of(tables.tables)) if process.is_first else None
     if other is not None:
         logger.warning("%s: measured times will differ from the prediction", other)
@@ -190,6 +194,8 @@ def _set_up(
         group=process.group,
         replicated_optimizer=state.replicated_optimizer,
         samples_per_step=data.global_batch_size,
+        drift=places.run_dir if spec.training.watch_drift else False,
+        drift_conditions=_drift_conditions(job),
     )
     show: Show = show_nothing
     if spec.training.tensorboard and process.is_first:
@@ -298,6 +304,14 @@ def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> di
         "spec.data (training samples)": found.num_training,
     }
     return {field: json.dumps(value) for field, value in values.items()}
+
+
+def _drift_conditions(job: DLRMTrainingJob) -> str:
+    """Return what of a job decides how long a step takes, as one hash."""
+    spec = job.spec
+    parts = [spec.model.model_dump_json(), spec.data.model_dump_json()]
+    texts = [*parts, spec.training.precision.value, spec.training.pipeline.value]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _warn_of_other_conditions(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> None:

@@ -9,12 +9,15 @@ thread, and the ranks agree on the step at which all of them call `wait`.
 """
 
 import threading
+import time
 from pathlib import Path
 
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest, State
 from neuroshard_trainer.tracing import traced
+
+MS_PER_SECOND = 1000.0
 
 
 class Saver:
@@ -32,6 +35,8 @@ class Saver:
         self._error: BaseException | None = None
         self.newest: tuple[int, Path] | None = None
         """Step and place of the newest that is whole."""
+        self.duration_ms: float | None = None
+        """Of the writing of the newest. None: there is none."""
 
     @property
     def has_failed(self) -> bool:
@@ -68,8 +73,10 @@ class Saver:
         self._checkpoints.prune(newest)
 
     def _write(self, state: State, manifest: CheckpointManifest) -> None:
+        begun = time.monotonic()
         with traced("write of a checkpoint"):
             self.newest = manifest.step, self._checkpoints.save(state, manifest)
+        self.duration_ms = MS_PER_SECOND * (time.monotonic() - begun)
 
     def _write_aside(self, staged: State, manifest: CheckpointManifest) -> None:
         try:

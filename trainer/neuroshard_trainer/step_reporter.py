@@ -4,34 +4,36 @@
     for batch in reporter.steps(batches):  # train as ever
         ...
 
-Every rank measures itself; every ``report_every`` steps rank 0 collects the rolling medians and writes one report.
+Every rank measures itself; every ``report_every`` steps rank 0 collects the rolling medians and writes one report. Next
+to it, rank 0 writes whether steps became lastingly slower, and why.
 """
 
-import hashlib
+import math
 import os
-import platform
-import re
 import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from neuroshard_api.collectives import CollectiveKind, CollectiveTime
-from neuroshard_api.document import read_bytes
 from neuroshard_api.sharding import Family
-from neuroshard_api.stage_commands import RUN_ID_VARIABLE
 from neuroshard_api.step_report import RankTimes, StepReport
+from numpy.typing import NDArray
 from torch import nn
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.clocks import Clock, Mark, clock_of
+from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, process_age_ms
 from neuroshard_trainer.embedding_timers import COMPUTE, EmbeddingTimers, Interval, Part
 from neuroshard_trainer.files import write_file
+from neuroshard_trainer.run_identity import RunIdentity
 from neuroshard_trainer.tracing import traced
 
 WINDOW_STEPS = 100
@@ -45,6 +47,7 @@ _Key = str | tuple[Part, Family | None]
 StepTimes = dict[_Key, float]
 """Milliseconds by field of RankTimes, and of each communication's parts by family."""
 _COMMUNICATION = tuple(part for part in Part if part not in COMPUTE)
+_NO_TIMES: StepTimes = dict.fromkeys((name for name in RankTimes.model_fields if name.endswith("_ms")), 0.0)
 _KINDS = {
     None: CollectiveKind.INDICES,
     Family.COLUMNS: CollectiveKind.ALL_TO_ALL,
@@ -64,6 +67,17 @@ class _Step:
     intervals: tuple[Interval, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """What rank 0 collects of each rank for a report."""
+
+    medians: Mapping[str, Any]
+    """Fields of RankTimes."""
+    step_ms: NDArray[np.float32]
+    """Of the steps since the report before; NaN for one whose times are none."""
+    reference: Mapping[str, float] | None
+
+
 class StepReporter:
     """Times the steps of one rank.
 
@@ -78,6 +92,10 @@ class StepReporter:
         replicated_optimizer: of data_parallel tables, whose steps count as compute of the backward pass. None: there
             are no such tables.
         samples_per_step: of all ranks, for the report's samples per second. If unset: it has none.
+        drift: folder for drift-report.json, input-statistics.json, and the state that lets a restart go on comparing.
+            If True: that of the report's file, where there is one. If False: nothing watches for drift. The same on all
+            ranks.
+        drift_conditions: what, besides plan, device, and ranks, must be the same for a restart to go on comparing.
         clock: marks and reads times. If unset: that of the model's device.
     """
 
@@ -93,6 +111,8 @@ class StepReporter:
         group: dist.ProcessGroup | None = None,
         replicated_optimizer: KeyedOptimizerWrapper | None = None,
         samples_per_step: int | None = None,
+        drift: Path | bool = True,
+        drift_conditions: str = "",
         clock: Clock | None = None,
     ) -> None:
         device = _device_of(model)
@@ -101,9 +121,7 @@ class StepReporter:
         self._write = write
         self._report_every = report_every
         self._group = group
-        self._plan_sha256 = file_sha256(plan_file)
-        self._source = device_source(device)
-        self._run_id = os.environ.get(RUN_ID_VARIABLE)
+        self._run = RunIdentity.of(device, plan_file)
         self._next_step = first_step
         self._begun: Mark | None = None
         self._waits: list[tuple[Mark, Mark]] = []
@@ -111,6 +129,20 @@ class StepReporter:
         self._samples_per_step = samples_per_step
         self._device = device
         self._times: deque[StepTimes] = deque(maxlen=window)
+        self._reference = ReferenceTimes()
+        folder = drift if isinstance(drift, Path) else write.parent if drift and isinstance(write, Path) else None
+        self.drift: DriftWatch | None = None
+        """The drift watch, on rank 0; None on other ranks, and where nothing watches."""
+        if folder is not None and dist.get_rank() == 0:
+            world_size = dist.get_world_size()
+            self.drift = DriftWatch(
+                folder,
+                run=self._run,
+                plan_file=plan_file,
+                world_size=world_size,
+                local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
+                conditions=drift_conditions,
+            )
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
         """Yield the batches; a step lasts from asking for its batch to ``end_step``, or to asking for the next.
@@ -148,9 +180,9 @@ class StepReporter:
             self.report()
 
     def _watched(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield the batches, and mark the waiting for each."""
+        """Yield the batches, and mark the waiting for each. Each is of a step, in their order."""
         iterator = iter(batches)
-        while True:
+        for step in count(self._next_step):
             asked = self._clock.mark()
             try:
                 with traced("wait for data"):
@@ -158,6 +190,8 @@ class StepReporter:
             except StopIteration:
                 return
             self._waits.append((asked, self._clock.mark()))
+            if self.drift is not None:
+                self.drift.inputs.offer(step, batch)
             yield batch
 
     def end_step(self) -> None:
@@ -167,6 +201,8 @@ class StepReporter:
             self._unread.append(step)
             self._begun = None
             self._next_step += 1
+            if self.drift is not None and self.drift.start_ms is None:
+                self.drift.start_ms = process_age_ms()
 
     def report(self) -> StepReport | None:
         """Collect the medians of all ranks and write them. All ranks must call this, after at least one step.
@@ -174,50 +210,49 @@ class StepReporter:
         Returns:
             The report on rank 0, None on the others.
         """
-        self._times.extend(_step_times(self._clock, step) for step in self._unread)
-        self._unread.clear()
-        medians = {key: median(times.get(key, 0.0) for times in self._times) for key in self._times[-1]}
+        first_unread = self._next_step - len(self._unread)
+        step_ms = self._take_in()
+        times = self._times or [_NO_TIMES]
+        medians = {key: median(each.get(key, 0.0) for each in times) for key in times[-1]}
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["collectives"] = _collectives(medians)
         own["peak_memory_bytes"] = peak_memory_bytes(self._device)
+        gathered = _Gathered(own, step_ms, self._reference.medians)
         is_first = dist.get_rank() == 0
-        everyone: list[dict[str, Any]] | None = [{}] * dist.get_world_size() if is_first else None
-        dist.gather_object(own, everyone, dst=0, group=self._group)
+        everyone: list[_Gathered] | None = [gathered] * dist.get_world_size() if is_first else None
+        dist.gather_object(gathered, everyone, dst=0, group=self._group)
         if everyone is None:
             return None
         report = StepReport(
-            source=self._source,
-            plan_sha256=self._plan_sha256,
-            run_id=self._run_id,
-            first_step=self._next_step - len(self._times),
-            num_steps=len(self._times),
-            samples_per_second=_samples_per_second(self._samples_per_step, everyone),
-            ranks=tuple(RankTimes(rank=rank, **times) for rank, times in enumerate(everyone)),
+            source=self._run.source,
+            plan_sha256=self._run.plan_sha256,
+            run_id=self._run.run_id,
+            first_step=self._next_step - len(times),
+            num_steps=len(times),
+            samples_per_second=_samples_per_second(self._samples_per_step, [each.medians for each in everyone]),
+            ranks=tuple(RankTimes(rank=rank, **each.medians) for rank, each in enumerate(everyone)),
         )
         if callable(self._write):
             self._write(report)
         else:
             write_file(self._write, report.to_json())
+        if self.drift is not None:
+            self.drift.add_steps(first_unread, [each.step_ms for each in everyone])
+            references = [each.reference for each in everyone]
+            self.drift.report(self._next_step - 1, report.ranks, references, num_recent=report.num_steps)
         return report
 
-
-def file_sha256(path: Path) -> str:
-    """Return the hash of what a file holds, compressed or not, as reports and checkpoints name a plan.
-
-    Raises DocumentError.
-    """
-    return hashlib.sha256(read_bytes(path)).hexdigest()
-
-
-def device_source(device: torch.device) -> str:
-    """Return the label of what is measured on a device: ``measured:`` for a GPU, ``cpu:`` for a CPU."""
-    if device.type == "cuda":
-        return f"measured:{torch.cuda.get_device_name(device)}"
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        found = None
-    return f"cpu:{found[1].strip() if found else platform.machine() or 'unknown'}"
+    def _take_in(self) -> NDArray[np.float32]:
+        """Read the steps since the report before, and return how long each was; one whose times are none counts not."""
+        step_ms = np.full(len(self._unread), np.nan, dtype=np.float32)
+        for number, step in enumerate(self._unread):
+            times = _step_times(self._clock, step)
+            if all(math.isfinite(ms) and ms >= 0 for ms in times.values()):
+                step_ms[number] = times["step_ms"]
+                self._times.append(times)
+                self._reference.add({key: ms for key, ms in times.items() if isinstance(key, str)})
+        self._unread.clear()
+        return step_ms
 
 
 def _device_of(model: nn.Module) -> torch.device:

@@ -355,6 +355,8 @@ class TrainingLoop:
         if found is not None and found != self._progress.checkpoint:
             self._progress.checkpoint = found
             self._progress.log(self.step, f"checkpoint {found[1]}")
+            if self._reporter.drift is not None:
+                self._reporter.drift.checkpoint_ms = self._saver.duration_ms
 
 
 class _Progress:

@@ -8,7 +8,9 @@ from neuroshard_api.job_status import Stage
 from neuroshard_api.resource import quantity
 from neuroshard_api.stage_commands import (
     CHECKPOINTS_FOLDER,
+    DRIFT_REPORT_FILE,
     GRACE_SECONDS,
+    INPUT_STATISTICS_FILE,
     PROGRESS_FILE,
     READY_FILE_VARIABLE,
     STEP_REPORT_FILE,
@@ -136,7 +138,8 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
     plan_file = f"{WORK}/plan/{plan_key}"
     job_file = f"{WORK}/files/{stored_names(files)[JOB_FILE]}"
     command = trainer_command(context.job, job_file=job_file, plan_file=plan_file, run_dir=run_dir, data_dir=data_dir)
-    reports = [f"{run_dir}/{STEP_REPORT_FILE}", f"{run_dir}/{PROGRESS_FILE}"]
+    published = (STEP_REPORT_FILE, PROGRESS_FILE, DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE)
+    reports = [f"{run_dir}/{name}" for name in published]
     is_own = bool(trainer.command)
     mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", CHECKPOINTS_VOLUME: checkpoint.mount_path}
     env = {

@@ -1,5 +1,6 @@
 """Workers: how they are started, what they report, and what follows when they fail."""
 
+from itertools import pairwise
 from typing import Any
 
 import builders
@@ -177,6 +178,17 @@ def test_a_trainer_of_ones_own_gets_a_sidecar_that_publishes() -> None:
     [sidecar] = pod["initContainers"]
     assert sidecar["restartPolicy"] == "Always"
     assert sidecar["command"][:6] == [*KEEPING_SIGTERM, "neuroshard", "publish"]
+
+
+def test_all_reports_of_the_workers_are_published() -> None:
+    """Steps, progress, drift, and inputs, from the folder that outlives the pod."""
+    story = Story().planned()
+
+    command = trainer_container(story)["command"]
+    published = [after for word, after in pairwise(command) if word == "--from"]
+    assert published == [
+        f"/checkpoints/job/{name}.json" for name in ("step-report", "progress", "drift-report", "input-statistics")
+    ]
 
 
 @pytest.mark.parametrize(

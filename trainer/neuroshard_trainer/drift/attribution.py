@@ -16,11 +16,13 @@ from neuroshard_api.step_report import RankTimes
 from neuroshard_trainer.drift.detector import MIN_SHIFT
 
 EXPLAINED_WITHIN: Final = 0.2
-"""Compute that is as far from what the inputs explain is not explained by them."""
+"""Compute that is as far above the most that the inputs explain is not explained by them."""
 ALIKE_SHARE: Final = 0.4
 """Of the largest excess: ranks with less are not slow alike. A neighbour made parts 2 to 3 times as long."""
 MATERIAL_SHARE: Final = 0.5
 """Of the least shift of a step: a part that adds less is no cause of it."""
+CAUSING_SHARE: Final = 0.2
+"""Of what the step takes longer: a part that adds less is no cause next to those that add more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class InputChange:
     ranks_of_table: Mapping[str, Sequence[int]]
     """Ranks that hold shards, by name of each changed table. Empty: inputs are the same."""
     compute_ratios: Mapping[int, float] = field(default_factory=dict)
-    """By rank: the compute that the new inputs should take over that of the old ones; 1 where a rank is missing."""
+    """By rank: the most compute that the new inputs take over that of the old ones; 1 where a rank is missing."""
 
 
 UNCHANGED_INPUTS: Final = InputChange(ranks_of_table={})
@@ -85,9 +87,13 @@ def causes(
     pattern = _Pattern(reference, recent, step, inputs, min_shift)
     found = [
         *pattern.inputs_drifted(),
-        *(pattern.everything_slow() or [*pattern.ranks_slow(ranks_per_node), *pattern.communication_slow()]),
+        *(
+            pattern.everything_slow()
+            or [*(pattern.ranks_slow(ranks_per_node) or pattern.dense_slow()), *pattern.communication_slow()]
+        ),
         *pattern.data_late(),
     ]
+    found = found or pattern.dense_slow_somewhere()
     numbers = [(Cause.UNEXPLAINED, (), [step, *pattern.compute.values(), pattern.output_exchange, pattern.dense])]
     return tuple(
         DriftChange(
@@ -138,10 +144,10 @@ class _Pattern:
         self.dense = _Ratio(
             StepPart.DENSE, None, min(each.dense_ms for each in reference), min(each.dense_ms for each in recent)
         )
-        self.rest = {
-            rank: _Ratio(StepPart.COMPUTE, rank, ratio.before_ms * self._explained(rank), ratio.since_ms)
-            for rank, ratio in self.compute.items()
+        self.dense_of_rank = {
+            before.rank: _Ratio(StepPart.DENSE, before.rank, before.dense_ms, since.dense_ms) for before, since in pairs
         }
+        self.rest = {rank: self._unexplained(ratio) for rank, ratio in self.compute.items()}
 
     def inputs_drifted(self) -> _Found:
         """Find changed tables on ranks whose compute, or the exchange of indices, is up as they explain."""
@@ -150,7 +156,7 @@ class _Pattern:
         explained = [
             rank
             for rank in slow
-            if self._explained(rank) >= 1 + self.min_shift and abs(self.rest[rank].excess) <= EXPLAINED_WITHIN
+            if self._explained(rank) >= 1 + self.min_shift and self.rest[rank].excess <= EXPLAINED_WITHIN
         ]
         if explained:
             return [(Cause.INPUTS_DRIFTED, explained, [self.compute[rank] for rank in explained])]
@@ -159,13 +165,12 @@ class _Pattern:
         return []
 
     def everything_slow(self) -> _Found:
-        """Find all ranks slow alike, in compute and in the dense part."""
+        """Find all ranks slow alike, in compute and in the dense part, as the step is."""
         least, most = min(self._excesses()), max(self._excesses())
-        dense_ms = self.dense.before_ms
-        has_dense = dense_ms >= self.min_shift * self.step.before_ms
-        if least < self._threshold() or least < ALIKE_SHARE * most or not all(map(self._is_up, self.rest.values())):
+        has_dense = self.dense.before_ms >= self.min_shift * self.step.before_ms
+        if least < max(self._threshold(), ALIKE_SHARE * max(most, self.step.excess)):
             return []
-        if has_dense and self.dense.excess < self.min_shift:
+        if has_dense and self.dense.excess < max(self.min_shift, ALIKE_SHARE * self.step.excess):
             return []
         return [(Cause.EVERYTHING_SLOW, (), [*self.compute.values(), self.dense, self.output_exchange])]
 
@@ -193,6 +198,20 @@ class _Pattern:
         slow = [each for each in exchanges if self._is_up(each)]
         return [(Cause.COMMUNICATION_SLOW, (), slow)] if slow else []
 
+    def dense_slow(self) -> _Found:
+        """Find a dense part that takes longer on every rank; asked where no rank's lookups are slow."""
+        return [(Cause.DENSE_SLOW, (), [self.dense])] if self._is_up(self.dense) else []
+
+    def dense_slow_somewhere(self) -> _Found:
+        """Find ranks whose dense part takes longer; asked where there is no other cause.
+
+        Where any rank's lookups take longer, others wait for it in their dense part.
+        """
+        if any(map(self._is_up, self.rest.values())):
+            return []
+        slow = [rank for rank, ratio in self.dense_of_rank.items() if self._is_up(ratio)]
+        return [(Cause.DENSE_SLOW, slow, [self.dense_of_rank[rank] for rank in slow])] if slow else []
+
     def data_late(self) -> _Found:
         """Find ranks that wait for their batches."""
         late = [rank for rank, wait in self.waits.items() if self._is_material(wait)]
@@ -200,6 +219,12 @@ class _Pattern:
 
     def _explained(self, rank: int) -> float:
         return self.inputs.compute_ratios.get(rank, 1.0) if self.inputs.ranks_of_table else 1.0
+
+    def _unexplained(self, ratio: _Ratio) -> _Ratio:
+        """Return a rank's compute beyond the most that inputs explain; what is below that they explain as well."""
+        assert ratio.rank is not None, "compute is of a rank"
+        explained_ms = ratio.before_ms * self._explained(ratio.rank)
+        return _Ratio(ratio.part, ratio.rank, max(ratio.before_ms, min(explained_ms, ratio.since_ms)), ratio.since_ms)
 
     def _threshold(self) -> float:
         """Return the least excess of compute that needs a cause besides changed inputs."""
@@ -212,14 +237,17 @@ class _Pattern:
         return ratio.excess >= self.min_shift and self._is_material(ratio)
 
     def _is_material(self, ratio: _Ratio) -> bool:
-        return ratio.added_ms >= MATERIAL_SHARE * self.min_shift * self.step.before_ms
+        least_ms = MATERIAL_SHARE * self.min_shift * self.step.before_ms
+        return ratio.added_ms >= max(least_ms, CAUSING_SHARE * self.step.added_ms)
 
     def _is_slow_both_ways(self, rank: int) -> bool:
         before, since = self.pairs[rank]
-        explained = self._explained(rank)
-        forward = _Ratio(StepPart.COMPUTE, rank, before.forward_compute_ms * explained, since.forward_compute_ms)
-        backward = _Ratio(StepPart.COMPUTE, rank, before.backward_compute_ms * explained, since.backward_compute_ms)
-        return min(forward.excess, backward.excess) >= self.min_shift
+        ways = (
+            (before.forward_compute_ms, since.forward_compute_ms),
+            (before.backward_compute_ms, since.backward_compute_ms),
+        )
+        rest = (self._unexplained(_Ratio(StepPart.COMPUTE, rank, *way)) for way in ways)
+        return min(each.excess for each in rest) >= self.min_shift
 
 
 def _compute_ms(times: RankTimes) -> float:

@@ -1,27 +1,32 @@
 """Statistics of a trainer's inputs: per feature lookups, distinct rows, and distinct lists of a batch.
 
 Distinct rows are the sharp statistic: in a batch of some thousand samples they vary by parts of a percent, and move
-with skew and with pooling factor. Counting sorts the batch's lookups, so only some batches are sampled.
+with skew and with pooling factor. Counting sorts lookups, so it takes in the first samples of a batch alone.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, log
+from math import isfinite, log, sqrt
 from typing import Any, Final
 
 import numpy as np
+import torch
 from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.tables import REUSE_BINS
 from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-SAMPLED_EVERY: Final = 100
-"""Batches of which one is counted."""
+from neuroshard_trainer.run_identity import RunIdentity
+
 MIN_LOG_RATIO: Final = 0.1
 """Least change of a statistic, as the natural logarithm of its ratio."""
+NOISE_DEVIATIONS: Final = 3.0
+"""Least change, in deviations of a count that varies as a Poisson number does. Distinct rows vary less."""
 HELD_SAMPLES: Final = 2
 """Sampled batches in a row that must show it."""
 _MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _INCREMENT: Final = np.uint64(0x9E3779B97F4A7C15)
+_HASH_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,9 @@ class FeatureCounts:
 
     samples: int
     lookups: int
+    counted_samples: int
+    """First samples of the batch, which the other numbers are of."""
+    counted_lookups: int
     distinct_rows: int
     distinct_lists: int
     """Distinct lists of rows, order and repetitions included; empty ones are one."""
@@ -39,45 +47,92 @@ BatchCounts = Mapping[str, FeatureCounts]
 """By feature."""
 
 
-def counts_of(lookups: KeyedJaggedTensor) -> dict[str, FeatureCounts]:
-    """Count a batch on the host. Tensors of a GPU are copied, which waits for it."""
+def counts_of(lookups: KeyedJaggedTensor, *, counted_samples: int | None = None) -> dict[str, FeatureCounts]:
+    """Count a batch on the host. Tensors of a GPU are copied, which waits for it.
+
+    Args:
+        lookups: of all features, each of equally many samples.
+        counted_samples: first samples in which distinct rows and lists are counted. If unset: all.
+    """
     keys = lookups.keys()
-    lengths = lookups.lengths().cpu().numpy().reshape(len(keys), -1)
-    values = lookups.values().cpu().numpy()
-    ends = np.cumsum(lengths.sum(axis=1))
+    lengths = lookups.lengths().cpu().numpy().reshape(len(keys), -1).astype(np.int64)
+    counted = lengths[:, :counted_samples]
+    sizes, counted_sizes = lengths.sum(axis=1), counted.sum(axis=1)
+    begins = np.cumsum(sizes) - sizes
+    values = lookups.values()
+    parts = [values[begin : begin + size] for begin, size in zip(begins.tolist(), counted_sizes.tolist(), strict=True)]
+    rows = torch.cat(parts).cpu().numpy()
+    features = np.arange(len(keys), dtype=np.uint64)
+    distinct_rows = _distinct(np.repeat(features, counted_sizes), _mixed(rows.astype(np.uint64)), len(keys))
+    lists = _list_hashes(rows, counted.ravel())
+    distinct_lists = _distinct(np.repeat(features, counted.shape[1]), lists, len(keys))
     return {
-        key: feature_counts(values[end - own.sum() : end], own)
-        for key, own, end in zip(keys, lengths, ends, strict=True)
+        key: FeatureCounts(
+            samples=lengths.shape[1],
+            lookups=int(sizes[index]),
+            counted_samples=counted.shape[1],
+            counted_lookups=int(counted_sizes[index]),
+            distinct_rows=int(distinct_rows[index]),
+            distinct_lists=int(distinct_lists[index]),
+        )
+        for index, key in enumerate(keys)
     }
 
 
-def feature_counts(values: NDArray[Any], lengths: NDArray[Any]) -> FeatureCounts:
-    """Count one feature.
+def reuse_histograms(lookups: KeyedJaggedTensor, features: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Return the share of some features' distinct rows by hits per row in a batch, shape (REUSE_BINS,).
 
-    Args:
-        values: row ids, sample after sample.
-        lengths: lookups of each sample.
+    A feature without lookups has none.
     """
-    return FeatureCounts(
-        samples=len(lengths),
-        lookups=len(values),
-        distinct_rows=_distinct(values),
-        distinct_lists=_distinct(_list_hashes(values, lengths)),
-    )
+    keys = lookups.keys()
+    sizes = lookups.lengths().cpu().numpy().reshape(len(keys), -1).sum(axis=1)
+    ends = np.cumsum(sizes)
+    found = {}
+    for name in features:
+        index = keys.index(name)
+        rows = np.sort(lookups.values()[int(ends[index] - sizes[index]) : int(ends[index])].cpu().numpy())
+        if len(rows):
+            firsts = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
+            hits = np.diff(np.append(firsts, len(rows)))
+            bins = np.minimum(np.ceil(np.log2(hits)).astype(np.int64), REUSE_BINS - 1)
+            found[name] = np.bincount(bins, minlength=REUSE_BINS) / len(hits)
+    return found
 
 
 def statistics_of(
-    batches: Sequence[BatchCounts], *, plan_sha256: str, first_step: int, last_step: int
+    batches: Sequence[BatchCounts],
+    *,
+    run: RunIdentity,
+    first_step: int,
+    last_step: int,
+    changed: Sequence[str] = (),
+    histograms: Mapping[str, Sequence[float]] | None = None,
 ) -> InputStatistics:
-    """Return the means over sampled batches of one size, of which there must be one."""
+    """Return the means over sampled batches of one size, of which there must be one.
+
+    Args:
+        batches: the counts.
+        run: that counted.
+        first_step: of the first batch.
+        last_step: of the last batch.
+        changed: features whose inputs changed.
+        histograms: of reuse, by feature.
+    """
     (first, *_) = batches[0].values()
+    histograms = histograms or {}
     return InputStatistics(
-        plan_sha256=plan_sha256,
+        source=run.source,
+        plan_sha256=run.plan_sha256,
+        run_id=run.run_id,
         first_step=first_step,
         last_step=last_step,
         num_batches=len(batches),
         batch_size=first.samples,
-        features=tuple(_mean_statistics(name, [batch[name] for batch in batches]) for name in batches[0]),
+        counted_samples=first.counted_samples,
+        changed_features=tuple(changed),
+        features=tuple(
+            _mean_statistics(name, [batch[name] for batch in batches], histograms.get(name)) for name in batches[0]
+        ),
     )
 
 
@@ -90,7 +145,7 @@ class InputDrift:
 
     def __init__(self, reference: InputStatistics) -> None:
         self._reference = {each.feature: each for each in reference.features}
-        self._batch_size = reference.batch_size
+        self._sizes = reference.batch_size, reference.counted_samples
         self._held: dict[str, int] = {}
 
     def add(self, batch: BatchCounts) -> tuple[str, ...]:
@@ -99,20 +154,24 @@ class InputDrift:
         A batch of another size, such as the last of an epoch, shows nothing: distinct rows depend on the size.
         """
         for name, counts in batch.items():
-            if name in self._reference and counts.samples == self._batch_size:
-                is_changed = has_changed(self._reference[name], _mean_statistics(name, [counts]))
+            if name in self._reference and (counts.samples, counts.counted_samples) == self._sizes:
+                is_changed = has_changed(self._reference[name], counts)
                 self._held[name] = self._held.get(name, 0) + 1 if is_changed else 0
         return tuple(sorted(name for name, held in self._held.items() if held >= HELD_SAMPLES))
 
 
-def has_changed(reference: FeatureStatistics, recent: FeatureStatistics) -> bool:
-    """Return whether any statistic of a feature moved by at least ``MIN_LOG_RATIO``."""
+def has_changed(reference: FeatureStatistics, counts: FeatureCounts) -> bool:
+    """Return whether any statistic of a feature moved by at least ``MIN_LOG_RATIO``, and by more than its noise."""
+    recent = _mean_statistics(reference.feature, [counts])
     pairs = (
-        (reference.lookups_per_sample, recent.lookups_per_sample),
-        (reference.distinct_rows_per_lookup, recent.distinct_rows_per_lookup),
-        (reference.distinct_lists_per_sample, recent.distinct_lists_per_sample),
+        (reference.lookups_per_sample, recent.lookups_per_sample, counts.samples),
+        (reference.distinct_rows_per_lookup, recent.distinct_rows_per_lookup, counts.distinct_rows),
+        (reference.distinct_lists_per_sample, recent.distinct_lists_per_sample, counts.distinct_lists),
     )
-    return any(abs(_log_ratio(before, since)) >= MIN_LOG_RATIO for before, since in pairs)
+    return any(
+        abs(_log_ratio(before, since)) >= max(MIN_LOG_RATIO, NOISE_DEVIATIONS / sqrt(max(1, count)))
+        for before, since, count in pairs
+    )
 
 
 def _log_ratio(before: float, since: float) -> float:
@@ -122,32 +181,46 @@ def _log_ratio(before: float, since: float) -> float:
     return ratio if isfinite(ratio) else float("inf")
 
 
-def _mean_statistics(name: str, counts: Sequence[FeatureCounts]) -> FeatureStatistics:
+def _mean_statistics(
+    name: str, counts: Sequence[FeatureCounts], histogram: Sequence[float] | None = None
+) -> FeatureStatistics:
     samples = sum(each.samples for each in counts)
-    lookups = sum(each.lookups for each in counts)
+    counted_samples = sum(each.counted_samples for each in counts)
+    counted_lookups = sum(each.counted_lookups for each in counts)
     return FeatureStatistics(
         feature=name,
-        lookups_per_sample=lookups / max(1, samples),
-        distinct_rows_per_lookup=sum(each.distinct_rows for each in counts) / lookups if lookups else 1.0,
-        distinct_lists_per_sample=sum(each.distinct_lists for each in counts) / max(1, samples),
+        lookups_per_sample=sum(each.lookups for each in counts) / max(1, samples),
+        distinct_rows_per_lookup=sum(each.distinct_rows for each in counts) / counted_lookups
+        if counted_lookups
+        else 1.0,
+        distinct_lists_per_sample=sum(each.distinct_lists for each in counts) / max(1, counted_samples),
+        reuse_histogram=None if histogram is None else tuple(histogram),
     )
 
 
-def _distinct(values: NDArray[Any]) -> int:
-    """Count distinct values. By sorting: numpy's own ``unique`` takes longer for the same."""
-    ordered = np.sort(values)
-    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + 1 if len(ordered) else 0
+def _distinct(features: NDArray[np.uint64], hashes: NDArray[np.uint64], num_features: int) -> NDArray[np.int64]:
+    """Count distinct hashes of each feature, by the bits that its number leaves. Sorting takes less than ``unique``."""
+    feature_bits = np.uint64(max(1, (num_features - 1).bit_length()))
+    shift = np.uint64(_HASH_BITS) - feature_bits
+    ordered = np.sort((features << shift) | (hashes >> feature_bits))
+    is_first = np.ones(len(ordered), dtype=np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return np.bincount((ordered[is_first] >> shift).astype(np.int64), minlength=num_features)
 
 
-def _list_hashes(values: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return 64 bits for each list: the sum over its places of SplitMix64's finalizer of row and place."""
-    lengths = lengths.astype(np.int64)
-    ends = np.cumsum(lengths)
-    places = np.arange(len(values)) - np.repeat(ends - lengths, lengths)
-    bits = values.astype(np.uint64) + (places.astype(np.uint64) + np.uint64(1)) * _INCREMENT
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return SplitMix64's finalizer of each number."""
+    bits = bits + _INCREMENT
     for shift, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
         bits = (bits ^ (bits >> np.uint64(shift))) * multiplier
-    bits ^= bits >> np.uint64(31)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def _list_hashes(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return 64 bits for each list: the sum over its places of the mixed sum of row and place."""
+    ends = np.cumsum(lengths)
+    places = (np.arange(len(values)) - np.repeat(ends - lengths, lengths)).astype(np.uint64)
+    bits = _mixed(values.astype(np.uint64) + places * _INCREMENT)
     sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(bits, dtype=np.uint64)))
     hashes: NDArray[np.uint64] = sums[ends] - sums[ends - lengths]
     return hashes

@@ -1,0 +1,134 @@
+"""One of two ranks that train while one thing after the other becomes slow, or their inputs change."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import builders
+import numpy as np
+import torch
+import torch.distributed as dist
+from neuroshard_api.drift_report import DriftReport
+from neuroshard_api.stage_commands import DRIFT_REPORT_FILE
+from neuroshard_trainer.clocks import NS_PER_MS, Mark
+from neuroshard_trainer.live_sharding import sharded_collections
+from neuroshard_trainer.step_reporter import StepReporter
+from rank_server import joined_ranks
+from torch import nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from trainer_builders import plan_of, write_plan
+from trainer_models import sharded_model
+
+TABLES = tuple(
+    builders.table(name, num_embeddings=20_000, embedding_dim=128, pooling_factor=8.0) for name in ("user", "item")
+)
+SAMPLES, POOLING, DRIFTED_POOLING = 128, 8, 320
+LEARN_STEPS, FAULT_STEPS, REST_STEPS = 300, 300, 200
+FAULTS = ("device", "exchange", "inputs", "data", "dense")
+EXTRA_MS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadClock:
+    """Processor time of the training thread: waits for other programs, and for other ranks, are no part of it."""
+
+    def mark(self) -> Mark:
+        """Return the thread's time."""
+        return time.thread_time_ns()
+
+    def read_ms(self, marks: Sequence[Any]) -> list[float]:
+        """Return the differences."""
+        return [(mark - marks[0]) / NS_PER_MS for mark in marks]
+
+
+def work(ms: float) -> None:
+    """Compute for so long."""
+    until = time.thread_time_ns() + ms * NS_PER_MS
+    while time.thread_time_ns() < until:
+        pass
+
+
+class Faults:
+    """What is slow now."""
+
+    def __init__(self) -> None:
+        self.active: str | None = None
+
+    def plant(self, model: nn.Module) -> None:
+        """Hook the faults into the parts of a model whose times a reporter already marks."""
+        (collection,) = sharded_collections(model)
+        is_slow_rank = dist.get_rank() == 1
+
+        def slow(*faults: str) -> Callable[..., None]:
+            return lambda *_: work(EXTRA_MS) if self.active in faults else None
+
+        def slow_backward(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+            if output.grad_fn is not None:
+                output.grad_fn.register_prehook(slow("device"))
+
+        if is_slow_rank:
+            for lookup in collection._lookups:
+                lookup.register_forward_pre_hook(slow("device"))
+                for kernel in lookup.modules():
+                    if hasattr(kernel, "placeholder_autograd_tensor"):
+                        kernel.register_forward_hook(slow_backward)
+        for output_dist in collection._output_dists:
+            output_dist.register_forward_pre_hook(slow("exchange"))
+        dense = next(module for name, module in model.named_modules() if name.endswith("over_arch"))
+        dense.register_forward_pre_hook(slow("dense", "device") if is_slow_rank else slow("dense"))
+
+
+def lookups(rng: np.random.Generator, item_pooling: int) -> KeyedJaggedTensor:
+    """Return a batch."""
+    sizes = {"user": POOLING, "item": item_pooling}
+    count = SAMPLES * sum(sizes.values())
+    return KeyedJaggedTensor(
+        keys=list(sizes),
+        values=torch.from_numpy(rng.integers(0, 20_000, count)),
+        lengths=torch.tensor([size for size in sizes.values() for _ in range(SAMPLES)], dtype=torch.int32),
+    )
+
+
+def main(folder: str) -> None:
+    """Train through all faults; rank 0 writes what the last report of each said."""
+    with joined_ranks():
+        plan = plan_of(tables=TABLES, world_size=2)
+        plan_file = Path(folder, "plan.json")
+        if dist.get_rank() == 0:
+            write_plan(Path(folder), plan)
+        dist.barrier()
+        model = sharded_model(dist.group.WORLD, plan)
+        reporter = StepReporter(
+            model, plan_file, write=Path(folder, "step-report.json"), clock=ThreadClock(), drift=Path(folder)
+        )
+        faults, found = Faults(), {}
+
+        def batches() -> Iterator[KeyedJaggedTensor]:
+            rng = np.random.default_rng(dist.get_rank())
+
+            def some(count: int, fault: str | None = None) -> Iterator[KeyedJaggedTensor]:
+                faults.active = fault
+                for _ in range(count):
+                    if fault == "data":
+                        work(EXTRA_MS)
+                    yield lookups(rng, DRIFTED_POOLING if fault == "inputs" else POOLING)
+                report = Path(folder, DRIFT_REPORT_FILE)
+                if fault is not None and report.exists():
+                    found[fault] = [
+                        (change.cause, change.ranks, change.tables) for change in DriftReport.read(report).changes
+                    ]
+
+            yield from some(1)  # TorchRec makes its output dists in the first step
+            faults.plant(model)
+            yield from some(LEARN_STEPS - 1)
+            for fault in FAULTS:
+                yield from some(FAULT_STEPS, fault)
+                yield from some(REST_STEPS)
+
+        for batch in reporter.steps(batches()):
+            torch.autograd.backward(model(torch.zeros(SAMPLES, 3), batch).sum())
+        if dist.get_rank() == 0:
+            Path(folder, "found.json").write_text(json.dumps(found))

@@ -1,0 +1,78 @@
+"""Which ranks changed lookups are computed on, and how much longer they can take there."""
+
+import builders
+import pytest
+import training_builders
+from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.request import PlanRequest
+from neuroshard_trainer.drift.placement import Placement
+from placements import by_columns, by_rows, everywhere, given_plan
+
+USER = builders.table("user", num_embeddings=100, embedding_dim=32, feature_names=("viewer", "owner"))
+ITEM = builders.table("item", num_embeddings=100, embedding_dim=32)
+SHOP = builders.table("shop", num_embeddings=100, embedding_dim=32)
+WORLD_SIZE = 4
+
+
+def placement() -> Placement:
+    """Return a placement by columns, by rows, and of copies."""
+    topology = builders.topology(WORLD_SIZE)
+    request = PlanRequest(tables=builders.table_set(USER, ITEM, SHOP), topology=topology)
+    return Placement.of(
+        given_plan(request, by_columns(USER, (0, 8), (1, 24)), by_rows(ITEM, topology), everywhere(SHOP, topology))
+    )
+
+
+def statistics(*changed: str, distinct: float = 0.5, **lookups: float) -> InputStatistics:
+    """Return statistics with these lookups per sample; those of changed features have other distinct rows."""
+    features = tuple(
+        FeatureStatistics(
+            feature=name,
+            lookups_per_sample=per_sample,
+            distinct_rows_per_lookup=distinct if name in changed else 0.5,
+            distinct_lists_per_sample=1.0,
+        )
+        for name, per_sample in lookups.items()
+    )
+    return training_builders.input_statistics(features=features, changed_features=changed)
+
+
+def test_compute_grows_with_lookups_and_columns() -> None:
+    """Of the ranks that hold the changed table; a block of rows has its share, a copy its own batch."""
+    before = statistics(viewer=1, owner=1, item=1, shop=1)
+    since = statistics("viewer", viewer=3, owner=1, item=1, shop=1)
+
+    found = placement().input_change(before, since)
+
+    assert found.ranks_of_table == {"user": [0, 1]}
+    rows, copy = 32.0, 32.0  # a quarter of the rows for all four ranks' batches, all rows for the own one
+    for rank, columns in ((0, 8 * WORLD_SIZE), (1, 24 * WORLD_SIZE)):
+        usual = 2 * columns + rows + copy
+        assert found.compute_ratios[rank] == pytest.approx((usual + 2 * columns) / usual)
+    assert found.compute_ratios[2] == 1.0
+
+
+def test_rows_that_were_not_read_lately_cost_more() -> None:
+    """With as many lookups, twice the distinct rows explain twice the time, at most; fewer explain nothing."""
+    before = statistics(item=1)
+    wider, narrower = (statistics("item", distinct=distinct, item=1) for distinct in (1.0, 0.25))
+
+    assert placement().input_change(before, wider).compute_ratios == dict.fromkeys(range(WORLD_SIZE), 2.0)
+    assert placement().input_change(before, narrower).compute_ratios == dict.fromkeys(range(WORLD_SIZE), 1.0)
+
+
+def test_lookups_where_there_were_none_explain_any_time() -> None:
+    """There is no ratio to a rank that computed nothing."""
+    found = placement().input_change(statistics(item=0), statistics("item", item=2))
+
+    assert all(ratio > 1000 for ratio in found.compute_ratios.values())
+
+
+def test_without_a_plan_every_rank_may_hold_the_table() -> None:
+    """A feature then is a table of its own, by a name that documents allow."""
+    unknown = Placement.unknown(["a b"], world_size=2, ranks_per_node=2)
+
+    found = unknown.input_change(statistics(**{"a b": 1}), statistics("a b", **{"a b": 2}))
+
+    assert found.ranks_of_table == {"a_b": [0, 1]}
+    assert found.compute_ratios == {0: 2.0, 1: 2.0}

@@ -1,0 +1,50 @@
+"""What a drift watch knows, beside the step report: a restart under the same plan goes on comparing with it."""
+
+import logging
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from neuroshard_api.counts import PositiveCount
+from neuroshard_api.document import DocumentError
+from neuroshard_api.input_statistics import InputStatistics
+from neuroshard_api.run_document import RunDocument
+from neuroshard_api.step_report import RankTimes
+
+from neuroshard_trainer.drift.detector import DetectorState
+from neuroshard_trainer.run_identity import RunIdentity
+
+logger = logging.getLogger(__name__)
+
+
+class DriftState(RunDocument):
+    """``drift-state.json``: the reference of times and inputs, and the detector."""
+
+    schema_name: ClassVar[str] = "trainer-drift-state/v1"
+
+    schema_version: Literal["trainer-drift-state/v1"] = "trainer-drift-state/v1"
+    world_size: PositiveCount
+    conditions: str
+    """What else must be the same for steps to be comparable."""
+    detector: DetectorState
+    reference: tuple[RankTimes, ...] = ()
+    """By rank. Empty: not known yet."""
+    inputs: InputStatistics | None = None
+    """Reference of the inputs. None: not known yet."""
+
+    @classmethod
+    def kept(cls, file: Path, run: RunIdentity, *, world_size: int, conditions: str) -> Self | None:
+        """Return the state in a file where its steps are comparable with a run's; None: there is no such state.
+
+        A damaged file is named in a warning.
+        """
+        if not file.exists():
+            return None
+        try:
+            found = cls.read(file)
+        except DocumentError as error:
+            logger.warning("%s; the reference of drift is learned from the next steps", error)
+            return None
+        wanted = (run.source, run.plan_sha256, world_size, conditions)
+        is_same = (found.source, found.plan_sha256, found.world_size, found.conditions) == wanted
+        ranks = [times.rank for times in found.reference]
+        return found if is_same and ranks in ([], list(range(world_size))) else None

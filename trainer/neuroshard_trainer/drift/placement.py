@@ -1,0 +1,86 @@
+"""Where the lookups of each feature are computed, and how much longer changed lookups can take there. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.plan import GivenPlan
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import allowed_name
+
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.drift.attribution import InputChange
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """The ranks of features' tables."""
+
+    table_of_feature: Mapping[str, str]
+    columns: Mapping[str, Mapping[int, float]]
+    """By feature and rank: columns that a lookup of one rank's batch reads there, summed over all ranks' batches."""
+    ranks_per_node: int
+
+    @classmethod
+    def of(cls, plan: GivenPlan) -> Self:
+        """Return the placement of a plan."""
+        world_size = plan.request.topology.num_devices
+        columns: dict[str, dict[int, float]] = {}
+        tables = {table.name: table for table in plan.request.tables.tables}
+        for placed in plan.tables:
+            own = columns.setdefault(placed.name, {})
+            batches = 1 if placed.sharding_type is ShardingType.DATA_PARALLEL else world_size
+            for shard in placed.shards:
+                share = shard.num_rows / tables[placed.name].num_embeddings
+                own[shard.device] = own.get(shard.device, 0.0) + batches * share * shard.num_columns
+        features = features_of(plan.request.tables.tables)
+        return cls(
+            table_of_feature={feature.name: feature.table.name for feature in features},
+            columns={feature.name: columns[feature.table.name] for feature in features},
+            ranks_per_node=plan.request.topology.devices_per_node,
+        )
+
+    @classmethod
+    def unknown(cls, features: Iterable[str], *, world_size: int, ranks_per_node: int) -> Self:
+        """Return the placement where the plan cannot be read: each feature is a table of its own on all ranks."""
+        names = {feature: allowed_name(feature) for feature in features}
+        everywhere = dict.fromkeys(range(world_size), 1.0)
+        return cls(table_of_feature=names, columns=dict.fromkeys(names, everywhere), ranks_per_node=ranks_per_node)
+
+    def input_change(self, before: InputStatistics, since: InputStatistics) -> InputChange:
+        """Return which tables changed, and the most that compute can take of it on each rank.
+
+        A lookup costs its columns, more where its row was not read lately: a rank's compute grows by no more than its
+        tables' lookups or distinct rows do, whichever grew more.
+        """
+        changed = set(since.changed_features)
+        recent = {each.feature: each for each in since.features}
+        loads_before: dict[int, float] = {}
+        loads_since: dict[int, float] = {}
+        for each in before.features:
+            load = _load(each, recent[each.feature]) if each.feature in changed else each.lookups_per_sample
+            for rank, columns in self.columns.get(each.feature, {}).items():
+                loads_before[rank] = loads_before.get(rank, 0.0) + columns * each.lookups_per_sample
+                loads_since[rank] = loads_since.get(rank, 0.0) + columns * load
+        ranks: dict[str, set[int]] = {}
+        for feature in changed & self.columns.keys():
+            ranks.setdefault(self.table_of_feature[feature], set()).update(self.columns[feature])
+        return InputChange(
+            ranks_of_table={table: sorted(each) for table, each in sorted(ranks.items())},
+            compute_ratios={
+                rank: loads_since[rank] / load if load else _NEW_LOOKUPS for rank, load in loads_before.items()
+            },
+        )
+
+
+_NEW_LOOKUPS = 1e6
+"""Ratio of a rank's compute where there were no lookups before: nothing is beyond it."""
+
+
+def _load(before: FeatureStatistics, since: FeatureStatistics) -> float:
+    """Return the lookups per sample that cost as much as the changed ones, at most."""
+    distinct = before.lookups_per_sample * before.distinct_rows_per_lookup
+    distinct_since = since.lookups_per_sample * since.distinct_rows_per_lookup
+    growth = distinct_since / distinct if distinct else 1.0
+    return max(since.lookups_per_sample, before.lookups_per_sample * growth)

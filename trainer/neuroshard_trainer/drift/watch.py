@@ -1,0 +1,243 @@
+"""The drift watch of rank 0: takes in all ranks' steps and its own batches, and writes what changed.
+
+    step times of the slowest rank -> detector: slower since a step
+    sampled batches -> statistics: features that changed -> placement: what that explains -> input-statistics.json
+    medians of all ranks, reference and recent, with both of these -> causes -> drift-report.json
+
+One detector over the slowest rank's steps decides whether training is slower: ranks wait for each other in every step.
+Which part of which rank is slower, the medians of all ranks' parts tell.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from neuroshard_api.document import DocumentError, read_data
+from neuroshard_api.drift_report import DriftChange, DriftReport
+from neuroshard_api.input_statistics import InputStatistics
+from neuroshard_api.plan import any_plan
+from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE
+from neuroshard_api.step_report import RankTimes
+from numpy.typing import NDArray
+
+from neuroshard_trainer.drift.attribution import UNCHANGED_INPUTS, causes
+from neuroshard_trainer.drift.detector import REFERENCE_STEPS, WARM_UP_STEPS, ShiftDetector
+from neuroshard_trainer.drift.drift_state import DriftState
+from neuroshard_trainer.drift.input_statistics import HELD_SAMPLES
+from neuroshard_trainer.drift.input_watch import InputWatch
+from neuroshard_trainer.drift.placement import Placement
+from neuroshard_trainer.files import write_file
+from neuroshard_trainer.run_identity import RunIdentity
+
+STATE_FILE: Final = "drift-state.json"
+CHANGED_SHARE: Final = 0.75
+"""Of the steps that medians are taken over: a cause is looked for once so many of them are after the change."""
+TIMES: Final = tuple(name for name in RankTimes.model_fields if name.endswith("_ms"))
+
+logger = logging.getLogger(__name__)
+
+
+class ReferenceTimes:
+    """The medians of one rank's first steps after the warm-up: those that the detector's reference is of."""
+
+    def __init__(self) -> None:
+        self._left_out = WARM_UP_STEPS
+        self._steps: list[tuple[float, ...]] = []
+        self.medians: dict[str, float] | None = None
+        """By field of RankTimes. None: not known yet."""
+
+    def add(self, times: Mapping[str, float]) -> None:
+        """Take in the times of a step, by field of RankTimes."""
+        if self.medians is not None:
+            return
+        if self._left_out:
+            self._left_out -= 1
+            return
+        self._steps.append(tuple(times[name] for name in TIMES))
+        if len(self._steps) == REFERENCE_STEPS:
+            middles = np.median(np.array(self._steps), axis=0)
+            self.medians = dict(zip(TIMES, middles.tolist(), strict=True))
+            self._steps.clear()
+
+
+class DriftWatch:
+    """Watches the training of all ranks.
+
+    Args:
+        folder: where its files are.
+        run: that is watched.
+        plan_file: the plan. One that cannot be read as a plan leaves open which ranks hold a feature's table.
+        world_size: number of ranks.
+        local_world_size: ranks of a node where the plan does not say.
+        conditions: what else must be the same for a start to compare its steps with those of the starts before.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        run: RunIdentity,
+        plan_file: Path,
+        world_size: int,
+        local_world_size: int,
+        conditions: str = "",
+    ) -> None:
+        self._folder = folder
+        self._run = run
+        self._plan_file = plan_file
+        self._world_size = world_size
+        self._local_world_size = local_world_size
+        self._conditions = conditions
+        self._placement: Placement | None = None
+        self._named: frozenset[tuple[object, ...]] = frozenset()
+        """Causes and ranks that were logged."""
+        self.checkpoint_ms: float | None = None
+        """Duration of the last checkpoint. None: there was none."""
+        self.start_ms: float | None = None
+        """From the start of the process to the end of its first step. None: not known."""
+        state = DriftState.kept(folder / STATE_FILE, run, world_size=world_size, conditions=conditions)
+        self._detector = ShiftDetector(state=None if state is None else state.detector)
+        self._reference = () if state is None else state.reference
+        self.inputs = InputWatch(run, reference=None if state is None else state.inputs)
+        """Of this rank's batches."""
+        if state is not None:
+            self._detector.restarted()
+        else:  # what is there is of another plan or other settings
+            for name in (DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE, STATE_FILE):
+                (folder / name).unlink(missing_ok=True)
+
+    def add_steps(self, first_step: int, step_ms: Sequence[NDArray[np.float32]]) -> None:
+        """Take in the times of consecutive steps, by rank; a step is as long as the slowest rank's.
+
+        Times that are not finite or not above 0 are left out. Of ranks with different numbers of steps the first ones
+        count.
+        """
+        count = min(map(len, step_ms))
+        slowest = np.max([each[:count] for each in step_ms], axis=0)
+        for number, ms in enumerate(slowest.tolist(), start=first_step):
+            self._detector.add(number, ms)
+
+    def report(
+        self,
+        last_step: int,
+        recent: Sequence[RankTimes],
+        references: Sequence[Mapping[str, Any] | None],
+        *,
+        num_recent: int,
+    ) -> DriftReport | None:
+        """Write what is known after a step.
+
+        Args:
+            last_step: number of the last step.
+            recent: medians of the last steps, by rank.
+            references: medians of the first steps of this start, by rank; None where they are not known yet.
+            num_recent: steps that the recent medians are of.
+
+        Returns:
+            The report; None before there is a reference.
+
+        Raises:
+            StorageError: a file cannot be written.
+        """
+        statistics = self.inputs.count()
+        if statistics is not None:
+            write_file(self._folder / INPUT_STATISTICS_FILE, statistics.to_json())
+        own = [each for each in references if each is not None]
+        if not self._reference and len(own) == self._world_size:
+            self._reference = tuple(RankTimes(rank=rank, **times) for rank, times in enumerate(own))
+        report = self._report(last_step, [_times_alone(each) for each in recent], num_recent)
+        if report is not None:
+            write_file(self._folder / DRIFT_REPORT_FILE, report.to_json())
+            self._log(report)
+        write_file(self._folder / STATE_FILE, self._state().to_json())
+        return report
+
+    def _report(self, last_step: int, recent: Sequence[RankTimes], num_recent: int) -> DriftReport | None:
+        if not self._reference:
+            return None
+        return DriftReport(
+            source=self._run.source,
+            plan_sha256=self._run.plan_sha256,
+            run_id=self._run.run_id,
+            last_step=last_step,
+            reference_steps=REFERENCE_STEPS,
+            reference=self._reference,
+            recent=tuple(recent),
+            changes=self._changes(last_step, recent, num_recent),
+            checkpoint_ms=self.checkpoint_ms,
+            start_ms=self.start_ms,
+        )
+
+    def _changes(self, last_step: int, recent: Sequence[RankTimes], num_recent: int) -> tuple[DriftChange, ...]:
+        """Return the causes of a slow-down, once enough is known of times and inputs since then to tell them apart."""
+        change = self._detector.change
+        if change is None or last_step - change.since_step + 1 < CHANGED_SHARE * num_recent:
+            return ()
+        before, since = self.inputs.reference, self.inputs.recent
+        if before is not None and self.inputs.num_counted_since(change.since_step) < HELD_SAMPLES:
+            return ()
+        inputs = UNCHANGED_INPUTS
+        if before is not None and since is not None and since.changed_features:
+            inputs = self._placed(before).input_change(before, since)
+        return causes(
+            self._reference,
+            recent,
+            since_step=change.since_step,
+            ranks_per_node=self._placed(before).ranks_per_node,
+            inputs=inputs,
+        )
+
+    def _placed(self, inputs: InputStatistics | None) -> Placement:
+        if self._placement is not None:
+            return self._placement
+        try:
+            self._placement = Placement.of(any_plan(read_data(self._plan_file), where=str(self._plan_file)))
+        except DocumentError:
+            features = [] if inputs is None else [each.feature for each in inputs.features]
+            world = {"world_size": self._world_size, "ranks_per_node": self._local_world_size}
+            return Placement.unknown(features, **world)
+        return self._placement
+
+    def _log(self, report: DriftReport) -> None:
+        """Log changes that were not there at the report before."""
+        named = frozenset((change.cause, change.ranks, change.tables) for change in report.changes)
+        if named - self._named:
+            logger.warning("%s", report.headline)
+        elif self._named and not named:
+            logger.info("steps take as long as at the beginning again")
+        self._named = named
+
+    def _state(self) -> DriftState:
+        return DriftState(
+            source=self._run.source,
+            plan_sha256=self._run.plan_sha256,
+            run_id=self._run.run_id,
+            world_size=self._world_size,
+            conditions=self._conditions,
+            detector=self._detector.state,
+            reference=self._reference,
+            inputs=self.inputs.reference,
+        )
+
+
+def process_age_ms() -> float | None:
+    """Return the milliseconds since this process started, by the kernel; None where it does not say."""
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="utf-8")
+        begun_ticks = int(stat.rpartition(")")[2].split()[_START_TIME_FIELD])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - begun_ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(0.0, 1000.0 * age_s)
+
+
+_START_TIME_FIELD: Final = 19
+"""Of /proc/<pid>/stat after the name in parentheses: proc(5)'s starttime, in clock ticks since the boot."""
+
+
+def _times_alone(times: RankTimes) -> RankTimes:
+    return times.model_copy(update={"collectives": (), "peak_memory_bytes": None})
