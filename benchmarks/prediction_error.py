@@ -1,9 +1,9 @@
 """Measures the bundled cost models: hold-out error, error on public models, speed, training time; prints Markdown.
 
-    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python benchmarks/prediction_error.py --train h100-80gb \
-        > benchmarks/results/prediction_error_<hardware>_<date>.md
+    python -m benchmarks prediction_error
 
-``--train`` also trains that device's bundle anew with the default settings, times it and compares the weights.
+Writes benchmarks/results/prediction-error_<hardware>_<date>.md. With ``python -m benchmarks.prediction_error --train
+DEVICE`` it also trains that device's bundle with the default settings, times it, and compares the weights.
 The public models enter as random device loads: 40 per model, global batch (16,384, 65,536, 262,144) and optimizer (SGD,
 row-wise Adagrad, Adam), each a fourth to a sixteenth of the tables, some cut to half or a quarter of their columns.
 """
@@ -39,11 +39,12 @@ REPEATS = 30
 def main() -> None:
     """Print the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", metavar="DEVICE", choices=bundled_names(), help="also train this bundle anew")
+    parser.add_argument("--train", metavar="DEVICE", choices=bundled_names(), help="also train this bundle")
     arguments = parser.parse_args()
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch"))
     print("# Prediction error of the bundled cost models\n")
-    print(f"Made by `python benchmarks/prediction_error.py {' '.join(sys.argv[1:])}` with OMP_NUM_THREADS=1 on")
+    command = " ".join(["python -m benchmarks.prediction_error", *sys.argv[1:]])
+    print(f"Made by `{command}` with OMP_NUM_THREADS=1 on")
     print(
         f"{_processor()}, {os.cpu_count()} cores of which one is used; Python {platform.python_version()}, {packages}."
     )
