@@ -1,7 +1,8 @@
 """Predicted and measured embedding time of whole plans, in real training on two processes of this machine.
 
     python -m benchmarks.plan_times              # profiles this machine first
-    python -m benchmarks.plan_times PROFILE      # under a profile of the tables that --tables writes
+    python -m benchmarks.plan_times PROFILE      # under a profile of the tables that --tables writes, with
+                                                 # --optimizer rowwise_adagrad, as the profile of a job measures it
 
 Three models under six plans each: those of the neural search, of TorchRec's planner, of two greedy baselines, and two
 random ones. The plans of a model are trained in turn, round by round, in the same two processes, each pinned to a core
