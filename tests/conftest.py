@@ -1,11 +1,11 @@
 """What all tests share: generated cases are the same in every run, and Ctrl-C can be pressed."""
 
-import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
+from neuroshard_api.collector import uncollected_imports
 from rank_server import RankServer
 
 settings.register_profile("deterministic", derandomize=True, deadline=None)
@@ -16,13 +16,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-gc.disable()  # while test modules import torch and the rest
-
-
-def pytest_collection_finish() -> None:
-    """Leave what collecting has made out of the collector's passes during the tests."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector rest while test modules import torch and the rest."""
+    with uncollected_imports():
+        return (yield)
 
 
 @pytest.fixture(scope="session")
