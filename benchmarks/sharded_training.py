@@ -16,7 +16,7 @@ from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -89,7 +89,7 @@ MODELS = (MIXED, ONE_HOT, MULTI_HOT)
 class ShardedTraining:
     """One model under one plan, trained without a look at how well."""
 
-    def __init__(self, plan: Plan, tables: TableSet = MIXED) -> None:
+    def __init__(self, plan: Plan, tables: TableSet = MIXED, groups: Sequence[Sequence[str]] = ()) -> None:
         world = dist.group.WORLD
         assert world is not None
         torch.manual_seed(0)
@@ -97,7 +97,9 @@ class ShardedTraining:
             num_dense_features=NUM_DENSE, dense_arch_layer_sizes=(32,), over_arch_layer_sizes=(32,)
         )
         self.model = DistributedModelParallel(
-            RecommendationModel(settings, tables.tables),
+            DeduplicatedModel(settings, tables.tables, groups)
+            if groups
+            else RecommendationModel(settings, tables.tables),
             env=ShardingEnv.from_process_group(world),
             device=CPU,
             plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
@@ -110,7 +112,7 @@ class ShardedTraining:
     def step(self, batch: Batch) -> None:
         """Train on a batch."""
         self._optimizer.zero_grad()
-        loss = binary_cross_entropy_with_logits(self.model(batch.dense, batch.lookups), batch.labels)
+        loss = binary_cross_entropy_with_logits(self.model(*batch.inputs), batch.labels)
         torch.autograd.backward(loss)
         self._optimizer.step()
 

@@ -296,6 +296,34 @@ RULES = (
         data={"drift": [{"atSample": 1, "feature": "a"}]},
     ),
     broken_rule(
+        "sessions-of-an-archive",
+        "spec.data",
+        "sessionColumn is for the format Parquet only",
+        data={"format": "NPZ", "path": "part.npz", "sessionColumn": "visit"},
+    ),
+    broken_rule(
+        "times-without-sessions",
+        "spec.data",
+        "timeColumn orders the samples of a session; it needs sessionColumn",
+        data={"format": "Parquet", "path": "data", "timeColumn": "at"},
+    ),
+    broken_rule(
+        "drawn-sessions-of-real-samples",
+        "spec.data",
+        "syntheticSessions is for the format Synthetic only",
+        data={
+            "format": "Parquet",
+            "path": "data",
+            "syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": 1}]},
+        },
+    ),
+    broken_rule(
+        "chance-above-one",
+        "spec.data.syntheticSessions.groups[0]",
+        "changeProbability must be at most 1",
+        data={"syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": "1.5"}]}},
+    ),
+    broken_rule(
         "target-that-no-model-reaches",
         "spec.training",
         "targetAuc must be below 1",

@@ -7,6 +7,7 @@ from builders import device_type, topology
 from neuroshard_api.plan import (
     BaselineCost,
     BundleReference,
+    DeduplicatedGroup,
     DeviceCost,
     DeviceMemory,
     Plan,
@@ -93,6 +94,17 @@ def plan_of(
     return Plan(**{**defaults, **fields})
 
 
+def without_repeats(plan: Plan) -> Plan:
+    """Return a plan that leaves out the repeats of its first table."""
+    group = DeduplicatedGroup(
+        group="user", features=(plan.request.tables.tables[0].name,), factor=7.5, saved_ms=plan.predicted.total_ms / 2
+    )
+    devices = [device.model_copy(update={"expansion_ms": 0.5}) for device in plan.predicted.devices]
+    cost = plan.predicted.model_copy(update={"devices": tuple(devices), "total_ms": plan.predicted.total_ms + 0.5})
+    update = {"deduplication": (group,), "predicted": cost, "all_lists_ms": 2 * plan.predicted.total_ms}
+    return plan.model_copy(update=update)
+
+
 def _costs(loads: list[float], dims: list[int]) -> tuple[DeviceCost, ...]:
     """Return costs in proportion to read volume and columns; every device waits for the slowest forward pass."""
     forward = [0.004 * load for load in loads]
@@ -110,7 +122,7 @@ def _costs(loads: list[float], dims: list[int]) -> tuple[DeviceCost, ...]:
 
 
 def _total(cost: DeviceCost) -> float:
-    terms: list[float] = [value for field, value in cost.model_dump().items() if field.endswith("_ms")]
+    terms = [value for field, value in cost.model_dump(exclude_none=True).items() if field.endswith("_ms")]
     return sum(terms)
 
 

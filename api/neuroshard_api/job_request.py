@@ -4,6 +4,7 @@ import json
 
 from neuroshard_api.document import DocumentError, decoded, decompressed
 from neuroshard_api.job_model import Architecture
+from neuroshard_api.job_training import Deduplication
 from neuroshard_api.presets import load_presets
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, Pipeline, PlanRequest, SearchSettings
 from neuroshard_api.resource import size_bytes
@@ -23,6 +24,7 @@ def plan_request(
         DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known.
     """
     model, planner = job.spec.model, job.spec.planner
+    tables = with_known_repeats(job, tables)
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
     reserved, named = planner.reserved_memory_per_device, planner.sharding_types
     host = planner.host_memory_per_node
@@ -31,6 +33,7 @@ def plan_request(
         topology=topology if host is None else _with_host_memory(topology, size_bytes(host)),
         batch_size_per_device=model.batch_size_per_device,
         optimizer=model.embedding_optimizer.optimizer,
+        deduplicate=groups_to_deduplicate(job, tables) or None,
         pipeline=Pipeline[job.spec.training.pipeline.name],
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),
@@ -62,6 +65,36 @@ def _with_host_memory(topology: Topology, num_bytes: int) -> Topology:
         raise DocumentError("job", [f"spec.planner.hostMemoryPerNode: the device is {name!r}, {problem}; leave it out"])
     memory = HostMemory(bytes_per_node=num_bytes, link=usual.host_link)
     return topology.model_copy(update={"host_memory": memory})
+
+
+def with_known_repeats(job: DLRMTrainingJob, tables: TableSet) -> TableSet:
+    """Return the tables with the duplication factors that the job's synthetic sessions have.
+
+    A table is in the group of its features, if they are all in one.
+    """
+    data = job.spec.data
+    if data.synthetic_sessions is None:
+        return tables
+    groups = {name: group for group in data.synthetic_sessions.groups for name in group.features}
+    known = []
+    for table in tables.tables:
+        own = [groups.get(name) for name in table.feature_names or (table.name,)]
+        group = own[0] if all(each is own[0] for each in own) else None
+        if group is not None and not table.is_sequence:
+            factor = data.synthetic_sessions.factor(group, run=data.session_run)
+            table = table.model_copy(update={"duplication_group": group.features[0], "duplication_factor": factor})  # noqa: PLW2901
+        known.append(table)
+    return tables.model_copy(update={"tables": tuple(known), "session_run": data.session_run})
+
+
+def groups_to_deduplicate(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ...]:
+    """Return the duplication groups whose repeats the job's trainer may leave out.
+
+    None where the job does not keep runs together that are as long as those at which the factors were measured.
+    """
+    data = job.spec.data
+    is_wanted = data.deduplication is Deduplication.AUTO and data.has_sessions and not job.spec.trainer.command
+    return tables.duplication_groups if is_wanted and tables.session_run == data.session_run else ()
 
 
 def counts_dense(spec: Spec) -> bool:

@@ -156,6 +156,15 @@ class PlanStatus(Part):
     """Devices that it is for."""
 
 
+class DuplicationFactor(Part):
+    """How much the lists of a group repeat."""
+
+    group: Text | None = None
+    """Name of the duplication group."""
+    factor: Text | None = None
+    """Samples over distinct ones, as a decimal number."""
+
+
 class StepCost(Part):
     """Time of the embedding part of one step, of the slowest device."""
 
@@ -169,6 +178,10 @@ class StepCost(Part):
     """Backward all-to-all, in microseconds."""
     source: Source | None = None
     """Where the numbers come from: measured:DEVICE, cpu:MODEL or simulated:DEVICE."""
+    duplication_factors: (
+        Annotated[tuple[DuplicationFactor, ...], Field(max_length=64, json_schema_extra=ATOMIC)] | None
+    ) = None
+    """Samples over distinct ones of the groups whose repeated lists are left out. If unset: there are none."""
 
 
 class PredictedCost(StepCost):

@@ -69,6 +69,61 @@ class SyntheticDrift(Part):
     """Skew of the lookups, as of a table. If unset: the table's own."""
 
 
+class SyntheticGroup(Part):
+    """Features of synthetic samples whose lists change together."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!quantity(string(self.changeProbability)).isGreaterThan(quantity('1'))",
+            message="changeProbability must be at most 1",
+            holds=lambda group: Decimal(group.change_probability) <= 1,
+        ),
+    )
+
+    features: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
+        Field(min_length=1, max_length=512, json_schema_extra=ATOMIC),
+    ]
+    """Features of the model; each is in one group at most."""
+    change_probability: PositiveDecimal
+    """Chance that a sample has other lists than the sample before it in its session, at most 1. Fractions are written
+    as text, such as '0.1'."""
+
+
+SESSION_BLOCK_SAMPLES = 4096
+"""Samples of a block of synthetic data, which holds whole sessions."""
+
+
+class SyntheticSessions(Part):
+    """How synthetic samples come in sessions."""
+
+    samples_per_session: PositiveDecimal = 8
+    """Mean samples of a session; their number is geometrically distributed. Sessions end with their block of 4,096."""
+    concurrency: PositiveCount = 64
+    """Sessions whose samples interleave in stored order."""
+    groups: Annotated[tuple[SyntheticGroup, ...], Field(min_length=1, max_length=64, json_schema_extra=ATOMIC)]
+    """Features whose lists repeat. Lists of all others are drawn for each sample."""
+
+    def factor(self, group: SyntheticGroup, *, run: int) -> float:
+        """Return expected samples over distinct ones of a group in runs of a length; 0 is whole sessions.
+
+        A sample opens a session with the chance p, also where a block begins; it is at place k of its session with the
+        chance p (1 - p) ** k, hence starts a run with the chance p / (1 - (1 - p) ** run). All others change by chance.
+        """
+        opens = 1 / max(1.0, float(self.samples_per_session))
+        opens += (1 - opens) * min(1.0, self.concurrency / SESSION_BLOCK_SAMPLES)
+        starts = opens / (1 - (1 - opens) ** run) if run else opens
+        return 1 / (starts + (1 - starts) * float(group.change_probability))
+
+
+class Deduplication(StrEnum):
+    """Whether lists that repeat within a session are sent and looked up once."""
+
+    AUTO = "Auto"
+    """Where the samples come in sessions, the tables' duplication factors are known, and the plan costs less so."""
+    OFF = "Off"
+
+
 class Data(Part):
     """The samples that NeuroShard's own trainer reads; a trainer of your own may ignore it."""
 
@@ -108,6 +163,21 @@ class Data(Part):
             message="drift is for the format Synthetic only",
             holds=lambda data: data.format is DataFormat.SYNTHETIC or data.drift is None,
         ),
+        Rule(
+            cel="self.format == 'Parquet' || !has(self.sessionColumn)",
+            message="sessionColumn is for the format Parquet only",
+            holds=lambda data: data.format is DataFormat.PARQUET or data.session_column is None,
+        ),
+        Rule(
+            cel="has(self.sessionColumn) || !has(self.timeColumn)",
+            message="timeColumn orders the samples of a session; it needs sessionColumn",
+            holds=lambda data: data.session_column is not None or data.time_column is None,
+        ),
+        Rule(
+            cel="self.format == 'Synthetic' || !has(self.syntheticSessions)",
+            message="syntheticSessions is for the format Synthetic only",
+            holds=lambda data: data.format is DataFormat.SYNTHETIC or data.synthetic_sessions is None,
+        ),
     )
 
     format: DataFormat = DataFormat.SYNTHETIC
@@ -146,6 +216,26 @@ class Data(Part):
     """Share of the samples that is held out for evaluation, in percent; 0 evaluates nothing."""
     shuffle: bool = True
     """Whether samples come in an order drawn from training.seed, another one each epoch."""
+    session_column: Column | None = None
+    """Parquet: column that is equal for the samples of one session, of integers or texts. Whole sessions are then held
+    out for evaluation, and samples of a session stay together in runs. If unset: every sample is by itself."""
+    time_column: Column | None = None
+    """Parquet: column that orders the samples of a session, of integers or timestamps. If unset: they are stored in
+    order."""
+    session_run: Annotated[int, Field(ge=0, le=INT32_MAX)] = 8
+    """Maximum consecutive samples of one session that shuffling keeps together. 0: whole sessions, which can cost
+    accuracy. 1: samples are shuffled one by one."""
+    synthetic_sessions: SyntheticSessions | None = None
+    """Synthetic: sessions in which lists repeat. If unset: lists are drawn for each sample."""
+    deduplication: Deduplication = Deduplication.AUTO
+    """Auto leaves repeated lists out of batches where samples come in sessions, the tables have duplication factors
+    (`neuroshard stats --session --time`), and the planner expects a gain; Off never does. Synthetic sessions tell their
+    factors themselves."""
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the samples come in sessions."""
+        return self.session_column is not None or self.synthetic_sessions is not None
 
 
 class DenseOptimizer(StrEnum):

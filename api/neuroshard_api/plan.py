@@ -1,5 +1,6 @@
 """A sharding plan: where every shard of every table lives, what it should cost, and how that was found."""
 
+from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -77,6 +78,9 @@ class DeviceCost(Value):
     """Passes over all rows of data_parallel tables: gradients cleared, optimizer applied."""
     host_link_ms: Annotated[float, Field(ge=0)] = 0.0
     """What the device waits for rows of tables in host memory, and for its look-up of cached ones, in both passes."""
+    expansion_ms: Annotated[float, Field(ge=0)] | None = None
+    """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients. If unset: no
+    repeats are left out."""
     collectives: tuple[CollectiveCost, ...] = ()
     """Those that the plan's tables take part in. Empty in older plans: not known."""
     embedding_dim_sum: Count
@@ -95,7 +99,8 @@ class DeviceCost(Value):
     @property
     def total_ms(self) -> float:
         """Sum of the terms, the wait included."""
-        return self.compute_ms + self.host_link_ms + self.wait_ms + self.communication_ms + self.dense_update_ms
+        total_ms = self.compute_ms + self.host_link_ms + self.wait_ms + self.communication_ms + self.dense_update_ms
+        return total_ms if self.expansion_ms is None else total_ms + self.expansion_ms
 
     def decisive_ms(self, compute_peak: ComputePeak) -> float:
         """Return the time by which the devices of a plan rank: the device with most of it is the one waited for.
@@ -148,6 +153,27 @@ class DeviceMemory(Value):
 
 
 _NOT_USED = {"capacity_bytes", "host_bytes"}
+
+
+class DeduplicationForm(StrEnum):
+    """How repeated lists of a group are left out of a batch."""
+
+    FIRST_SAMPLE = "first_sample"
+    """Bags of repeats are empty, and pooled embeddings are copied from the first sample behind the exchange."""
+
+
+class DeduplicatedGroup(Value):
+    """Features whose lists are sent and looked up once where all of them repeat."""
+
+    group: Annotated[str, Field(min_length=1, max_length=128)]
+    """The tables' duplication_group."""
+    features: Annotated[tuple[str, ...], Field(min_length=1)]
+    form: DeduplicationForm = DeduplicationForm.FIRST_SAMPLE
+    factor: Annotated[float, Field(ge=1.0)]
+    """Expected samples over distinct ones in the batch of a device."""
+    saved_ms: float | None = None
+    """Predicted cost of the same placement without the group's deduplication, less the plan's. If unset: the plan has
+    no price."""
 
 
 class BaselineCost(Value):
@@ -218,6 +244,10 @@ class GivenPlan(Document):
     """In the order of the request's tables."""
     memory: tuple[DeviceMemory, ...] | None = None
     """One entry per device."""
+    deduplication: Annotated[tuple[DeduplicatedGroup, ...], Field(min_length=1)] | None = None
+    """Groups whose repeats are left out. If unset: every list is sent and looked up."""
+    all_lists_ms: Annotated[float, Field(ge=0)] | None = None
+    """Predicted cost of the best plan on all lists. If unset: no repeats are left out, or the plan has no price."""
     search: SearchStatistics | None = None
     request: PlanRequest
 
@@ -227,6 +257,28 @@ class GivenPlan(Document):
         if missing and len(missing) < len(PRICE_FIELDS):
             raise ValueError(f"{missing[0]}: is missing; give all of {', '.join(PRICE_FIELDS)}, or none of them")
         return self
+
+    @model_validator(mode="after")
+    def _groups_of_own_features(self) -> Self:
+        tables = {name: table for table in self.request.tables.tables for name in table.feature_names or (table.name,)}
+        owner: dict[str, str] = {}
+        for index, each in enumerate(self.deduplication or ()):
+            for name in each.features:
+                if name not in tables or tables[name].is_sequence:
+                    what = "a sequence" if name in tables else "a feature of no table"
+                    raise ValueError(f"deduplication[{index}].features: {name!r} is {what}; name features of bags")
+                if name in owner:
+                    raise ValueError(
+                        f"deduplication[{index}].features: {name!r} is in group {owner[name]!r} already; "
+                        "a feature is in one group"
+                    )
+                owner[name] = each.group
+        return self
+
+    @property
+    def deduplicated_features(self) -> tuple[tuple[str, ...], ...]:
+        """The features of each group whose repeats are left out."""
+        return tuple(each.features for each in self.deduplication or ())
 
     @property
     def no_price(self) -> str:

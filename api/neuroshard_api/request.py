@@ -170,6 +170,9 @@ class PlanRequest(Document):
     compute_peak: ComputePeak = ComputePeak.SEPARATE
     """Which compute of the devices a step waits for."""
     memory: MemorySettings = MemorySettings()
+    deduplicate: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Duplication groups of tables whose repeated lists may be left out of batches; in the request that a plan carries,
+    those whose repeats are. If unset: none."""
     dense: DenseProfile | None = None
     """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
     constraints: Constraints = Constraints()
@@ -183,6 +186,17 @@ class PlanRequest(Document):
                 f"batch_size_per_device: {self.batch_size_per_device:,} samples on each of "
                 f"{self.topology.num_devices:,} devices are more than {MAX_GLOBAL_BATCH_SIZE:,} in a step; lower it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _known_groups(self) -> Self:
+        known = self.tables.duplication_groups
+        for index, name in enumerate(self.deduplicate or ()):
+            if name not in known:
+                raise ValueError(
+                    f"deduplicate[{index}]: no table has the duplication_group {name!r}; "
+                    f"the tables have {', '.join(known) or 'none'}"
+                )
         return self
 
     @model_validator(mode="after")

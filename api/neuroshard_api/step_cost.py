@@ -1,14 +1,17 @@
 """The cost of a step in the words of a job's status: what a plan predicts, and what its workers measured."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.collectives import CollectiveKind, CollectiveTime
-from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost, StepCost
-from neuroshard_api.plan import GivenPlan, Plan
+from neuroshard_api.job_status import BaselineCost, DuplicationFactor, MeasuredCost, PredictedCost, StepCost
+from neuroshard_api.plan import DeduplicatedGroup, GivenPlan, Plan
 from neuroshard_api.sharding import Family
-from neuroshard_api.step_report import RankTimes, StepReport
+from neuroshard_api.step_report import MeasuredDuplication, RankTimes, StepReport
 
 MIB = 2**20
+SHOWN_GROUPS = 64
+"""Duplication groups in a status, the first ones of the plan."""
 
 
 def predicted_cost(plan: Plan) -> PredictedCost:
@@ -23,6 +26,7 @@ def predicted_cost(plan: Plan) -> PredictedCost:
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
         max_device_memory_mib=max(device.used_bytes for device in plan.memory) // MIB if plan.memory else None,
         source=plan.predicted.source,
+        duplication_factors=_factors(plan.deduplication),
     )
 
 
@@ -48,6 +52,7 @@ def measured_cost(report: StepReport) -> MeasuredCost:
         step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
         steps=report.first_step + report.num_steps,
         source=report.source,
+        duplication_factors=_factors(report.duplication),
     )
 
 
@@ -104,6 +109,13 @@ def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
         f"Predicted by simulated cost models ({sources[0]}), measured on a real device ({sources[1]}): the "
         "difference says how far the simulation is from that device, not how good the plan is."
     )
+
+
+def _factors(groups: Sequence[DeduplicatedGroup | MeasuredDuplication] | None) -> tuple[DuplicationFactor, ...] | None:
+    if not groups:
+        return None
+    shown = groups[:SHOWN_GROUPS]
+    return tuple(DuplicationFactor(group=each.group[:64], factor=f"{each.factor:.4g}") for each in shown)
 
 
 def _device_of(cost: StepCost) -> str:

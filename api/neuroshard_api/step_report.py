@@ -38,6 +38,14 @@ class RankTimes(Value):
     the trainer did not tell."""
 
 
+class MeasuredDuplication(Value):
+    """How much a duplication group repeated in the batches."""
+
+    group: Annotated[str, Field(min_length=1, max_length=128)]
+    factor: Annotated[float, Field(ge=1)]
+    """Samples over distinct ones, of all ranks since the report before."""
+
+
 class StepReport(RunDocument):
     """Measured steps, to be held beside the plan's prediction."""
 
@@ -49,6 +57,8 @@ class StepReport(RunDocument):
     samples_per_second: Annotated[float, Field(ge=0)] | None = None
     """Samples of all ranks, by the slowest rank's median step. If unset: the trainer did not tell its batch size."""
     ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
+    duplication: tuple[MeasuredDuplication, ...] | None = None
+    """Of the groups whose repeats the plan leaves out. If unset: there are none."""
 
     @model_validator(mode="after")
     def _each_rank_once(self) -> Self:

@@ -183,6 +183,19 @@ class TableSet(Document):
     sessions. None: not measured."""
     tables: Annotated[tuple[Table, ...], Field(min_length=1, max_length=100_000)]
 
+    @property
+    def duplication_groups(self) -> tuple[str, ...]:
+        """Names of the groups of bags whose lists repeat together and whose factor is known, in the tables' order."""
+        return tuple(
+            dict.fromkeys(
+                table.duplication_group
+                for table in self.tables
+                if table.duplication_group is not None
+                and table.duplication_factor is not None
+                and not table.is_sequence
+            )
+        )
+
     @model_validator(mode="after")
     def _factors_of_known_runs(self) -> Self:
         measured = [table.name for table in self.tables if table.duplication_factor is not None]

@@ -66,6 +66,9 @@ class RequestOptions:
     compute_peak: Annotated[
         ComputePeakChoice, typer.Option(help="Wait for the slowest of each pass, or of both joint.")
     ] = "separate"
+    deduplicate: Annotated[
+        bool, typer.Option("--deduplicate", help="Let the plan leave out lists that repeat within sessions.")
+    ] = False
     constraints: Annotated[Path | None, typer.Option(help="A constraints file.")] = None
     max_memory: Annotated[
         str | None, typer.Option(help="Most memory of a device, such as 70GiB. Default: all it has.")
@@ -195,6 +198,11 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     batch_size = options.batch_size
     if batch_size is None and tables.global_batch_size is not None:
         batch_size = -(-tables.global_batch_size // topology.num_devices)
+    if options.deduplicate and not tables.duplication_groups:
+        raise CommandError(
+            "--deduplicate: no table has a duplication_group with a duplication_factor\n"
+            "hint: `neuroshard stats --session COLUMN --time COLUMN` measures them"
+        )
     raw = {
         "schema_version": PlanRequest.schema_name,
         "tables": tables.model_dump(mode="json", exclude_none=True),
@@ -210,6 +218,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
             "output_data_type": options.output_data_type,
             "wire_data_type": options.wire_data_type,
         },
+        "deduplicate": tables.duplication_groups if options.deduplicate else None,
         "constraints": limits,
         "search": {
             "seed": options.seed,

@@ -134,7 +134,13 @@ def _notes(result: RunResult) -> list[str]:
         simulated = simulation_note(result.predicted, result.measured)
         if simulated is not None:
             notes.append(simulated)
-        elif result.error_percent is None:
+        notes += [
+            f"Group {planned.group}: {found.factor} samples per distinct list, planned {planned.factor}."
+            for planned, found in zip(
+                result.predicted.duplication_factors or (), result.measured.duplication_factors or (), strict=False
+            )
+        ]
+        if simulated is None and result.error_percent is None:
             notes.append("Measured on other devices than predicted for: the two cannot be compared.")
     if result.progress is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())

@@ -10,6 +10,7 @@ from neuroshard_api.sharding import ShardingType
 
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
+from neuroshard_planner.deduplicated import deduplicated_plan
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost
@@ -51,11 +52,19 @@ Attempts = Mapping[Algorithm, Placement | PlannerError]
 def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
     """Return the plan that the request asks for; equal requests and bundles give equal plans.
 
+    Where it names groups whose repeated lists may be left out, the plan's request has those that the plan leaves out.
+
     Raises:
         RequestError: the request contradicts itself, or asks for a search that is not made.
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
+    if request.deduplicate:
+        return deduplicated_plan(request, costs=bundle, search=lambda asked: _searched(asked, bundle))
+    return _searched(request, bundle)
+
+
+def _searched(request: PlanRequest, bundle: Bundle) -> Plan:
     problem = Problem(request, bundle)
     if problem.memory.shard_capacity_bytes <= 0:
         raise infeasible(request, _packing(problem), has_further_types=problem.has_further_types)
@@ -96,7 +105,7 @@ def document(
         predicted=cost,
         lower_bound_ms=bound_ms,
         gap=cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
-        warnings=(*bundle.validity_warnings(request), *_unmeasured_collectives(bundle.manifest, tables)),
+        warnings=(*bundle.validity_warnings(problem.priced), *_unmeasured_collectives(bundle.manifest, tables)),
         baselines=tuple(
             BaselineCost(algorithm=algorithm, total_ms=totals_ms[algorithm])
             if isinstance(found, Placement)

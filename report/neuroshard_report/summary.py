@@ -10,6 +10,8 @@ from neuroshard_planner.explain.trust import trust_of
 
 from neuroshard_report.quantities import format_bytes, format_ms, format_percent
 
+_DENSE_UPDATE, _HOST_MEMORY = "dense update", "host memory"
+
 COST_TERMS = (
     ("forward_compute_ms", "forward compute"),
     ("wait_ms", "wait"),
@@ -17,10 +19,13 @@ COST_TERMS = (
     ("forward_communication_ms", "forward collectives"),
     ("backward_communication_ms", "backward collectives"),
     ("backward_compute_ms", "backward compute"),
-    ("dense_update_ms", "dense update"),
-    ("host_link_ms", "host memory"),
+    ("dense_update_ms", _DENSE_UPDATE),
+    ("host_link_ms", _HOST_MEMORY),
 )
 """Terms of a device's cost in the order in which a step passes through them, with their names for people."""
+
+EXPANSION_TERM = ("expansion_ms", "expansion")
+"""A further term, of plans that leave out repeats."""
 
 MEMORY_TERMS = (
     ("weights_bytes", "weights"),
@@ -37,9 +42,15 @@ MEMORY_TERMS = (
 """Terms of a device's memory ledger, with their names for people."""
 
 
-def cost_terms_ms(cost: DeviceCost) -> list[float]:
-    """Return the terms of a device's cost in the order of COST_TERMS."""
-    return [getattr(cost, field) for field, _ in COST_TERMS]
+def cost_terms(plan: Plan) -> Sequence[tuple[str, str]]:
+    """Return the terms of the costs of a plan's devices."""
+    expands = all(cost.expansion_ms is not None for cost in plan.predicted.devices)
+    return (*COST_TERMS, EXPANSION_TERM) if expands else COST_TERMS
+
+
+def cost_terms_ms(cost: DeviceCost, terms: Sequence[tuple[str, str]]) -> list[float]:
+    """Return the terms of a device's cost in this order."""
+    return [getattr(cost, field) for field, _ in terms]
 
 
 _SIMULATED_NOTES = {
@@ -206,6 +217,7 @@ class PlanSummary:
                 ("wait", slowest.cost.wait_ms),
                 ("dense updates", slowest.cost.dense_update_ms),
                 ("host memory", slowest.cost.host_link_ms),
+                ("expansion of repeats", slowest.cost.expansion_ms or 0.0),
             ),
             key=lambda part: -part[1],
         )
@@ -238,11 +250,12 @@ class PlanSummary:
 
         Dense updates and host memory are left out where there are none.
         """
-        always = len(COST_TERMS) - 2
-        columns = [(name, [getattr(device.cost, field) for device in self.devices]) for field, name in COST_TERMS]
-        terms = [term for index, term in enumerate(columns) if index < always or any(term[1])]
+        terms = [
+            (name, [getattr(device.cost, field) for device in self.devices]) for field, name in cost_terms(self.plan)
+        ]
+        shown = [(name, times) for name, times in terms if any(times) or name not in {_DENSE_UPDATE, _HOST_MEMORY}]
         return tuple(
-            _quantiles(name, times) for name, times in [*terms, ("total", [d.cost.total_ms for d in self.devices])]
+            _quantiles(name, times) for name, times in [*shown, ("total", [d.cost.total_ms for d in self.devices])]
         )
 
     def memory_quantiles(self) -> Quantiles:

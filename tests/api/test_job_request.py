@@ -1,6 +1,7 @@
 """From a job to the request of its plan, and from a file or ConfigMap key to its tables."""
 
 import gzip
+from typing import Any
 
 import builders
 import pytest
@@ -145,3 +146,55 @@ def test_a_broken_table_file_is_refused(name: str, content: bytes, problem: str)
 
     assert message.startswith(f"ConfigMap tables, {name}: ")
     assert problem in message
+
+
+SESSIONS = {
+    "samplesPerSession": 10,
+    "concurrency": 16,
+    "groups": [{"features": ["user", "history"], "changeProbability": "0.1"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        ({"syntheticSessions": SESSIONS}, ("user",)),
+        ({"syntheticSessions": SESSIONS, "deduplication": "Off"}, None),
+        ({}, None),
+    ],
+    ids=["sessions", "off", "no sessions"],
+)
+def test_synthetic_sessions_tell_the_groups_and_their_factor(
+    data: dict[str, Any], wanted: tuple[str, ...] | None
+) -> None:
+    """A table of features that do not repeat together is in no group."""
+    job = builders.job(data=data)
+    tables = builders.table_set(
+        builders.table("user"), builders.table("history"), builders.table("shop", feature_names=("a", "b"))
+    )
+
+    request = plan_request(job, tables=tables, topology=builders.topology(1))
+
+    assert request.deduplicate == wanted
+    if data:
+        sessions = job.spec.data.synthetic_sessions
+        assert sessions is not None
+        factor = sessions.factor(sessions.groups[0], run=8)
+        assert [table.duplication_factor for table in request.tables.tables] == [factor, factor, None]
+        assert 3 < factor < 6
+    else:
+        assert request.tables == tables
+
+
+@pytest.mark.parametrize(("measured", "wanted"), [(8, ("user",)), (4, None)], ids=["same", "another"])
+def test_factors_count_for_the_run_at_which_they_were_measured(measured: int, wanted: tuple[str, ...] | None) -> None:
+    """And a trainer of the user's own gets all lists."""
+    table = builders.table("user", duplication_group="user", duplication_factor=4.0)
+    data = {"format": "Parquet", "path": "data", "sessionColumn": "visit"}
+
+    def wanted_by(**spec: Any) -> tuple[str, ...] | None:
+        tables = builders.table_set(table, session_run=measured)
+        return plan_request(builders.job(data=data, **spec), tables=tables, topology=builders.topology(1)).deduplicate
+
+    assert wanted_by() == wanted
+    assert wanted_by(trainer={"command": ["train"]}) is None

@@ -45,9 +45,47 @@ class RecommendationModel(nn.Module):
         """Return the logits, shape (samples,)."""
         # The dense part comes first, as in TorchRec's DLRM: nothing is computed between lookup and all-to-all.
         embedded_dense = self.dense_arch(dense)
-        pooled = self.tables(lookups).to_dict()  # by name: a sharded collection returns its keys in another order
+        # By name: a sharded collection returns its keys in another order.
+        return self._logits(embedded_dense, self.tables(lookups).to_dict())
+
+    def _logits(self, embedded_dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
         logits: torch.Tensor = self.over_arch(self.interaction(embedded_dense, pooled))
         return logits.squeeze(1)
+
+
+class DeduplicatedModel(RecommendationModel):
+    """The model for batches without repeated lists; weights have the same names.
+
+    Args:
+        model, tables: as for the model with all lists.
+        groups: features of each group, in the order of the batches' first samples.
+    """
+
+    def __init__(self, model: Model, tables: Sequence[Table], groups: Sequence[Sequence[str]]) -> None:
+        super().__init__(model, tables)
+        self._groups = [(feature.name, _group_of(feature.name, groups)) for feature in features_of(tables)]
+
+    def forward(  # type: ignore[override] # a batch without repeats needs one thing more
+        self, dense: torch.Tensor, lookups: KeyedJaggedTensor, first_samples: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the logits, shape (samples,).
+
+        Args:
+            dense: shape (samples, dense features).
+            lookups: without repeated lists.
+            first_samples: [groups, samples] the sample that has each one's lists.
+        """
+        embedded_dense = self.dense_arch(dense)
+        pooled = self.tables(lookups).to_dict()
+        expanded = {
+            name: pooled[name] if group is None else pooled[name].index_select(0, first_samples[group])
+            for name, group in self._groups
+        }
+        return self._logits(embedded_dense, expanded)
+
+
+def _group_of(feature: str, groups: Sequence[Sequence[str]]) -> int | None:
+    return next((position for position, names in enumerate(groups) if feature in names), None)
 
 
 class _DotProducts(nn.Module):

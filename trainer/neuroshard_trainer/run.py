@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from neuroshard_trainer.failures import lost_peers
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.heartbeat import Heartbeat
 from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
 from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.optimizers import (
     dense_optimizer,
@@ -55,6 +55,8 @@ SHARDING_FILE = "live-sharding.json"
 TRACE_FILE = "trace.json"
 """Of rank 0, in Chrome's format."""
 TENSORBOARD_FOLDER = "tensorboard"
+EXPECTED_REPEATS = 0.5
+"""Share of the repeats that a plan expects; a first batch with fewer is warned of."""
 DATA_FOLDER = "data"
 """Indexes and unpacked copies that cannot lie next to the data."""
 
@@ -130,9 +132,12 @@ def _set_up(
         start_server()
     own = with_statistics(tables, spec.model.inline_tables(job.metadata.name))
     data = open_training_data(job, own, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)
+    data = data.deduplicated(plan.deduplicated_features)
     other = data.other_lookups(features_of(tables.tables)) if process.is_first else None
     if other is not None:
         logger.warning("%s: measured times will differ from the prediction", other)
+    if process.is_first:
+        _warn_of_few_repeats(plan, data.first_factors())
     schedule = Schedule.of(spec.training, epoch_samples=data.num_training, global_batch_size=data.global_batch_size)
     set_matmul_precision(spec.training.precision)
     plan_sha256 = _agreed_plan(places.plan_file, process)
@@ -196,6 +201,7 @@ def _set_up(
         samples_per_step=data.global_batch_size,
         drift=places.run_dir if spec.training.watch_drift else False,
         drift_conditions=_drift_conditions(job),
+        groups=[each.group for each in plan.deduplication or ()],
     )
     show: Show = show_nothing
     if spec.training.tensorboard and process.is_first:
@@ -233,7 +239,8 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
     """Return the job's model under a plan. All ranks must call this. Raises InputError."""
     spec = job.spec
     torch.manual_seed(spec.training.seed)
-    model = RecommendationModel(spec.model, plan.request.tables.tables)
+    tables, groups = plan.request.tables.tables, plan.deduplicated_features
+    model = DeduplicatedModel(spec.model, tables, groups) if groups else RecommendationModel(spec.model, tables)
     torch.manual_seed(spec.training.seed * process.world_size + process.rank)  # shards of one table begin differently
 
     def parts() -> tuple[ShardingPlan, EmbeddingBagCollectionSharder]:
@@ -254,10 +261,11 @@ def _resumed(
 ) -> tuple[Path, CheckpointManifest] | None:
     """Take over the newest whole checkpoint and return its folder and what it is of; None: there is none."""
     for folder, manifest in checkpoints.whole():
-        for field, value in now.signature.items():
-            if manifest.signature.get(field) != value:
+        for field in {**now.signature, **manifest.signature}:
+            before, value = manifest.signature.get(field), now.signature.get(field)
+            if before != value:
                 raise InputError(
-                    f"{folder}: was trained with {field} = {manifest.signature.get(field)}, the job has {value}; "
+                    f"{folder}: was trained with {field} = {before}, the job has {value}; "
                     "change it back, take another run directory, or set spec.checkpoint.resumePolicy: None"
                 )
         state.load(checkpoints, folder, manifest.table_widths)
@@ -303,6 +311,9 @@ def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> di
         "spec.data.shuffle": data.shuffle,
         "spec.data (training samples)": found.num_training,
     }
+    if data.has_sessions:  # they decide the order; a job without them has the signature of earlier releases
+        sessions = [data.session_column, data.time_column, data.session_run]
+        values = {**values, "spec.data (sessionColumn, timeColumn, sessionRun)": sessions}
     return {field: json.dumps(value) for field, value in values.items()}
 
 
@@ -328,6 +339,17 @@ def _warn_of_other_conditions(job: DLRMTrainingJob, plan: GivenPlan, process: Pr
             logger.warning(
                 "the plan is for %s %s, the job has %s: measured times will differ from the prediction",
                 field, planned, wanted,
+            )  # fmt: skip
+
+
+def _warn_of_few_repeats(plan: GivenPlan, factors: Sequence[float]) -> None:
+    """Say which groups repeat much less in the first batch than the plan expects."""
+    for planned, found in zip(plan.deduplication or (), factors, strict=True):
+        if found - 1 < EXPECTED_REPEATS * (planned.factor - 1):
+            logger.warning(
+                "group %r: %.2f samples per distinct list in the first batch, the plan expects %.2f; "
+                "cluster the log with `neuroshard cluster-sessions`, and name its session in spec.data.sessionColumn",
+                planned.group, found, planned.factor,
             )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding import Family
-from neuroshard_api.step_report import RankTimes, StepReport
+from neuroshard_api.step_report import MeasuredDuplication, RankTimes, StepReport
 from numpy.typing import NDArray
 from torch import nn
 from torchrec.optim.keyed import KeyedOptimizerWrapper
@@ -76,6 +76,8 @@ class _Gathered:
     step_ms: NDArray[np.float32]
     """Of the steps since the report before; NaN for one whose times are none."""
     reference: Mapping[str, float] | None
+    num_distinct: tuple[int, ...] = ()
+    """Samples since the report before, and of each duplication group those that have lists of their own."""
 
 
 class StepReporter:
@@ -97,6 +99,7 @@ class StepReporter:
             ranks.
         drift_conditions: what, besides plan, device, and ranks, must be the same for a restart to go on comparing.
         clock: marks and reads times. If unset: that of the model's device.
+        groups: duplication groups of which `count_distinct` is told. Empty: there are none.
     """
 
     def __init__(
@@ -114,7 +117,11 @@ class StepReporter:
         drift: Path | bool = True,
         drift_conditions: str = "",
         clock: Clock | None = None,
+        groups: Sequence[str] = (),
     ) -> None:
+        self._groups = tuple(groups)
+        self._num_samples = 0
+        self._num_distinct = [0] * len(self._groups)
         device = _device_of(model)
         self._clock = clock_of(device) if clock is None else clock
         self._timers = EmbeddingTimers(model, self._clock, replicated_optimizer)
@@ -194,6 +201,11 @@ class StepReporter:
                 self.drift.inputs.offer(step, batch)
             yield batch
 
+    def count_distinct(self, num_samples: int, num_distinct: Sequence[int]) -> None:
+        """Take in how many samples of a batch, in all and in each group, have lists of their own."""
+        self._num_samples += num_samples
+        self._num_distinct = [before + more for before, more in zip(self._num_distinct, num_distinct, strict=True)]
+
     def end_step(self) -> None:
         """End the step here, so that what is done before the next, such as an evaluation, is no part of it."""
         if self._begun is not None:
@@ -217,12 +229,14 @@ class StepReporter:
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["collectives"] = _collectives(medians)
         own["peak_memory_bytes"] = peak_memory_bytes(self._device)
-        gathered = _Gathered(own, step_ms, self._reference.medians)
+        gathered = _Gathered(own, step_ms, self._reference.medians, (self._num_samples, *self._num_distinct))
+        self._num_samples, self._num_distinct = 0, [0] * len(self._groups)
         is_first = dist.get_rank() == 0
         everyone: list[_Gathered] | None = [gathered] * dist.get_world_size() if is_first else None
         dist.gather_object(gathered, everyone, dst=0, group=self._group)
         if everyone is None:
             return None
+        duplication = _duplication(self._groups, [each.num_distinct for each in everyone])
         report = StepReport(
             source=self._run.source,
             plan_sha256=self._run.plan_sha256,
@@ -231,6 +245,7 @@ class StepReporter:
             num_steps=len(times),
             samples_per_second=_samples_per_second(self._samples_per_step, [each.medians for each in everyone]),
             ranks=tuple(RankTimes(rank=rank, **each.medians) for rank, each in enumerate(everyone)),
+            duplication=duplication,
         )
         if callable(self._write):
             self._write(report)
@@ -253,6 +268,35 @@ class StepReporter:
                 self._reference.add({key: ms for key, ms in times.items() if isinstance(key, str)})
         self._unread.clear()
         return step_ms
+
+def _duplication(groups: Sequence[str], distinct: Sequence[Sequence[int]]) -> tuple[MeasuredDuplication, ...] | None:
+    """Return the factors of groups from each rank's samples and distinct ones. None: nothing was counted."""
+    num_samples, *totals = [sum(counts) for counts in zip(*distinct, strict=True)]
+    if not num_samples or not groups:
+        return None
+    return tuple(
+        MeasuredDuplication(group=group, factor=num_samples / total)
+        for group, total in zip(groups, totals, strict=True)
+    )
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hash of what a file holds, compressed or not, as reports and checkpoints name a plan.
+
+    Raises DocumentError.
+    """
+    return hashlib.sha256(read_bytes(path)).hexdigest()
+
+
+def device_source(device: torch.device) -> str:
+    """Return the label of what is measured on a device: ``measured:`` for a GPU, ``cpu:`` for a CPU."""
+    if device.type == "cuda":
+        return f"measured:{torch.cuda.get_device_name(device)}"
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    return f"cpu:{found[1].strip() if found else platform.machine() or 'unknown'}"
 
 
 def _device_of(model: nn.Module) -> torch.device:

@@ -228,10 +228,10 @@ class TrainingLoop:
         size = self._schedule.global_batch_size
         positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
         if self._pipeline is not None:  # it copies the batches to the device itself
-            batches = self._data.training(positions, torch.device("cpu"))
+            batches = self._counted(self._data.training(positions, torch.device("cpu")))
             yield from self._reporter.pipelined(batches, self._pipeline.progress)
             return
-        for batch in self._reporter.steps(self._data.training(positions, self._process.device)):
+        for batch in self._reporter.steps(self._counted(self._data.training(positions, self._process.device))):
             self._optimizer.zero_grad()
             loss = self._loss(batch)
             with traced("backward"):
@@ -239,13 +239,20 @@ class TrainingLoop:
             self._optimizer.step()
             yield loss.detach()
 
+    def _counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches, and have the report count what repeats in them."""
+        for batch in batches:
+            if batch.num_distinct:
+                self._reporter.count_distinct(len(batch.labels), batch.num_distinct)
+            yield batch
+
     def _loss(self, batch: Batch) -> torch.Tensor:
         with traced("forward"):
             return binary_cross_entropy_with_logits(self._logits(batch), batch.labels)
 
     def _logits(self, batch: Batch) -> torch.Tensor:
         with autocast(self._training.precision, self._process.device):
-            logits: torch.Tensor = self._state.model(batch.dense, batch.lookups)
+            logits: torch.Tensor = self._state.model(*batch.inputs)
         return logits.float()
 
     def _reached_target(self) -> bool:

@@ -86,6 +86,17 @@ def rescaled_bins(ratio: float) -> FloatArray:
     return bins
 
 
+@lru_cache(maxsize=256)
+def divided_bins(factor: float) -> FloatArray:
+    """Return [17, 17]: where a row of each bin goes when its hits are divided by a factor, rounded, and at least 1."""
+    bins = np.zeros((REUSE_BINS, REUSE_BINS))
+    for index, (counts, weights) in enumerate(_MEMBERS):
+        hits = np.maximum(np.rint(counts / factor), 1.0)
+        np.add.at(bins[index], np.searchsorted(BIN_EDGES, hits), weights)
+    bins.flags.writeable = False
+    return bins
+
+
 def _binomial_chances(count: int, chance: float) -> FloatArray:
     """Return the chances of 0, 1, ..., ``count`` successes."""
     successes = np.arange(count + 1)

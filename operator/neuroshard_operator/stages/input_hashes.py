@@ -16,6 +16,10 @@ _HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources"}
 """Fields that say how a stage's pod runs and not what it decides."""
 
 
+_REPEATS = {"session_column", "session_run", "synthetic_sessions", "deduplication"}
+"""Fields of spec.data that decide whether a plan may leave out repeated lists."""
+
+
 def takes_given_models(spec: Spec) -> bool:
     """Return whether cost models that were made before replace profiling."""
     policy = spec.profiler.policy
@@ -45,6 +49,8 @@ def plan_inputs_hash(spec: Spec, hardware: Hardware | None, *, replans: int, tab
     chosen = spec.training.dense_optimizer
     if counts_dense(spec) and chosen is not Training().dense_optimizer:
         said["dense_optimizer"] = chosen.value
+    if spec.data.has_sessions:
+        said["sessions"] = _said(spec.data, only=_REPEATS)
     return _hash(said)
 
 
@@ -62,9 +68,9 @@ def workers_hash(spec: Spec, plan_hash: str) -> str:
     return _hash({name: _said(part) for name, part in parts.items()} | {"plan": plan_hash})
 
 
-def _said(part: Part, *, leave_out: set[str] | None = None) -> dict[str, Any]:
+def _said(part: Part, *, leave_out: set[str] | None = None, only: set[str] | None = None) -> dict[str, Any]:
     # Defaults are left out, so that a release which adds a field does not change the hashes of running jobs.
-    return part.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=leave_out)
+    return part.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=leave_out, include=only)
 
 
 def _hash(said: object) -> str:

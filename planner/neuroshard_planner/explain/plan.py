@@ -128,6 +128,7 @@ def _terms(plan: Plan) -> tuple[Term, ...]:
     if plan.request.compute_peak is ComputePeak.JOINT or any(host):
         slowest_forward = slowest_backward = busiest
     updates = [device.dense_update_ms for device in devices]
+    expansion = [device.expansion_ms or 0.0 for device in devices]
     found = (
         ("forward compute", forward, slowest_forward),
         ("backward compute", backward, slowest_backward),
@@ -136,6 +137,7 @@ def _terms(plan: Plan) -> tuple[Term, ...]:
         ("backward communication", [device.backward_communication_ms for device in devices], widest),
         *([("dense update", updates, widest)] if any(updates) else []),
         *([("host memory", host, busiest)] if any(host) else []),
+        *([("expansion", expansion, widest)] if any(expansion) else []),
     )
     return tuple(sorted(starmap(term, found), key=lambda each: -each.ms))
 

@@ -8,6 +8,7 @@ import numpy as np
 from neuroshard_api.plan import Plan, TablePlacement
 from neuroshard_api.request import Constraints
 from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.tables import Table
 from neuroshard_costs.shards import COLUMNS, IndexArray
 
 from neuroshard_planner.errors import PlanError, RequestError
@@ -90,6 +91,8 @@ class TableExplanation:
     """The best placement of each other type that the constraints allow, by rows or as copies."""
     constraints: tuple[str, ...]
     """Sentences: what the request says about this table."""
+    repeats: str | None
+    """A sentence: the table's duplication group, its factor, and whether its repeats are left out. None: not known."""
     verdict: str
     """One sentence: why it stays, or what would be better."""
 
@@ -126,6 +129,7 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
         splits=splits,
         conversions=conversions,
         constraints=tuple(_constraints(plan, definition, names)),
+        repeats=repeats_of(plan, plan.request.tables.tables[index]),
         verdict=_verdict(shards, moves, splits, conversions),
     )
 
@@ -139,6 +143,21 @@ def _on_host(problem: Problem, kinds: IndexArray, placement: TablePlacement) -> 
         cache_load_factor=placement.cache_load_factor,
         added_ms=float(problem.host_ms(problem.kinds.representation[kinds]).sum(axis=1).max()),
     )
+
+
+def repeats_of(plan: Plan, table: Table) -> str | None:
+    """Return what is known of a table's repeated lists, and what the plan does with them, as a sentence."""
+    name, factor = table.duplication_group, table.duplication_factor
+    if factor is None:
+        return None
+    if name is None:
+        return f"{factor:.2f} samples per distinct list; in no group"
+    known = f"group {name!r}, {factor:.2f} samples per distinct list in runs of {plan.request.tables.session_run}"
+    found = next((each for each in plan.deduplication or () if each.group == name), None)
+    if found is None:
+        return f"{known}; all lists are looked up"
+    saved = "" if found.saved_ms is None else f", which saves {found.saved_ms:.3g} ms of the step"
+    return f"{known}; repeats are left out ({found.form.value}, factor {found.factor:.2f} in a batch){saved}"
 
 
 def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:

@@ -66,7 +66,7 @@ def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
     host_ms = problem.host_ms(problem.device_sums(placement.kinds, placement.devices)).astype(np.float64)
     times = times + host_ms
     traffic = device_traffic(problem, placement)
-    exchanges = _exchanges(StepCost(request, simulator), times, traffic, simulator.source)
+    exchanges = _exchanges(StepCost(problem.priced, simulator), times, traffic, simulator.source)
     columns = traffic[:, Collective.POOLED_EMBEDDINGS]
     if not columns.any():
         return device_costs(problem, times, traffic, exchanges, host_ms=host_ms)
@@ -112,6 +112,7 @@ def device_costs(
     wait = (passes.max(axis=0) - passes)[:, FORWARD]
     forward_ms, backward_ms = (exchanges.output_ms(direction) for direction in (0, 1))
     request = problem.request
+    expansion_ms = problem.step_cost.expansion_ms
     column_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.wire_type]
 
     def collective(kind: Collective, own_traffic: float) -> CollectiveCost:
@@ -137,10 +138,12 @@ def device_costs(
             backward_communication_ms=backward_ms,
             dense_update_ms=exchanges.dense_update_ms,
             host_link_ms=float(host_ms[device].sum()),
+            expansion_ms=expansion_ms or None,
             collectives=tuple(collective(kind, float(traffic[device, kind])) for kind in used),
             embedding_dim_sum=round(traffic[device, Collective.POOLED_EMBEDDINGS]),
         )
         for device, (forward, backward) in enumerate(np.maximum(compute_ms - host_ms, 0.0).tolist())
     )
     total = float(passes.max(axis=0).sum()) + exchanges.input_ms + forward_ms + backward_ms + exchanges.dense_update_ms
+    total += expansion_ms
     return PlanCost(total_ms=total, source=exchanges.source, devices=devices)

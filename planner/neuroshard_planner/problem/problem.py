@@ -12,6 +12,7 @@ from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray, S
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.cuts import Cuts
+from neuroshard_planner.problem.deduplication import looked_up
 from neuroshard_planner.problem.host_tables import ON_DEVICE, HostTables
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.sharding_choice import host_choices, sharding_types
@@ -226,13 +227,15 @@ class Problem:
         host = request.topology.host_memory
         self.host_tables = None if host is None else HostTables(request, host)
         """If unset: no table may be in host memory."""
-        self.step_cost = StepCost(request, costs)
+        self.priced = looked_up(request)
+        """The request without the lookups of repeated lists, which cost nothing."""
+        self.step_cost = StepCost(self.priced, costs)
         self.evaluations = 0
         """Devices whose cost the networks evaluated so far."""
         self._bulk_evaluations = 0
         self.greedy_probes = 0
         """Devices that greedy placement tried shards on so far."""
-        self._cuts = Cuts(request)
+        self._cuts = Cuts(self.priced)
         self._kind_of: dict[tuple[int, ShardSize], int] = {}
         self._num_networks = costs.represent(self._cuts.any_table).shape[1]
         num_added = 0 if self.host_tables is None else 2

@@ -5,11 +5,12 @@ the devices of a placement is its peak, and a step's cost follows from the peaks
 
     compute = peak forward + peak backward
     inputs  = time of the exchange of indices at its peak
-    cost    = compute + exposed inputs + dense updates + times of all other collectives at their peaks
+    cost    = compute + exposed inputs + dense updates + expansion + times of all other collectives at their peaks
 
 A collective that no shard of a placement takes part in costs nothing. Inputs are exposed whole where the trainer runs
 one step after the other. A pipeline sends the indices of the next batch while this one computes: then only what exceeds
-the compute is exposed. The links are busy with one exchange at a time.
+the compute is exposed. The links are busy with one exchange at a time. The expansion of repeated lists is the same for
+all placements.
 
 An all-to-all of pooled columns depends on its mean too, which is not a peak. The mean is taken as an even share of all
 tables, or as the peak where that is less because tables of other families take no part. That is exact where all tables
@@ -35,6 +36,8 @@ from neuroshard_costs.exchanges import (
     pooled_exchange,
 )
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, GRADIENT_BYTES, FloatArray
+
+from neuroshard_planner.problem.deduplication import expansion_ms
 
 NUM_KNOTS = 256  # relative interpolation error of a collective's time is below 1e-3
 NUM_LOW_KNOTS = 8  # below an even share, where tables of other families take no part
@@ -190,6 +193,8 @@ class StepCost:
             Collective.GRADIENTS: reduction_of(Family.REPLICATED, request, costs),
         }
         self._dense_update_ms = float(costs.dense_update_ms(np.array(1.0)))
+        self.expansion_ms = expansion_ms(request)
+        """Of repeated lists, forward and backward."""
         self._hides_inputs = request.pipeline is not Pipeline.NONE
         self.joins_passes = request.compute_peak is ComputePeak.JOINT
         """Whether the slowest sum of both passes counts, instead of the slowest of each."""
@@ -219,6 +224,8 @@ class StepCost:
                 total += self._costs[collective].total_ms(peak)
         if traffic[..., Collective.GRADIENTS].any():
             total += self.dense_update_ms(traffic)
+        if self.expansion_ms:
+            total += self.expansion_ms
         return total
 
     def input_ms(self, peaks: FloatArray) -> FloatArray:

@@ -18,11 +18,11 @@ from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sampl
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import (
-    COST_TERMS,
     MEMORY_TERMS,
     DeviceView,
     PlacedTable,
     PlanSummary,
+    cost_terms,
     summarize,
 )
 
@@ -45,10 +45,15 @@ class _Term:
     css_class: str
 
 
-_COST = tuple(_Term(field=field, name=name, css_class=f"c{index}") for index, (field, name) in enumerate(COST_TERMS))
 _MEMORY = tuple(
     _Term(field=field, name=name, css_class=f"m{index}") for index, (field, name) in enumerate(MEMORY_TERMS)
 )
+
+
+def _cost(plan: Plan) -> tuple[_Term, ...]:
+    return tuple(
+        _Term(field=field, name=name, css_class=f"c{index}") for index, (field, name) in enumerate(cost_terms(plan))
+    )
 
 
 def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
@@ -84,16 +89,20 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
         style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         script=Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         sha256=hashlib.sha256(plan.to_json().encode()).hexdigest(),
-        cost_terms=_COST,
+        cost_terms=_cost(plan),
         memory_terms=_MEMORY,
         capacity_bytes=capacity,
         draws_rows=topology.num_devices <= MAX_DEVICE_ROWS,
         has_node_lines=has_node_lines(topology.num_nodes),
         cost_strip=_strip(
-            "Predicted time", plan.predicted.devices, _COST, scale=plan.predicted.total_ms or 1.0, topology=topology
+            "Predicted time",
+            plan.predicted.devices,
+            _cost(plan),
+            scale=plan.predicted.total_ms or 1.0,
+            topology=topology,
         ),
         memory_strip=_strip("Memory", plan.memory, _MEMORY, scale=capacity, topology=topology),
-        strip_data=_strip_data(summary.devices),
+        strip_data=_strip_data(summary.devices, _cost(plan)),
         slowest_devices=summary.extremes(NUM_SLOWEST)[:NUM_SLOWEST],
         lanes=device_lanes(summary.tables, shown),
         split_tables=summary.split_tables[:MAX_SPLIT_TABLES],
@@ -119,11 +128,11 @@ def _strip(
     )
 
 
-def _strip_data(devices: Sequence[DeviceView]) -> Markup:
+def _strip_data(devices: Sequence[DeviceView], terms: Sequence[_Term]) -> Markup:
     """Return what the pointer shows over a strip, as JSON that cannot end its script element: numbers alone."""
     rows = [
         [
-            [round(getattr(device.cost, term.field), 3) for term in _COST],
+            [round(getattr(device.cost, term.field), 3) for term in terms],
             [round(getattr(device.memory, term.field) / 2**30, 2) for term in _MEMORY],
             device.num_shards,
         ]

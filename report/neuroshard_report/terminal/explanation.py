@@ -68,6 +68,8 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
         facts.insert(3, ("host", _on_host(found.on_host)))
     if found.together_with:
         facts.insert(1, ("group", f"together with {', '.join(found.together_with)}; all numbers are the group's"))
+    if found.repeats is not None:
+        facts.append(("repeats", found.repeats))
     facts += [("constraint", sentence) for sentence in found.constraints]
     shards = TextTable(
         columns=("shard on device", "columns", "memory", "alone ms", "adds ms"),

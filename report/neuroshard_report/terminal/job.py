@@ -74,6 +74,7 @@ def _facts(status: Status) -> Iterator[str]:
         note = simulation_note(cost.predicted, cost.measured)
         if note is not None:
             yield note
+        yield from _duplication(cost.predicted, cost.measured)
     if status.plan is not None and status.plan.config_map_ref is not None:
         found = f"{status.plan.algorithm or 'given'}, {status.plan.world_size or '?'} devices"
         yield f"plan: ConfigMap {status.plan.config_map_ref.name} ({found})"
@@ -89,6 +90,12 @@ def _facts(status: Status) -> Iterator[str]:
         code = f", exit code {failure.exit_code}" if failure.exit_code is not None else ""
         yield f"last failure: {failure.reason or 'unknown'}{where}{code}"
         yield from (f"  {line}" for line in (failure.message or "").splitlines())
+
+
+def _duplication(predicted: StepCost, measured: StepCost) -> Iterator[str]:
+    found = {each.group: each.factor for each in measured.duplication_factors or ()}
+    for each in predicted.duplication_factors or ():
+        yield f"group {each.group}: {found.get(each.group, '?')} samples per distinct list, planned {each.factor}"
 
 
 def _milliseconds(cost: StepCost) -> tuple[str, str, str, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import DeduplicatedGroup, Plan
 from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.trust import trust_text
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,7 +13,7 @@ from rich.style import Style
 from rich.text import Text
 
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
-from neuroshard_report.summary import COST_TERMS, DeviceView, PlanSummary, Quantiles, cost_terms_ms, summarize
+from neuroshard_report.summary import DeviceView, PlanSummary, Quantiles, cost_terms, cost_terms_ms, summarize
 from neuroshard_report.terminal.tables import TextTable, fact_grid, plain_table
 
 MAX_DEVICES = 16  # more devices are shown as extremes and quantiles
@@ -29,8 +29,9 @@ _TERM_MARKS = (
     ("█", "blue"),
     ("▞", "cyan"),
     ("◆", "red"),
+    ("▖", "bright_cyan"),
 )
-"""Cell and style of each of COST_TERMS; cells differ so that a terminal without colours tells them apart."""
+"""Cell and style of each of the cost terms; cells differ so that a terminal without colours tells them apart."""
 
 
 def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> RenderableType:
@@ -45,11 +46,15 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
         parts += [_quantile_table(summary), Text()]
     shown = summary.devices if few else summary.extremes(NUM_EXTREMES)
     left_out = len(summary.devices) - len(shown)
-    parts.append(_DeviceTable(devices=shown, total_ms=plan.predicted.total_ms, num_left_out=left_out))
+    parts.append(
+        _DeviceTable(devices=shown, terms=cost_terms(plan), total_ms=plan.predicted.total_ms, num_left_out=left_out)
+    )
     if summary.collectives:
         parts += [Text(), _collectives(summary)]
     if summary.split_tables:
         parts += [Text(), _split_tables(summary)]
+    if plan.deduplication:
+        parts += [Text(), _deduplication(plan, plan.deduplication)]
     if traffic:
         parts += [Text(), _other_traffic(traffic)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
@@ -85,6 +90,7 @@ class _DeviceTable:
     """One line per device; the bars only on a terminal."""
 
     devices: tuple[DeviceView, ...]
+    terms: Sequence[tuple[str, str]]
     total_ms: float
     num_left_out: int
     """Devices between the slowest and the fastest half that are not shown."""
@@ -97,11 +103,13 @@ class _DeviceTable:
         for position, device in enumerate(self.devices):
             if self.num_left_out and position == len(self.devices) // 2:
                 table.add_row("...", *[""] * (len(table.columns) - 1))
-            bar = StackedBar(values=cost_terms_ms(device.cost), marks=_TERM_MARKS, full=self.total_ms)
+            bar = StackedBar(
+                values=cost_terms_ms(device.cost, self.terms), marks=_TERM_MARKS[: len(self.terms)], full=self.total_ms
+            )
             table.add_row(*_device_cells(device), *([bar] if options.is_terminal else []))
         yield table
         if options.is_terminal:
-            yield _legend()
+            yield _legend(self.terms)
 
 
 def _device_cells(device: DeviceView) -> list[str]:
@@ -111,9 +119,9 @@ def _device_cells(device: DeviceView) -> list[str]:
     return [str(device.index), *map(format_ms, times), memory]
 
 
-def _legend() -> Text:
+def _legend(terms: Sequence[tuple[str, str]]) -> Text:
     legend = Text("bars: ")
-    for (_, name), (cell, style) in zip(COST_TERMS, _TERM_MARKS, strict=True):
+    for (_, name), (cell, style) in zip(terms, _TERM_MARKS, strict=False):
         legend.append(f"{cell} ", style=style).append(f"{name}  ")
     legend.rstrip()
     return legend
@@ -175,6 +183,24 @@ def _collectives(summary: PlanSummary) -> RenderableType:
     )
     columns = ("collective", "family", "fwd ms", "bwd ms", "most on a device")
     return TextTable(columns=columns, rows=rows, text_columns=(0, 1))
+
+
+def _deduplication(plan: Plan, groups: Sequence[DeduplicatedGroup]) -> RenderableType:
+    rows = tuple(
+        (
+            group.group,
+            str(len(group.features)),
+            group.form.value,
+            f"{group.factor:.2f}",
+            "-" if group.saved_ms is None else format_ms(group.saved_ms),
+        )
+        for group in groups
+    )
+    columns = ("repeats left out of group", "features", "form", "factor", "saves ms")
+    table = TextTable(columns=columns, rows=rows, text_columns=(0, 2))
+    if plan.all_lists_ms is None:
+        return table
+    return Group(table, Text(f"the best plan on all lists takes {format_ms(plan.all_lists_ms)} ms"))
 
 
 def _split_tables(summary: PlanSummary) -> RenderableType:

@@ -54,3 +54,27 @@ def test_what_changes_plan_or_workers_waits_for_suspension(name: str) -> None:
     frozen = any(rule.cel.startswith("oldSelf.suspend") and f"self.{key} ==" in rule.cel for rule in Spec.cel_rules)
 
     assert frozen == (AFFECTS[name].plan or AFFECTS[name].workers)
+
+
+SESSIONS = {"syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": "0.1"}]}}
+
+
+@pytest.mark.parametrize(
+    ("data", "changes"),
+    [
+        ({}, False),
+        ({"sessionRun": 4}, False),
+        (SESSIONS, True),
+        ({**SESSIONS, "sessionRun": 4}, True),
+        ({**SESSIONS, "deduplication": "Off"}, True),
+    ],
+    ids=["nothing", "run without sessions", "sessions", "run", "off"],
+)
+def test_sessions_decide_the_plan(data: dict[str, Any], *, changes: bool) -> None:
+    """How long runs are, and whether repeats may be left out; other jobs keep the hash of earlier releases."""
+    hashes = {plan_inputs_hash(builders.job(data=each).spec, HARDWARE, replans=0) for each in ({}, SESSIONS, data)}
+    before = plan_inputs_hash(builders.job().spec, HARDWARE, replans=0)
+    after = plan_inputs_hash(builders.job(data=data).spec, HARDWARE, replans=0)
+
+    assert (before != after) == changes
+    assert len(hashes) == (3 if changes and data != SESSIONS else 2)

@@ -7,7 +7,7 @@ from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import COST_TERMS, MEMORY_TERMS
-from plan_builders import plan_of, random_tables
+from plan_builders import plan_of, random_tables, without_repeats
 
 HOSTILE = '<script>alert("x")</script>'
 VOID = {"meta", "input", "br", "path"}
@@ -140,9 +140,23 @@ def test_large_plans_stay_small_files(num_tables: int, num_devices: int, megabyt
     assert f"device {num_devices - 1}" in page
 
 
+def test_repeats_that_are_left_out_have_a_section(plan: Plan) -> None:
+    """With group, factor, form, and features, and with the cost on all lists; other plans have none."""
+    page = render_html(without_repeats(plan))
+
+    section = page.partition('<h2 id="repeats">')[2].partition("</section>")[0]
+    assert "table_0" in section
+    assert "<td>7.50</td>" in section
+    assert "first sample" in section
+    assert f"{2 * plan.predicted.total_ms:.3g}"[:3] in section
+    assert "expansion" in page
+    assert 'id="repeats"' not in render_html(plan)
+    assert "expansion" not in render_html(plan)
+
+
 def test_every_term_of_a_legend_has_a_color_of_its_own(plan: Plan) -> None:
     """In the light and in the dark palette; a class without one would be an invisible bar, and black in a strip."""
-    page = render_html(plan)
+    page = render_html(without_repeats(plan))
     classes = set(re.findall(r'class="swatch ([cm]\d)"', page))
     palettes = [
         colors
@@ -150,7 +164,7 @@ def test_every_term_of_a_legend_has_a_color_of_its_own(plan: Plan) -> None:
         if (colors := dict(re.findall(r"--([cm]\d): (#\w+)", rules)))
     ]
 
-    assert len(classes) == len(COST_TERMS) + len(MEMORY_TERMS)
+    assert len(classes) == len(COST_TERMS) + 1 + len(MEMORY_TERMS)
     for each in classes:
         assert f".{each} {{ background: var(--{each}); fill: var(--{each}); }}" in page
     assert len(palettes) == 2

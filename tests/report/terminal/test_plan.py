@@ -2,7 +2,7 @@ import re
 
 from neuroshard_api.plan import Plan
 from neuroshard_report.terminal.plan import render_plan
-from plan_builders import plan_of, random_tables
+from plan_builders import plan_of, random_tables, without_repeats
 from rich.console import Console
 
 
@@ -52,3 +52,14 @@ def test_many_devices_are_shown_as_quantiles_and_extremes() -> None:
 def test_warnings_come_last() -> None:
     """The last lines are what is read first."""
     assert _shown(plan_of(warnings=("batch size is extrapolated",))).splitlines()[-1].startswith("warning: batch size")
+
+
+def test_repeats_that_are_left_out_are_listed() -> None:
+    """With their factor and what they save, and the cost of the best plan on all lists."""
+    plan = without_repeats(plan_of())
+
+    text = _shown(plan)
+
+    assert re.search(r"user +1 +first_sample +7\.50", text)
+    assert "the best plan on all lists takes" in text
+    assert "repeats left out" not in _shown(plan_of())

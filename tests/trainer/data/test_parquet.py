@@ -23,11 +23,20 @@ COLUMNS = {
 }
 
 
-def source(folder: Path, row_group_size: int = 3, **columns: Any) -> ParquetSource:
+def source(
+    folder: Path, row_group_size: int = 3, *, session: str | None = None, time: str | None = None, **columns: Any
+) -> ParquetSource:
     """Return a file of four rows as samples."""
     file = folder / "part.parquet"
     pq.write_table(pa.table({**COLUMNS, **columns}), file, row_group_size=row_group_size)
-    return ParquetSource([DataFile(str(file))], features_of(TABLES), label_column="label", dense_columns=["age"])
+    return ParquetSource(
+        [DataFile(str(file))],
+        features_of(TABLES),
+        label_column="label",
+        dense_columns=["age"],
+        session_column=session,
+        time_column=time,
+    )
 
 
 def test_lists_and_numbers_are_lookups(tmp_path: Path) -> None:
@@ -110,3 +119,49 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="is no Parquet file that can be read"):
         ParquetSource([DataFile(str(file))], features_of(TABLES), label_column="label", dense_columns=[])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [pa.array([7, -2, 7, 7]), pa.array([7, 2**64 - 2, 7, 7], pa.uint64()), pa.array(["a", "ü", "a", "a"])],
+    ids=["integers", "unsigned", "texts"],
+)
+def test_sessions_are_integers_or_texts(tmp_path: Path, ids: pa.Array) -> None:
+    """Equal values are one session in all row groups, and others are others."""
+    made = source(tmp_path, session="visit", time="at", visit=ids, at=pa.array([5, 3, 4, 9], pa.timestamp("us")))
+
+    first, second = made.sessions(0), made.sessions(1)
+
+    assert first.ids[0] == first.ids[2] == second.ids[0] != first.ids[1]
+    assert first.times.tolist() == [5, 3, 4]
+
+
+def test_sessions_without_times_are_in_stored_order(tmp_path: Path) -> None:
+    """The time column may be left out."""
+    assert source(tmp_path, session="visit", visit=[1, 1, 1, 1]).sessions(0).times.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({}, r"part.parquet: has no column 'visit'; it has label, age, user, words"),
+        (
+            {"visit": [0.5, 1.5, 2.5, 3.5]},
+            "column visit: is of type double, expected an integer or a text, which names",
+        ),
+        ({"visit": [1, 1, 2, 2], "at": ["x"] * 4}, "column at: is of type string, expected an integer or a timestamp"),
+    ],
+    ids=["missing", "type", "type of time"],
+)
+def test_a_session_column_that_cannot_be_used_is_named(tmp_path: Path, columns: Any, expected: str) -> None:
+    """When the files are opened."""
+    with pytest.raises(DataError, match=expected):
+        source(tmp_path, session="visit", time="at" if "at" in columns else None, **columns)
+
+
+def test_a_sample_without_a_session_is_named(tmp_path: Path) -> None:
+    """By file, row, and column."""
+    made = source(tmp_path, session="visit", visit=[1, 1, 2, None])
+
+    with pytest.raises(DataError, match=r"part.parquet row 3, column visit: is null"):
+        made.sessions(1)

@@ -1,18 +1,38 @@
 """Made-up samples."""
 
+import hashlib
+from typing import Any
+
 import builders
 import numpy as np
 import pytest
+from neuroshard_api.document import validated
+from neuroshard_api.job_training import SESSION_BLOCK_SAMPLES, SyntheticSessions
+from neuroshard_trainer.data.deduplication import repeated
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.data.source import require_valid
+from neuroshard_trainer.data.sessions import shuffled_runs
+from neuroshard_trainer.data.source import BLOCK_SAMPLES, require_valid
 from neuroshard_trainer.data.synthetic import SyntheticSource, zipf_ranks
+from neuroshard_trainer.errors import DataError
 from trainer_builders import TABLES
 
 
-def source(num_samples: int = 10_000, seed: int = 0) -> SyntheticSource:
+def source(num_samples: int = 10_000, seed: int = 0, sessions: SyntheticSessions | None = None) -> SyntheticSource:
     """Return made-up samples for the small tables."""
-    tables = builders.table_set(*TABLES)
-    return SyntheticSource(tables, features_of(TABLES), num_dense=3, num_samples=num_samples, seed=seed)
+    return SyntheticSource(
+        builders.table_set(*TABLES),
+        features_of(TABLES),
+        num_dense=3,
+        num_samples=num_samples,
+        seed=seed,
+        sessions=sessions,
+    )
+
+
+def in_sessions(*groups: tuple[list[str], str], **fields: Any) -> SyntheticSessions:
+    """Return sessions in which groups of features change with a probability."""
+    said = [{"features": features, "changeProbability": chance} for features, chance in groups]
+    return validated(SyntheticSessions, {"groups": said, **fields}, where="sessions")
 
 
 def test_blocks_can_be_read_again_and_in_any_order() -> None:
@@ -72,3 +92,70 @@ def test_labels_hold_a_signal() -> None:
     likely = rates[country[half:]] > np.median(rates)
 
     assert block.labels[half:][likely].mean() > block.labels[half:][~likely].mean() + 0.1
+
+
+def test_samples_without_sessions_are_those_of_earlier_releases() -> None:
+    """Bit by bit: a job that is resumed goes on with the data that it began with."""
+    block = source(1000).read(0)
+    parts: list[Any] = [block.labels, block.dense, *(each.values for each in block.lookups.values())]
+
+    assert hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()[:16] == "668bc00be535290a"
+
+
+def test_lists_of_a_group_change_together_and_with_their_probability() -> None:
+    """Within a session, at a tenth of the samples; features of no group are drawn for each sample."""
+    made = source(4096, sessions=in_sessions((["user", "country"], "0.1"), samplesPerSession=20))
+    block, sessions = made.read(0), made.sessions(0)
+    order = np.lexsort((sessions.times, sessions.ids))
+    ids = sessions.ids[order]
+    lists = {name: jagged.take(order) for name, jagged in block.lookups.items()}
+
+    def changes(name: str) -> np.ndarray[Any, Any]:
+        cut = np.split(lists[name].values, lists[name].offsets[1:-1])
+        return np.array([not np.array_equal(*pair) for pair in zip(cut[1:], cut[:-1], strict=True)])
+
+    within = ids[1:] == ids[:-1]
+    assert changes("user")[within].mean() == pytest.approx(0.1, abs=0.015)
+    assert (changes("country") & within <= changes("user")).all()
+    assert changes("item")[within].mean() > 0.8
+
+
+def test_sessions_interleave_and_have_the_mean_samples() -> None:
+    """Each of the open sessions goes on until it ends; a block's last ones are cut off."""
+    made = source(4096, sessions=in_sessions((["user"], "1"), samplesPerSession=8, concurrency=32))
+    ids = made.sessions(0).ids
+
+    assert len(set(ids.tolist())) == pytest.approx(32 + (4096 - 32) / 8, rel=0.06)
+    assert (ids[1:] == ids[:-1]).mean() < 0.1
+    assert not set(ids.tolist()) & set(source(8192, sessions=in_sessions((["user"], "1"))).sessions(1).ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ([(["user"], "1"), (["shop"], "1")], r"groups\[1\].features: the model has no feature 'shop'"),
+        ([(["user"], "1"), (["item", "user"], "1")], r"groups\[1\].features: 'user' is in groups\[0\] already"),
+    ],
+    ids=["unknown", "twice"],
+)
+def test_groups_have_features_of_the_model(groups: Any, expected: str) -> None:
+    """Each in one group."""
+    with pytest.raises(DataError, match=expected):
+        source(sessions=in_sessions(*groups))
+
+
+@pytest.mark.parametrize("run", [1, 3, 8, 0])
+@pytest.mark.parametrize("chance", ["0.02", "0.4"])
+def test_the_factor_of_sessions_is_that_of_their_runs(run: int, chance: str) -> None:
+    """As training finds it in a shuffled block; SyntheticSessions computes it from its parameters alone."""
+    drawn = in_sessions((["user"], chance), samplesPerSession=12, concurrency=20)
+    made = source(40 * BLOCK_SAMPLES, sessions=drawn)
+    distinct = 0
+    for block in range(40):
+        sessions = made.sessions(block)
+        rows = np.arange(BLOCK_SAMPLES)
+        ordered = shuffled_runs(rows, sessions.ids, sessions.times, run=run, rng=np.random.default_rng(block))
+        distinct += int(np.count_nonzero(~repeated([made.read(block).lookups["user"].take(ordered)])))
+
+    assert drawn.factor(drawn.groups[0], run=run) == pytest.approx(40 * BLOCK_SAMPLES / distinct, rel=0.02)
+    assert SESSION_BLOCK_SAMPLES == BLOCK_SAMPLES

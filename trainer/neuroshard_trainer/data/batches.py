@@ -23,6 +23,17 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
     """FP32, shape (samples,)."""
     num_real: int
     """Samples that count; the ones behind them fill up the last batch of an evaluation."""
+    first_samples: torch.Tensor | None = None
+    """[groups, samples] for each sample the one that has its lists of a group, INT64. None: each has its own."""
+    num_distinct: tuple[int, ...] = ()
+    """By group, samples that have lists of their own."""
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor | KeyedJaggedTensor, ...]:
+        """Arguments of the model's forward."""
+        if self.first_samples is None:
+            return self.dense, self.lookups
+        return self.dense, self.lookups, self.first_samples
 
     @classmethod
     def of(cls, host: HostBatch, keys: Sequence[str]) -> "Batch":
@@ -34,6 +45,8 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
             ),
             labels=host.labels,
             num_real=host.num_real,
+            first_samples=host.first_samples,
+            num_distinct=host.num_distinct,
         )
 
     def to(self, device: torch.device, non_blocking: bool = True) -> "Batch":  # noqa: FBT001, FBT002 - torchrec's
@@ -45,13 +58,19 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
             lookups=self.lookups.to(device, non_blocking=non_blocking),
             labels=self.labels.to(device, non_blocking=non_blocking),
             num_real=self.num_real,
+            first_samples=None
+            if self.first_samples is None
+            else self.first_samples.to(device, non_blocking=non_blocking),
+            num_distinct=self.num_distinct,
         )
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Keep the memory until a stream is past what it was asked for so far."""
-        for tensor in (self.dense, self.lookups, self.labels):
-            tensor.record_stream(stream)
+        for tensor in (self.dense, self.lookups, self.labels, self.first_samples):
+            if tensor is not None:
+                tensor.record_stream(stream)
 
     def to_proxy_tuple(self, _model: nn.Module) -> tuple[PHWithMeta, ...]:
         """Tell TorchRec's pipeline which fields the model's forward takes, in the order of its arguments."""
-        return PHWithMeta(ph_key="dense"), PHWithMeta(ph_key="lookups")
+        fields = ("dense", "lookups") if self.first_samples is None else ("dense", "lookups", "first_samples")
+        return tuple(PHWithMeta(ph_key=field) for field in fields)

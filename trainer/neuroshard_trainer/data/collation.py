@@ -26,6 +26,10 @@ class HostBatch:
     """FP32, shape (samples,)."""
     num_real: int
     """Samples that count; the ones behind them fill up the last batch of an evaluation."""
+    first_samples: torch.Tensor | None = None
+    """[groups, samples] for each sample the one that has its lists of a group, INT64. None: each has its own."""
+    num_distinct: tuple[int, ...] = ()
+    """By group, samples that have lists of their own."""
 
     def pin_memory(self) -> "HostBatch":
         """Return the batch in memory that a GPU reads by itself."""
@@ -35,6 +39,7 @@ class HostBatch:
             values=self.values.pin_memory(),
             lengths=self.lengths.pin_memory(),
             labels=self.labels.pin_memory(),
+            first_samples=None if self.first_samples is None else self.first_samples.pin_memory(),
         )
 
 

@@ -63,7 +63,9 @@ def open_source(
     """
     if data.format is DataFormat.SYNTHETIC:
         count = data.num_samples or DEFAULT_NUM_SAMPLES
-        return SyntheticSource(tables, features, num_dense=num_dense, num_samples=count, seed=seed)
+        return SyntheticSource(
+            tables, features, num_dense=num_dense, num_samples=count, seed=seed, sessions=data.synthetic_sessions
+        )
     path = path or data.path
     assert path is not None, "the job was checked when it was read"
     if data.format is DataFormat.MOVIELENS_100K:
@@ -87,7 +89,14 @@ def open_source(
         from neuroshard_trainer.data.parquet import ParquetSource  # noqa: PLC0415 - needs pyarrow
     except ImportError as error:
         raise MissingPackageError(f"the format {data.format} needs pyarrow ({error}); `pip install pyarrow`") from error
-    return ParquetSource(files, features, label_column=label, dense_columns=_dense_columns(data, num_dense))
+    return ParquetSource(
+        files,
+        features,
+        label_column=label,
+        dense_columns=_dense_columns(data, num_dense),
+        session_column=data.session_column,
+        time_column=data.time_column,
+    )
 
 
 def _require_once(places: Sequence[str]) -> None:

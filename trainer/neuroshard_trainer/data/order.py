@@ -4,6 +4,8 @@ The order is one for all ranks and reader processes and does not depend on their
 the very next sample after a restart with more or fewer of them. Blocks are shuffled, and the samples in each block.
 A rank's part of a global batch is a stretch of this order: the blocks within it are read by no other rank, only the two
 at its ends are shared with its neighbors.
+
+Where samples come in sessions, whole sessions are held out, and a block shuffles runs instead of samples.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,9 @@ import numpy as np
 
 from neuroshard_trainer.data.recent import Recent
 from neuroshard_trainer.data.samples import IndexArray
+from neuroshard_trainer.data.sessions import Sessions
 
+WHOLE_PERCENT = 100
 _SPLIT, _BLOCKS, _ROWS = range(3)  # what a random stream is for
 _KEPT_PERMUTATIONS = 8  # a block's order is asked for again by the batches that begin and end in it
 
@@ -35,6 +39,7 @@ class SampleOrder:
         seed: of split and order.
         shuffle: whether an epoch's order is drawn anew; else samples come as they are stored.
         max_validation: most samples that are held out; they come from blocks at even distances. None: no limit.
+        sessions: of the samples. If unset: samples are held out and shuffled one by one.
     """
 
     def __init__(
@@ -45,14 +50,30 @@ class SampleOrder:
         seed: int,
         shuffle: bool,
         max_validation: int | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         self._seed = seed
         self._shuffle = shuffle
+        self._sessions = sessions
         self._sizes = np.asarray(block_sizes, dtype=np.int64)
-        before = np.concatenate(([0], np.cumsum(self._sizes)))
-        # Whole samples per block, and the exact share over all blocks.
-        self._held_out = _thinned(np.diff(before * validation_percent // 100), max_validation)
-        self._training = self._sizes - self._held_out
+        self._session_share: float | None = None
+        """Share of the sessions that is held out. None: sessions do not decide what is."""
+        if sessions is not None and 0 < validation_percent < WHOLE_PERCENT:
+            share = validation_percent / WHOLE_PERCENT
+            if max_validation is not None:
+                share = min(share, max_validation / max(1, int(self._sizes.sum())))
+            self._session_share = share
+            counts = [
+                np.count_nonzero(sessions.held_out(block, share=share, seed=seed)) for block in range(len(self._sizes))
+            ]
+            held_out = np.array(counts, dtype=np.int64)
+            self._training = self._sizes - held_out  # what a limit leaves out is not trained on either
+            self._held_out = _limited(held_out, max_validation)
+        else:
+            before = np.concatenate(([0], np.cumsum(self._sizes)))
+            # Whole samples per block, and the exact share over all blocks.
+            self._held_out = _thinned(np.diff(before * validation_percent // WHOLE_PERCENT), max_validation)
+            self._training = self._sizes - self._held_out
         self._validation_ends = np.cumsum(self._held_out)
         self.num_training = int(self._training.sum())
         self.num_validation = int(self._held_out.sum())
@@ -93,10 +114,19 @@ class SampleOrder:
     def _training_rows(self, epoch_and_block: tuple[int, int]) -> IndexArray:
         epoch, block = epoch_and_block
         rows = self._splits(block)[1]
-        return np.random.default_rng((self._seed, _ROWS, epoch, block)).permutation(rows) if self._shuffle else rows
+        if not self._shuffle:
+            return rows
+        rng = np.random.default_rng((self._seed, _ROWS, epoch, block))
+        if self._sessions is None or self._sessions.run == 1:
+            return rng.permutation(rows)
+        return self._sessions.shuffled(block, rows, rng)
 
     def _split(self, block: int) -> tuple[IndexArray, IndexArray]:
         """Return the held-out and the training samples of a block, each in stored order."""
+        if self._session_share is not None:
+            assert self._sessions is not None, "a share of sessions is of some sessions"
+            is_held_out = self._sessions.held_out(block, share=self._session_share, seed=self._seed)
+            return np.flatnonzero(is_held_out), np.flatnonzero(~is_held_out)
         size, held_out = int(self._sizes[block]), int(self._held_out[block])
         if held_out in {0, size}:
             everything = np.arange(size)
@@ -114,5 +144,12 @@ def _thinned(held_out: IndexArray, maximum: int | None) -> IndexArray:
     kept = np.zeros_like(held_out)
     some = np.flatnonzero(held_out)[::stride]
     kept[some] = held_out[some]
-    thinned: IndexArray = np.clip(maximum - (np.cumsum(kept) - kept), 0, kept)
-    return thinned
+    return _limited(kept, maximum)
+
+
+def _limited(held_out: IndexArray, maximum: int | None) -> IndexArray:
+    """Return what is held out of each block up to a limit, from the first block on."""
+    if maximum is None:
+        return held_out
+    limited: IndexArray = np.clip(maximum - (np.cumsum(held_out) - held_out), 0, held_out)
+    return limited

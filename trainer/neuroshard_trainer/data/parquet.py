@@ -1,6 +1,7 @@
 """Parquet files: columns by name, lookups as integers (one per sample) or lists of integers. A row group is a block."""
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import BinaryIO
 
 import numpy as np
@@ -9,7 +10,8 @@ import pyarrow.parquet as pq
 
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.recent import Recent
-from neuroshard_trainer.data.samples import Feature, FloatArray, Jagged, Samples
+from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray, Jagged, Samples
+from neuroshard_trainer.data.sessions import BlockSessions
 from neuroshard_trainer.data.source import DecodedBlocks
 from neuroshard_trainer.errors import DataError
 
@@ -25,12 +27,23 @@ class ParquetSource(DecodedBlocks):
         features: each is a column, of integers or lists of integers; a null looks nothing up.
         label_column: 0 or 1.
         dense_columns: one number each.
+        session_column: equal for the samples of a session. If unset: there are no sessions.
+        time_column: orders the samples of a session. If unset: they are in order.
     """
 
     def __init__(
-        self, files: Sequence[DataFile], features: Sequence[Feature], *, label_column: str, dense_columns: Sequence[str]
+        self,
+        files: Sequence[DataFile],
+        features: Sequence[Feature],
+        *,
+        label_column: str,
+        dense_columns: Sequence[str],
+        session_column: str | None = None,
+        time_column: str | None = None,
     ) -> None:
         super().__init__()
+        self._session_column = session_column
+        self._time_column = time_column
         self._features = features
         self._label_column = label_column
         self._dense_columns = dense_columns
@@ -50,13 +63,9 @@ class ParquetSource(DecodedBlocks):
 
     def read(self, block: int) -> Samples:
         """Return a row group's samples. Raises DataError."""
-        file, group, _ = self._blocks[block]
-        columns = [self._label_column, *self._dense_columns, *(feature.name for feature in self._features)]
-        try:
-            with pq.ParquetFile(_readable(file), metadata=self._metadata(file)) as opened:
-                table = opened.read_row_group(group, columns=columns, use_threads=False)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{file}: row group {group} cannot be read ({error}); write the file again") from error
+        table = self._columns(
+            block, [self._label_column, *self._dense_columns, *(feature.name for feature in self._features)]
+        )
         dense = [self._numbers(table, name, block) for name in self._dense_columns]
         return Samples(
             labels=self._numbers(table, self._label_column, block),
@@ -69,12 +78,35 @@ class ParquetSource(DecodedBlocks):
         file, _, first = self._blocks[block]
         return f"{file} row {first + row}"
 
-    def _numbers(self, table: pa.Table, name: str, block: int) -> FloatArray:
+    def sessions(self, block: int) -> BlockSessions:
+        """Return the sessions of a row group. Raises DataError where a session or a time is null."""
+        assert self._session_column is not None, "asked for where there are sessions"
+        names = [name for name in (self._session_column, self._time_column) if name is not None]
+        table = self._columns(block, names)
+        for name in names:
+            self._require_no_null(table, name, block)
+        ids = session_ids(table[self._session_column])
+        if self._time_column is None:
+            return BlockSessions(ids=ids, times=np.arange(len(table)))
+        return BlockSessions(ids=ids, times=_whole_numbers(table[self._time_column]))
+
+    def _columns(self, block: int, names: Sequence[str]) -> pa.Table:
+        file, group, _ = self._blocks[block]
+        try:
+            with pq.ParquetFile(_readable(file), metadata=self._metadata(file)) as opened:
+                return opened.read_row_group(group, columns=list(names), use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{file}: row group {group} cannot be read ({error}); write the file again") from error
+
+    def _require_no_null(self, table: pa.Table, name: str, block: int) -> None:
         column = table[name]
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy())[0])
             raise DataError(f"{self.place(block, row)}, column {name}: is null; fill it in or drop the row")
-        numbers: FloatArray = column.cast(pa.float64()).to_numpy().astype(np.float32)
+
+    def _numbers(self, table: pa.Table, name: str, block: int) -> FloatArray:
+        self._require_no_null(table, name, block)
+        numbers: FloatArray = table[name].cast(pa.float64()).to_numpy().astype(np.float32)
         return numbers
 
     def _checked_metadata(self, file: DataFile) -> pq.FileMetaData:
@@ -84,15 +116,18 @@ class ParquetSource(DecodedBlocks):
             schema = metadata.schema.to_arrow_schema()
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{file}: is no Parquet file that can be read ({error})") from error
-        numbers = dict.fromkeys((self._label_column, *self._dense_columns), _is_number)
-        wanted = {**numbers, **{feature.name: _is_lookup for feature in self._features}}
-        for name, fits in wanted.items():
+        wanted = [
+            *((name, _is_number) for name in (self._label_column, *self._dense_columns)),
+            *((feature.name, _is_lookup) for feature in self._features),
+            *((name, _is_session) for name in (self._session_column,) if name is not None),
+            *((name, _is_time) for name in (self._time_column,) if name is not None),
+        ]
+        for name, fits in wanted:
             if name not in schema.names:
                 raise DataError(f"{file}: has no column {name!r}; it has {', '.join(schema.names)}")
             kind = schema.field(name).type
             if not fits(kind):
-                expected = "a number" if fits is _is_number else "an integer or a list of integers"
-                raise DataError(f"{file}, column {name}: is of type {kind}, expected {expected}")
+                raise DataError(f"{file}, column {name}: is of type {kind}, expected {_EXPECTED[fits]}")
         return metadata
 
 
@@ -113,6 +148,43 @@ def _is_number(kind: pa.DataType) -> bool:
 def _is_lookup(kind: pa.DataType) -> bool:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     return bool(pa.types.is_integer(kind.value_type if is_list else kind))
+
+
+def _is_session(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
+
+
+_EXPECTED = {
+    _is_number: "a number",
+    _is_lookup: "an integer or a list of integers",
+    _is_session: "an integer or a text, which names a session",
+    _is_time: "an integer or a timestamp",
+}
+
+
+def session_ids(column: pa.ChunkedArray) -> IndexArray:
+    """Return [rows] sessions as 64-bit integers: integers as they are, texts by their hash (BLAKE2b)."""
+    if pa.types.is_integer(column.type):
+        return _whole_numbers(column)
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):  # of no chunk at all
+        return np.zeros(0, dtype=np.int64)
+    hashes = [
+        int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+        for text in encoded.dictionary.to_pylist()
+    ]
+    ids: IndexArray = np.array(hashes, dtype=np.int64)[encoded.indices.to_numpy()]
+    return ids
+
+
+def _whole_numbers(column: pa.ChunkedArray) -> IndexArray:
+    """Return integers or timestamps, those of 64 bits without a sign wrapped around."""
+    numbers: IndexArray = (column if pa.types.is_integer(column.type) else column.cast(pa.int64())).to_numpy()
+    return numbers.astype(np.int64)
 
 
 def _jagged(column: pa.ChunkedArray) -> Jagged:

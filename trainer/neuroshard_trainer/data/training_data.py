@@ -1,7 +1,7 @@
 """The data of a training on one rank: how many samples there are, and the batches of each pass over them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,13 +10,15 @@ from neuroshard_api.tables import TableSet
 from neuroshard_api.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.data.collation import BatchMaker
+from neuroshard_trainer.data.collation import BatchMaker, Make
+from neuroshard_trainer.data.deduplication import Deduplicated
 from neuroshard_trainer.data.drift import drifted_sources
 from neuroshard_trainer.data.formats import open_source
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.own_dataset import OwnDataset
 from neuroshard_trainer.data.readers import Readers
 from neuroshard_trainer.data.samples import Feature, features_of
+from neuroshard_trainer.data.sessions import Sessions, SessionSource
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.errors import DataError
 from neuroshard_trainer.process import Process
@@ -38,6 +40,8 @@ class TrainingData:
     num_validation: int
     """Samples of an evaluation, over all ranks."""
     readers: Readers
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Positions of the features of each group whose repeated lists are left out."""
 
     @property
     def global_batch_size(self) -> int:
@@ -46,12 +50,27 @@ class TrainingData:
 
     def training(self, positions: range, device: torch.device) -> Iterator[Batch]:
         """Yield the batches that begin at these training samples, counted through all epochs, on a device."""
-        return self.readers.batches(self.train.training, positions, device)
+        return self.readers.batches(self._made(self.train.training), positions, device)
 
     def validation(self, device: torch.device) -> Iterator[Batch]:
         """Yield the batches of one evaluation on a device; each rank has equally many."""
         positions = range(0, self.num_validation, self.evaluate.global_batch_size)
-        return self.readers.batches(self.evaluate.validation, positions, device)
+        return self.readers.batches(self._made(self.evaluate.validation), positions, device)
+
+    def deduplicated(self, groups: Sequence[Sequence[str]]) -> "TrainingData":
+        """Return the same samples in batches without the repeated lists of these groups of features."""
+        keys = list(self.readers.keys)
+        return replace(self, groups=tuple(tuple(keys.index(name) for name in names) for names in groups))
+
+    def _made(self, make: Make) -> Make:
+        return Deduplicated(make=make, groups=self.groups) if self.groups else make
+
+    def first_factors(self) -> Sequence[float]:
+        """Return samples over distinct ones of each group in the first batch of this rank."""
+        if not self.groups:
+            return ()
+        batch = self._made(self.train.training)(0)
+        return [len(batch.labels) / count for count in batch.num_distinct]
 
     def other_lookups(self, features: Sequence[Feature]) -> str | None:
         """Return how the data's lookups per sample differ from those the tables were planned for; None: little."""
@@ -112,6 +131,9 @@ def open_training_data(
             seed=training.seed,
             shuffle=shuffle,
             max_validation=data.evaluation_samples,
+            sessions=Sessions(source=source, run=data.session_run)
+            if data.has_sessions and isinstance(source, SessionSource)
+            else None,
         )
         drifted = drifted_sources(data, features, source) if isinstance(source, SyntheticSource) else ()
         return BatchMaker(source, order, features, **ranks, drifted=drifted), order

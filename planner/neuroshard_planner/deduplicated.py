@@ -1,0 +1,66 @@
+"""Which groups of features a plan leaves the repeats of out: decided by planning with and without them.
+
+    plan on all lists  ->  plan without the repeats of all groups  ->  without those that save nothing  ->  the cheaper
+
+The last comparison asks for more than the cost models can tell apart.
+"""
+
+from collections.abc import Callable, Mapping
+
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import PlanRequest
+
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.deduplication import repeating_groups
+from neuroshard_planner.problem.plan_cost import predicted_cost
+from neuroshard_planner.problem.problem import CostModel, Problem
+
+MIN_SAVED_SHARE = 0.02
+"""Of a step, below which repeats are not left out."""
+
+Search = Callable[[PlanRequest], Plan]
+
+
+def deduplicated_plan(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
+    """Return the cheaper of the plans with and without repeats; its request names the groups of its choice.
+
+    Args:
+        request: names the groups whose repeats may be left out.
+        costs: price placements.
+        search: finds the plan of a request as it is.
+
+    Raises:
+        PlannerError: as the search.
+    """
+    all_lists = search(_without(request, ()))
+    plan = search(request)
+    saved_ms = savings_ms(plan, costs)
+    kept = tuple(name for name, ms in saved_ms.items() if ms > 0)
+    if not kept:
+        return all_lists
+    if len(kept) < len(saved_ms):
+        plan = search(_without(request, kept))
+        saved_ms = savings_ms(plan, costs)
+    error = plan.bundle.compute_mape if plan.bundle.measured_compute_mape is None else plan.bundle.measured_compute_mape
+    before_ms = all_lists.predicted.total_ms
+    if plan.predicted.total_ms > before_ms * (1 - max(MIN_SAVED_SHARE, error)):
+        return all_lists
+    groups = tuple(
+        each.model_copy(update={"saved_ms": saved_ms[each.group]}) for each in repeating_groups(plan.request)
+    )
+    return plan.model_copy(update={"deduplication": groups, "all_lists_ms": before_ms})
+
+
+def savings_ms(plan: Plan, costs: CostModel) -> Mapping[str, float]:
+    """Return by group what the plan's placement costs more with all lists of that group alone."""
+    groups = [each.group for each in repeating_groups(plan.request)]
+    found = {}
+    for name in groups:
+        problem = Problem(_without(plan.request, tuple(each for each in groups if each != name)), costs)
+        cost = predicted_cost(problem, placement_of(plan.tables, problem), plan.predicted.source)
+        found[name] = cost.total_ms - plan.predicted.total_ms
+    return found
+
+
+def _without(request: PlanRequest, kept: tuple[str, ...]) -> PlanRequest:
+    return request.model_copy(update={"deduplicate": kept or None})

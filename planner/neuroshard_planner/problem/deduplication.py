@@ -1,0 +1,83 @@
+"""Repeated lists in the cost of a plan: lookups of distinct lists alone, and the expansion behind the exchange.
+
+Of a group with the factor f, a batch of B samples of a device has 1 + (B - 1) / f distinct samples: its first sample is
+one in any case. Lookups and exchanged indices fall by B over that. Bags, and with them pooled embeddings and their
+exchange, stay: a repeat is an empty bag. Rows that are touched stay too, for a repeat touches the rows of the list that
+it repeats; their hits fall by the factor.
+
+The memory ledger does not know of this: a batch without repeats must fit.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from neuroshard_api.plan import DeduplicatedGroup
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import Table
+from neuroshard_costs.reuse.hit_counts import divided_bins
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
+
+EXPANSION_PASSES = 5
+"""Times that the pooled embeddings of a group pass through memory in a step. Forward: read and written by index_select.
+Backward: zeros are written, gradients read, and their sums written."""
+MS_PER_SECOND = 1e3
+
+
+def repeating_groups(request: PlanRequest) -> tuple[DeduplicatedGroup, ...]:
+    """Return the groups that a request leaves repeats of out, in its order; without their savings."""
+    groups = []
+    for name in request.deduplicate or ():
+        members = [table for table in request.tables.tables if table.duplication_group == name]
+        if members:
+            features = tuple(feature for table in members for feature in table.feature_names or (table.name,))
+            factor = batch_factor(_factor(members), request.batch_size_per_device)
+            groups.append(DeduplicatedGroup(group=name, features=features, factor=factor))
+    return tuple(groups)
+
+
+def batch_factor(factor: float, batch_size: int) -> float:
+    """Return expected samples over distinct ones in a batch, from those of a whole log."""
+    return batch_size / (1 + (batch_size - 1) / factor)
+
+
+def looked_up(request: PlanRequest) -> PlanRequest:
+    """Return the request with the lookups and hits of distinct lists alone; memory is not to be taken from it."""
+    factors = {group.group: group.factor for group in repeating_groups(request)}
+    if not factors:
+        return request
+    tables = tuple(
+        _without_repeats(table, factors[table.duplication_group]) if table.duplication_group in factors else table
+        for table in request.tables.tables
+    )
+    return request.model_copy(update={"tables": request.tables.model_copy(update={"tables": tables})})
+
+
+def expansion_ms(request: PlanRequest) -> float:
+    """Return what copying pooled embeddings to the repeats of a device's samples takes, forward and backward."""
+    groups = frozenset(request.deduplicate or ())
+    columns = sum(
+        table.embedding_dim * table.num_features for table in request.tables.tables if table.duplication_group in groups
+    )
+    num_bytes = columns * request.batch_size_per_device * BYTES_PER_ELEMENT[request.memory.output_data_type]
+    bandwidth = request.topology.device.memory_bandwidth_bytes_per_second
+    return EXPANSION_PASSES * num_bytes / bandwidth * MS_PER_SECOND
+
+
+def _factor(tables: Sequence[Table]) -> float:
+    """Return the least factor of a group's tables; all have one where they are from one measurement."""
+    return min(table.duplication_factor or 1.0 for table in tables)
+
+
+def _without_repeats(table: Table, factor: float) -> Table:
+    histogram = table.reuse_histogram
+    return table.model_copy(
+        update={
+            "pooling_factor": table.pooling_factor / factor,
+            "reuse_histogram": None if histogram is None else fewer_hits(histogram, factor),
+        }
+    )
+
+
+def fewer_hits(histogram: Sequence[float], factor: float) -> tuple[float, ...]:
+    """Return a reuse histogram in which every row has its hits divided by a factor, and at least one."""
+    return tuple((np.asarray(histogram) @ divided_bins(factor)).tolist())

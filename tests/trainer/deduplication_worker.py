@@ -1,0 +1,172 @@
+"""One of several ranks: trains on all lists and on batches without repeats, and holds logits and weights together.
+
+Argument: folder, unused. Exits with an error where a logit or a weight differs.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import builders
+import numpy as np
+import torch
+import torch.distributed as dist
+from neuroshard_api.document import validated
+from neuroshard_api.job_model import Model
+from neuroshard_api.job_training import DenseOptimizer, Training, TrainPipeline
+from neuroshard_api.plan import DeduplicatedGroup, GivenPlan, TablePlacement
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Optimizer, Pooling, Table
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.collation import collated
+from neuroshard_trainer.data.deduplication import deduplicated
+from neuroshard_trainer.data.samples import Jagged, Samples, features_of
+from neuroshard_trainer.equal_weights import set_equal_weights
+from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
+from neuroshard_trainer.optimizers import (
+    dense_optimizer,
+    embedding_sharder,
+    replicated_optimizer,
+    share_replicated_weights,
+)
+from neuroshard_trainer.pipeline import Pipeline
+from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.sharded_model import sharded_model
+from neuroshard_trainer.step_optimizer import StepOptimizer
+from placements import by_columns, by_rows, everywhere, given_plan, on_node
+from rank_server import joined_ranks
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+from trainer_builders import job_data
+
+CPU = torch.device("cpu")
+SAMPLES, STEPS = 24, 20
+TABLES = (
+    builders.table("user", num_embeddings=60, embedding_dim=32, pooling_factor=3),
+    builders.table("history", num_embeddings=50, embedding_dim=16, pooling_factor=4, pooling=Pooling.MEAN),
+    builders.table("shop", num_embeddings=40, embedding_dim=32, feature_names=("seen_shop", "shop")),
+    builders.table("item", num_embeddings=30, embedding_dim=32),
+)
+GROUPS = (("user", "history"), ("seen_shop",))
+"""The table shop is looked up by a feature of a group and by one of none."""
+
+
+def placed(family: ShardingType, table: Table) -> TablePlacement:
+    """Return a table in a family."""
+    world_size, half = dist.get_world_size(), table.embedding_dim // 2
+    topology = builders.topology(world_size)
+    match family:
+        case ShardingType.TABLE_WISE:
+            return by_columns(table, (len(table.name) % world_size, table.embedding_dim))
+        case ShardingType.COLUMN_WISE:
+            return by_columns(table, (world_size - 1, half), (0, half))
+        case ShardingType.ROW_WISE:
+            return by_rows(table, topology)
+        case ShardingType.TABLE_ROW_WISE:
+            return on_node(table, 0, topology)
+        case _:
+            return everywhere(table, topology)
+
+
+def plan_of(families: Sequence[ShardingType], optimizer: Optimizer) -> GivenPlan:
+    """Return a plan without repeats; TorchRec computes means in tables by columns alone."""
+    is_by_columns = all(family.is_by_columns for family in families)
+    tables = TABLES if is_by_columns else tuple(table.model_copy(update={"pooling": None}) for table in TABLES)
+    placements = [placed(family, table) for family, table in zip(families, tables, strict=True)]
+    topology = builders.topology(dist.get_world_size())
+    request = PlanRequest(tables=builders.table_set(*tables), topology=topology, optimizer=optimizer)
+    groups = [DeduplicatedGroup(group=names[0], features=names, factor=4.0) for names in GROUPS]
+    return given_plan(request, *placements).model_copy(update={"deduplication": tuple(groups)})
+
+
+def trained(
+    plan: GivenPlan, groups: Sequence[Sequence[str]], *, pipelined: bool
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """Train on the same samples with some groups' repeats left out; return the losses and the weights of this rank."""
+    settings = validated(Model, job_data()["spec"]["model"], where="spec.model")
+    optimizer, tables = plan.request.optimizer, plan.request.tables.tables
+    torch.manual_seed(0)
+    model = sharded_model(
+        DeduplicatedModel(settings, tables, groups) if groups else RecommendationModel(settings, tables),
+        sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+        embedding_sharder(optimizer, learning_rate=0.02, device=CPU),
+        device=CPU,
+    )
+    share_replicated_weights(model)
+    set_equal_weights(model)
+    training = Training(pipeline=TrainPipeline.NONE, dense_optimizer=DenseOptimizer.SGD)
+    stepping = StepOptimizer(
+        model,
+        dense_optimizer(model, training, tables_path=TABLES_PATH),
+        replicated_optimizer(model, optimizer, learning_rate=0.02),
+        training,
+        step=0,
+    )
+
+    def loss_of(batch: Batch) -> torch.Tensor:
+        return binary_cross_entropy_with_logits(model(*batch.inputs), batch.labels)
+
+    batches = iter([batch(step, groups) for step in range(STEPS)])
+    if pipelined:
+        pipeline = Pipeline(model, stepping, loss_of, CPU)
+        losses = [pipeline.progress(batches) for _ in range(STEPS)]
+    else:
+        losses = []
+        for each in batches:
+            stepping.zero_grad()
+            loss = loss_of(each)
+            torch.autograd.backward(loss)
+            stepping.step()
+            losses.append(loss.detach())
+    return losses, weights_of(model)
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return what this rank holds."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, ShardedTensor):
+            found.update({f"{name} {number}": each.tensor for number, each in enumerate(tensor.local_shards())})
+        else:
+            found[name] = tensor.detach().as_subclass(torch.Tensor)
+    return found
+
+
+def batch(step: int, groups: Sequence[Sequence[str]]) -> Batch:
+    """Return a batch of this rank: each rank has other repeats, and some steps have one list or no repeat at all."""
+    rng = np.random.default_rng((step, dist.get_rank()))
+    chance = {0: 0.0, 1: 1.0}.get(step % 5, 0.1 + 0.2 * dist.get_rank())  # of new lists
+    features = features_of(TABLES)
+    lookups = {}
+    changes: dict[str, Any] = {name: rng.random(SAMPLES) < chance for name, *_ in GROUPS}
+    for feature in features:
+        group = next((names[0] for names in GROUPS if feature.name in names), None)
+        lengths = rng.integers(0, 5, size=SAMPLES)
+        values = rng.integers(0, feature.table.num_embeddings, size=int(lengths.sum()))
+        drawn = Jagged.of_lengths(values, lengths)
+        lookups[feature.name] = drawn if group is None else drawn.take(np.cumsum(changes[group]) % SAMPLES)
+    samples = Samples(
+        labels=rng.integers(0, 2, size=SAMPLES).astype(np.float32),
+        dense=rng.normal(size=(SAMPLES, 3)).astype(np.float32),
+        lookups=lookups,
+    )
+    keys = [feature.name for feature in features]
+    whole = collated([samples], features)
+    positions = [[keys.index(name) for name in names] for names in groups]
+    return Batch.of(deduplicated(whole, positions) if groups else whole, keys)
+
+
+def main(_folder: str) -> None:
+    """Check all families alone and together, with both kinds of optimizer, plain and pipelined."""
+    logging.disable(logging.WARNING)
+    mixed = (ShardingType.ROW_WISE, ShardingType.TABLE_WISE, ShardingType.DATA_PARALLEL, ShardingType.COLUMN_WISE)
+    alone = [(family,) * len(TABLES) for family in ShardingType if family is not ShardingType.GRID]
+    with joined_ranks():
+        for number, families in enumerate((*alone, mixed)):
+            optimizer = (Optimizer.ROWWISE_ADAGRAD, Optimizer.SGD)[number % 2]
+            plan = plan_of(families, optimizer)
+            expected, weights = trained(plan, (), pipelined=False)
+            losses, found = trained(plan, GROUPS, pipelined=families is mixed)
+            torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=0, atol=1e-6)
+            torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)

@@ -1,0 +1,104 @@
+"""Training on batches without repeated lists: the numbers of training on all lists."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from neuroshard_api.document import DocumentError, validated
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.job_status import DuplicationFactor
+from neuroshard_api.job_training import SyntheticSessions
+from neuroshard_api.plan import DeduplicatedGroup
+from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.step_cost import measured_cost
+from neuroshard_api.step_report import StepReport
+from neuroshard_planner.problem.deduplication import batch_factor
+from rank_server import RankServer
+from trainer_builders import plan_of, write_plan
+
+WORKER = Path(__file__).with_name("deduplication_worker.py")
+SESSIONS = {"samplesPerSession": 10, "groups": [{"features": ["user", "country"], "changeProbability": "0.1"}]}
+
+
+def deduplicating(folder: Path, *features: str, factor: float = 4.0) -> None:
+    """Write the plan of the small tables, which leaves out the repeats of one group."""
+    group = DeduplicatedGroup(group=features[0], features=features, factor=factor)
+    write_plan(folder, plan_of().model_copy(update={"deduplication": (group,)}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_training_without_repeats_computes_what_training_on_all_lists_does(
+    tmp_path: Path, ranks: RankServer, count: int
+) -> None:
+    """Losses of 20 steps and all weights after them within 1e-6, for every sharding type, alone and mixed."""
+    ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=count)
+
+
+def test_a_job_goes_on_from_a_checkpoint_of_the_other_form(tmp_path: Path, run: Callable[..., Any]) -> None:
+    """All lists first, then without repeats: loss and AUC of a run on all lists."""
+    data = {"syntheticSessions": SESSIONS, "numSamples": 2000}
+    assert run(data=data, training={"maxSteps": 60}, run_dir="whole") == ExitCode.OK
+    assert run(data=data, training={"maxSteps": 30}) == ExitCode.OK
+    deduplicating(tmp_path, "user", "country")
+    assert run(data=data, training={"maxSteps": 60}) == ExitCode.OK
+
+    ended, whole = (TrainingProgress.read(tmp_path / name / "progress.json") for name in ("run", "whole"))
+    assert ended.step == whole.step == 60
+    assert ended.metrics["loss"] == pytest.approx(whole.metrics["loss"], abs=1e-5)
+    assert ended.metrics["auc"] == pytest.approx(whole.metrics["auc"], abs=1e-4)
+
+
+def test_another_order_of_sessions_is_another_training(
+    run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checkpoint's position would mean other samples."""
+    data = {"syntheticSessions": SESSIONS, "numSamples": 2000}
+    assert run(data=data, training={"maxSteps": 5}) == ExitCode.OK
+
+    assert run(data={**data, "sessionRun": 4}, training={"maxSteps": 10}) == ExitCode.INVALID_INPUT
+
+    assert "sessionRun) = [null, null, 8], the job has [null, null, 4]" in capsys.readouterr().err
+
+
+def test_a_log_that_is_not_clustered_is_warned_of(
+    tmp_path: Path, run: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the first batch repeats much less than the plan expects."""
+    deduplicating(tmp_path, "user", "country", factor=4.0)
+
+    assert run(training={"maxSteps": 2}) == ExitCode.OK
+
+    assert "'user': 1.00 samples per distinct list in the first batch, the plan expects 4.00" in caplog.text
+    assert "neuroshard cluster-sessions" in caplog.text
+
+
+def test_a_group_has_features_of_bags() -> None:
+    """A feature that there is not, and one that is in two groups, are refused with the field."""
+    plan = plan_of().to_json()
+    for features, expected in (
+        ([["shop"]], r"deduplication\[0\].features: 'shop' is a feature of no table"),
+        ([["user"], ["user"]], r"deduplication\[1\].features: 'user' is in group 'user' already"),
+    ):
+        groups = tuple(DeduplicatedGroup(group=names[0], features=tuple(names), factor=2.0) for names in features)
+        broken = builders.plan().from_json(plan).model_copy(update={"deduplication": groups}).to_json()
+        with pytest.raises(DocumentError, match=expected):
+            builders.plan().from_json(broken)
+
+
+def test_a_report_has_the_factor_of_the_batches(tmp_path: Path, run: Callable[..., Any]) -> None:
+    """Within a twentieth of the one that the sessions' parameters give, which is the plan's."""
+    sessions = validated(SyntheticSessions, SESSIONS, where="sessions")
+    expected = batch_factor(sessions.factor(sessions.groups[0], run=8), 64)
+    deduplicating(tmp_path, "user", "country", factor=expected)
+    spec = {"data": {"syntheticSessions": SESSIONS, "numSamples": 20_000}, "model": {"batchSizePerDevice": 64}}
+
+    assert run(**spec, training={"maxSteps": 200, "reportEverySteps": 200}) == ExitCode.OK
+
+    report = StepReport.read(tmp_path / "run" / "step-report.json")
+    (found,) = report.duplication or ()
+    assert found.group == "user"
+    assert found.factor == pytest.approx(expected, rel=0.05)
+    assert measured_cost(report).duplication_factors == (DuplicationFactor(group="user", factor=f"{found.factor:.4g}"),)
