@@ -122,7 +122,7 @@ def _costs(loads: list[float], dims: list[int]) -> tuple[DeviceCost, ...]:
 
 
 def _total(cost: DeviceCost) -> float:
-    terms = [value for field, value in cost.model_dump(exclude_none=True).items() if field.endswith("_ms")]
+    terms: list[float] = [value for field, value in cost.model_dump(exclude_none=True).items() if field.endswith("_ms")]
     return sum(terms)
 
 

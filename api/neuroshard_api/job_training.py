@@ -229,8 +229,8 @@ class Data(Part):
     """Synthetic: sessions in which lists repeat. If unset: lists are drawn for each sample."""
     deduplication: Deduplication = Deduplication.AUTO
     """Auto leaves repeated lists out of batches where samples come in sessions, the tables have duplication factors
-    (`neuroshard stats --session --time`), and the planner expects a gain; Off never does. Synthetic sessions tell their
-    factors themselves."""
+    (`neuroshard stats --session --time`), and the planner expects a gain; Off never does. The
+    factors of synthetic sessions follow from their parameters."""
 
     @property
     def has_sessions(self) -> bool:

@@ -269,6 +269,7 @@ class StepReporter:
         self._unread.clear()
         return step_ms
 
+
 def _duplication(groups: Sequence[str], distinct: Sequence[Sequence[int]]) -> tuple[MeasuredDuplication, ...] | None:
     """Return the factors of groups from each rank's samples and distinct ones. None: nothing was counted."""
     num_samples, *totals = [sum(counts) for counts in zip(*distinct, strict=True)]
@@ -278,25 +279,6 @@ def _duplication(groups: Sequence[str], distinct: Sequence[Sequence[int]]) -> tu
         MeasuredDuplication(group=group, factor=num_samples / total)
         for group, total in zip(groups, totals, strict=True)
     )
-
-
-def file_sha256(path: Path) -> str:
-    """Return the hash of what a file holds, compressed or not, as reports and checkpoints name a plan.
-
-    Raises DocumentError.
-    """
-    return hashlib.sha256(read_bytes(path)).hexdigest()
-
-
-def device_source(device: torch.device) -> str:
-    """Return the label of what is measured on a device: ``measured:`` for a GPU, ``cpu:`` for a CPU."""
-    if device.type == "cuda":
-        return f"measured:{torch.cuda.get_device_name(device)}"
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        found = None
-    return f"cpu:{found[1].strip() if found else platform.machine() or 'unknown'}"
 
 
 def _device_of(model: nn.Module) -> torch.device:

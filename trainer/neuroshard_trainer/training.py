@@ -15,7 +15,7 @@ from neuroshard_api.progress import TrainingProgress
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from neuroshard_trainer.checkpoint import CheckpointManifest, has_earlier
-from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.batches import Batch, counted
 from neuroshard_trainer.data.training_data import TrainingData
 from neuroshard_trainer.errors import DataError, InputError, StoppedError, StorageError
 from neuroshard_trainer.files import write_file
@@ -228,23 +228,17 @@ class TrainingLoop:
         size = self._schedule.global_batch_size
         positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
         if self._pipeline is not None:  # it copies the batches to the device itself
-            batches = self._counted(self._data.training(positions, torch.device("cpu")))
+            batches = counted(self._data.training(positions, torch.device("cpu")), self._reporter.count_distinct)
             yield from self._reporter.pipelined(batches, self._pipeline.progress)
             return
-        for batch in self._reporter.steps(self._counted(self._data.training(positions, self._process.device))):
+        batches = counted(self._data.training(positions, self._process.device), self._reporter.count_distinct)
+        for batch in self._reporter.steps(batches):
             self._optimizer.zero_grad()
             loss = self._loss(batch)
             with traced("backward"):
                 torch.autograd.backward(loss)
             self._optimizer.step()
             yield loss.detach()
-
-    def _counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches, and have the report count what repeats in them."""
-        for batch in batches:
-            if batch.num_distinct:
-                self._reporter.count_distinct(len(batch.labels), batch.num_distinct)
-            yield batch
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         with traced("forward"):

@@ -1,6 +1,6 @@
 """Batches of one rank as TorchRec takes them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,3 +74,11 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
         """Tell TorchRec's pipeline which fields the model's forward takes, in the order of its arguments."""
         fields = ("dense", "lookups") if self.first_samples is None else ("dense", "lookups", "first_samples")
         return tuple(PHWithMeta(ph_key=field) for field in fields)
+
+
+def counted(batches: Iterator[Batch], count: Callable[[int, Sequence[int]], None]) -> Iterator[Batch]:
+    """Yield batches; of each without repeats ``count`` gets the samples, and by group those with lists of their own."""
+    for batch in batches:
+        if batch.num_distinct:
+            count(len(batch.labels), batch.num_distinct)
+        yield batch
