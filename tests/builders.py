@@ -324,6 +324,7 @@ def status(**fields: Any) -> Status:
         "forwardCommunicationMicroseconds": 350,
         "backwardCommunicationMicroseconds": 250,
         "source": "simulated:test-80gb",
+        "duplicationFactors": [{"group": "user", "factor": "7.92"}],
     }
     measured = cost | {"totalMicroseconds": 1650, "stepMicroseconds": 4000, "steps": 100, "lastUpdatedTime": time}
     running = condition("Running", observedGeneration=1).model_dump(mode="json")
