@@ -2,10 +2,15 @@
 
 from typing import Any
 
+import builders
 import pytest
 from builders import plan
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import PlanRequest
+from neuroshard_operator import names
 from neuroshard_operator.children.workers import with_host_tables
 from neuroshard_operator.observed.results import host_bytes_per_node, plan_summary
+from operator_process import Story
 
 GIB = 2**30
 
@@ -44,3 +49,27 @@ def test_the_node_with_most_decides_for_all() -> None:
     assert host_bytes_per_node(held) == 5 * GIB
     text = held.to_json().encode()
     assert plan_summary(text, key="plan.json", where="plan").host_bytes_per_node == 5 * GIB
+
+
+def test_workers_are_started_with_the_memory_of_their_plans_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gibibyte for each device of a node."""
+
+    def with_host_tables(asked: PlanRequest) -> Plan:
+        found = plan(asked)
+        return found.model_copy(
+            update={"memory": tuple(each.model_copy(update={"host_bytes": GIB}) for each in found.memory)}
+        )
+
+    assert resources_of_workers(Story().planned()) == {}
+    monkeypatch.setattr(builders, "plan", with_host_tables)
+    story = Story().planned()
+
+    devices = story.status["plan"]["worldSize"] // 2
+    assert resources_of_workers(story) == {"requests": {"memory": str(devices * GIB)}}
+
+
+def resources_of_workers(story: Story) -> dict[str, Any]:
+    """Return the resources of the container that the workers train in."""
+    [job] = story.world.of_kind("Job", names.WORKER)
+    resources: dict[str, Any] = job["spec"]["template"]["spec"]["containers"][0]["resources"]
+    return resources
