@@ -1,0 +1,135 @@
+"""What the drop-in keeps of TorchRec's constraints and of what sharders allow, and what it names instead."""
+
+import logging
+from typing import Any
+
+import pytest
+from dropin_models import META, TwoTowers, config
+from dropin_planners import kinds, planned, planner
+from neuroshard_torchrec import NeuroShardPlanner
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.modules.embedding_configs import DataType as TorchRecType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import (
+    DistanceLFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    MCHManagedCollisionModule,
+)
+
+
+def test_constraints_of_torchrec_are_kept() -> None:
+    """Types, widths, and lookups, by the table's name."""
+    limits = {
+        "country": ParameterConstraints(sharding_types=["table_wise"], pooling_factors=[40.0]),
+        "tags": ParameterConstraints(min_partition=16, pooling_factors=[2000.0]),
+    }
+    made = planner(constraints=limits)
+    made.plan(TwoTowers())
+    shards = {table.name: table.shards for table in planned(made).tables}
+
+    assert len(shards["country"]) == 1
+    assert {each.num_columns for each in shards["tags"]} == {16}  # so many lookups are worth the cut
+
+
+def test_what_has_no_counterpart_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Arguments of TorchRec's planner, and fields of its constraints."""
+    with caplog.at_level(logging.WARNING):
+        planner(timeout_seconds=5, stats=None, constraints={"tags": ParameterConstraints(enforce_hbm=True)}).plan(
+            TwoTowers()
+        )
+
+    assert "no counterpart of stats, timeout_seconds" in caplog.text
+    assert "constraints['tags'].enforce_hbm is not kept" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"num_poolings": [2.0]},
+        {"batch_sizes": [64]},
+        {"is_weighted": True},
+        {"feature_names": ["tags_id"]},
+        {"output_dtype": TorchRecType.FP16},
+        {"use_virtual_table": True},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_every_field_of_a_constraint_that_is_not_kept_is_named(
+    given: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it differs from its default."""
+    with caplog.at_level(logging.WARNING):
+        planner(constraints={"tags": ParameterConstraints(**given), "country": ParameterConstraints()}).plan(
+            TwoTowers()
+        )
+
+    assert [line for line in caplog.messages if "not kept" in line] == [
+        f"constraints['tags'].{next(iter(given))} is not kept"
+    ]
+
+
+CUT = ParameterConstraints(min_partition=16, pooling_factors=[2000.0])
+"""So many lookups are worth a cut of a table of 32 columns."""
+
+
+def test_a_collection_without_a_cut_table_keeps_table_wise_tables() -> None:
+    """Each collection has kernels of its own; beside a cut table, whole ones are column_wise with one shard."""
+    whole = ParameterConstraints(sharding_types=["table_wise"])
+    made = planner(constraints={"tags": CUT, "id": whole, "country": whole})
+
+    assert kinds(made.plan(TwoTowers())) == {
+        "users": {"id": "table_wise", "country": "table_wise"},
+        "items": {"id": "column_wise", "tags": "column_wise"},
+    }
+
+
+def test_a_table_that_may_only_be_column_wise_may_have_one_shard() -> None:
+    """As TorchRec has it; it is called column_wise."""
+    whole = ParameterConstraints(sharding_types=["table_wise"])
+    columns = ParameterConstraints(sharding_types=["column_wise"], min_partition=8)
+    made = planner(constraints={"country": columns, "id": whole, "tags": whole})
+    found = made.plan(TwoTowers())
+
+    assert {table.name: len(table.shards) for table in planned(made).tables}["country"] == 1
+    assert kinds(found)["users"]["country"] == "column_wise"
+    assert set(kinds(found)["items"].values()) == {"table_wise"}
+
+
+def test_types_that_constraints_name_are_searched() -> None:
+    """Rows of a table on all devices; the others are by columns, as without a constraint."""
+    module = EmbeddingBagCollection(tables=[config("a"), config("b")], device=META)
+    limits = {"a": ParameterConstraints(sharding_types=["row_wise"])}
+    found = planner(constraints=limits).plan(module).plan[""]
+
+    assert found["a"].sharding_type == "row_wise"
+    assert [shard.shard_sizes for shard in found["a"].sharding_spec.shards] == [[250, 16]] * 4
+    assert found["b"].sharding_type in {"table_wise", "column_wise"}
+
+
+def test_tables_of_managed_collision_are_cut_by_rows() -> None:
+    """TorchRec's sharder allows nothing else; tables of other collections are by columns."""
+    remapped = config("ids", rows=400, features=("f",))
+    collision = MCHManagedCollisionModule(
+        zch_size=400, device=META, eviction_policy=DistanceLFU_EvictionPolicy(), eviction_interval=10
+    )
+    module = nn.ModuleDict(
+        {
+            "remapped": ManagedCollisionEmbeddingBagCollection(
+                EmbeddingBagCollection(tables=[remapped], device=META),
+                ManagedCollisionCollection({"ids": collision}, [remapped]),
+            ),
+            "plain": EmbeddingBagCollection(tables=[config("t")], device=META),
+        }
+    )
+    found = kinds(planner().plan(module))
+
+    assert found["remapped"] == {"ids": "row_wise"}
+    assert found["plain"]["t"] in {"table_wise", "column_wise"}
+
+
+def test_constraints_are_given_by_name() -> None:
+    """TorchRec's third argument is another one."""
+    with pytest.raises(TypeError, match="positional"):
+        NeuroShardPlanner(None, 4, {})  # type: ignore[call-arg]

@@ -1,0 +1,81 @@
+"""For which devices the drop-in plans: of TorchRec's topology, of the process group, of this process."""
+
+import pytest
+import torch
+from dropin_models import TwoTowers
+from dropin_planners import planned, planner
+from neuroshard_api.presets import preset
+from neuroshard_torchrec import DropInError
+from neuroshard_torchrec.devices import planned_devices
+from torchrec.distributed.planner.types import Topology
+
+
+def test_processes_and_memory_are_those_of_torchrecs_topology() -> None:
+    """Links and speed are the preset's."""
+    topology = Topology(world_size=8, compute_device="cuda", local_world_size=4, hbm_cap=20 * 2**30)
+    made = planner(topology=topology)
+    made.plan(TwoTowers())
+    request = planned(made).request
+
+    assert (request.topology.num_nodes, request.topology.devices_per_node) == (2, 4)
+    assert request.topology.intra_node == preset("h100-80gb").intra_node
+    assert request.constraints.max_memory_bytes_per_device == 20 * 2**30
+
+
+def test_a_topology_of_ours_is_taken_as_it_is() -> None:
+    """So any device that has cost models can be planned for."""
+    topology = preset("a100-80gb").topology(num_nodes=1, devices_per_node=2)
+    made = planner(topology=topology, device_type="a100-80gb")
+    made.plan(TwoTowers())
+
+    assert planned(made).request.topology == topology
+
+
+def test_a_gpu_is_named_where_the_process_sees_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is assumed."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DropInError, match="this process sees no GPU"):
+        planner(device_type=None).plan(TwoTowers())
+
+
+def test_the_device_is_the_process_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the driver's name of the product; one without cost models is named."""
+    product = preset("a100-80gb").device.product
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: product.replace("-", " "))
+    made = planner(device_type=None)
+    made.plan(TwoTowers())
+
+    assert planned(made).request.topology.device == preset("a100-80gb").device
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA GTX 970")
+    with pytest.raises(DropInError, match="no cost models of a NVIDIA GTX 970"):
+        planner(device_type=None).plan(TwoTowers())
+
+
+@pytest.mark.parametrize(("name", "value"), [("LOCAL_WORLD_SIZE", "0"), ("WORLD_SIZE", "x"), ("WORLD_SIZE", "-2")])
+def test_a_launchers_variable_that_is_no_count_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what was found."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(DropInError, match=f"{name}: is '{value}', not a number of processes"):
+        planner(topology=None).plan(TwoTowers())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "per_node"), [([0, 1], 1, 2), ([0, 4], 2, 1), ([4, 5, 6, 7], 1, 4), (list(range(8)), 2, 4)]
+)
+def test_a_group_of_some_ranks_has_their_devices(
+    ranks: list[int], nodes: int, per_node: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those of the world; ranks lie on nodes as the launcher numbers them."""
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    found = planned_devices(None, device_type="h100-80gb", bundle=None, ranks=ranks).topology
+
+    assert (found.num_nodes, found.devices_per_node) == (nodes, per_node)
+
+
+def test_a_group_with_unlike_parts_of_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topology has as many devices in each node."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with pytest.raises(DropInError, match="nodes have 2, 1 processes of the group"):
+        planned_devices(None, device_type="h100-80gb", bundle=None, ranks=[0, 1, 4])

@@ -1,0 +1,50 @@
+"""Which optimizer the drop-in plans for."""
+
+from typing import Any
+
+import pytest
+from dropin_models import TwoTowers
+from dropin_planners import planned, planner
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from neuroshard_api.tables import Optimizer
+from neuroshard_torchrec import DropInError
+from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.optim import RowWiseAdagrad
+
+
+@pytest.mark.parametrize(
+    ("fused", "optimizer"),
+    [
+        ({}, Optimizer.SGD),
+        ({"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD}, Optimizer.ROWWISE_ADAGRAD),
+        ({"optimizer": EmbOptimType.ADAM}, Optimizer.ADAM),
+    ],
+)
+def test_the_optimizer_is_that_of_the_sharder(fused: dict[str, Any], optimizer: Optimizer) -> None:
+    """Its state takes memory; FBGEMM's default has none."""
+    made = planner()
+    made.plan(TwoTowers(), [EmbeddingBagCollectionSharder(fused_params=fused)])
+
+    assert planned(made).request.optimizer is optimizer
+
+
+def test_an_optimizer_in_the_backward_pass_counts_before_the_sharders() -> None:
+    """As TorchRec itself has it."""
+    module, made = TwoTowers(), planner()
+    for collection in (module.users, module.items):
+        _apply_optimizer_in_backward(RowWiseAdagrad, collection.parameters(), {"lr": 0.1})
+    made.plan(module)
+
+    assert planned(made).request.optimizer is Optimizer.ROWWISE_ADAGRAD
+
+
+def test_an_optimizer_whose_state_is_unknown_is_named() -> None:
+    """Unless the caller names the nearest one."""
+    sharders = [EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.LAMB})]
+
+    with pytest.raises(DropInError, match=r"trained by lamb.*planner's `optimizer`"):
+        planner().plan(TwoTowers(), sharders)
+    made = planner(optimizer="adam")
+    made.plan(TwoTowers(), sharders)
+    assert planned(made).request.optimizer is Optimizer.ADAM
