@@ -33,7 +33,7 @@ def explain(
     from neuroshard_planner.explain.table import explain_table
     from neuroshard_report.terminal.explanation import render_plan_explanation, render_table_explanation
 
-    document = read_plan(plan)
+    document = read_plan(plan, must_fit=False)
     costs = find_bundle(bundle, document.request.topology.device, any_device=True)
     if table is None:
         of_plan = explain_plan(document, bundle=costs)

@@ -8,25 +8,30 @@ if TYPE_CHECKING:
     from neuroshard_api.tables import TableSet
 
 
-def read_plan(path: Path) -> "Plan":
-    """Read a plan with a price that matches its own tables, devices and limits. Raises DocumentError."""
+def read_plan(path: Path, *, must_fit: bool = True) -> "Plan":
+    """Read a plan with a price that matches its own tables, devices and limits. Raises DocumentError.
+
+    Args:
+        path: of the file.
+        must_fit: whether a device with too little memory is an error.
+    """
     from neuroshard_api.document import DocumentError
     from neuroshard_api.plan import Plan
 
-    plan = read_given_plan(path)
+    plan = read_given_plan(path, must_fit=must_fit)
     if not isinstance(plan, Plan):
         raise DocumentError(str(path), [plan.no_price])
     return plan
 
 
-def read_given_plan(path: Path) -> "GivenPlan":
+def read_given_plan(path: Path, *, must_fit: bool = True) -> "GivenPlan":
     """Read a plan, with or without a price, that matches its own tables, devices, and limits. Raises DocumentError."""
     from neuroshard_api.document import DocumentError, read_data
     from neuroshard_api.plan import any_plan
     from neuroshard_planner.plans.checks import plan_problems
 
     plan = any_plan(read_data(path), where=str(path))
-    problems = plan_problems(plan)
+    problems = plan_problems(plan, must_fit=must_fit)
     if problems:
         raise DocumentError(str(path), problems)
     return plan

@@ -33,6 +33,7 @@ def score(
     """Price a plan from anywhere: its cost, where it loses, and what moving three tables would give.
 
     A plan of TorchRec's does not say what is looked up, nor on which devices: tables and devices belong to it then.
+    One that needs more memory than the devices have is scored too; what is missing, and where, comes with its price.
     """
     from neuroshard_planner.explain.moves import best_moves
     from neuroshard_planner.explain.plan import explain_plan
@@ -44,7 +45,7 @@ def score(
         check_writable(out)
     request, tables = _given(plan, options)
     bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
-    scored = imported_plan(tables, request, bundle=bundle)
+    scored = imported_plan(tables, request, bundle=bundle, must_fit=False)
     explanation, moves = explain_plan(scored, bundle=bundle), best_moves(scored, bundle=bundle)
     if out is not None:
         write_file(out, scored.to_json())

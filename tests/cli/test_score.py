@@ -73,6 +73,35 @@ def test_a_plan_without_a_price_gets_one(neuroshard: Any, greedy: Path) -> None:
     assert neuroshard("explain", out).code == 0
 
 
+def test_a_plan_that_does_not_fit_is_scored_with_what_is_missing_and_where(neuroshard: Any, tmp_path: Path) -> None:
+    """Its devices, bytes, purposes, and largest tables; plans that fit say nothing of it, and validate refuses it."""
+    large, small = table("large", num_embeddings=150_000_000, embedding_dim=128), table("small", num_embeddings=10**6)
+    nodes = topology(4, device=bundled_bundle("h100-80gb").manifest.device)
+    asked = PlanRequest(tables=table_set(large, small), topology=nodes, batch_size_per_device=512)
+    path, out = tmp_path / "plan.json", tmp_path / "scored.json"
+    path.write_text(given_plan(asked, by_columns(large, (1, 64), (1, 64)), by_columns(small, (1, 64))).to_json())
+
+    result = neuroshard("score", path, "--out", out)
+    assert (result.code, result.err.count("error")) == (0, 0)
+    assert "does not fit: device 1 lacks " in result.out
+    assert "memory of device 1" in result.out
+    assert "largest tables there, weights and optimizer state: large (" in result.out
+    scored = Plan.read(out)
+    device = scored.memory[1]
+    assert device.used_bytes > device.capacity_bytes
+
+    (overfull,) = json.loads(neuroshard("score", path, "--json").out)["explanation"]["overfull"]
+    assert (overfull["device"], overfull["used_bytes"]) == (1, device.used_bytes)
+    assert overfull["capacity_bytes"] == device.capacity_bytes
+    assert sum(size for _, size in overfull["purposes"]) == device.used_bytes
+    assert overfull["purposes"][0][0] == "weights"
+    assert dict(overfull["tables"])["large"] == 150_000_000 * (128 * 4 + 2 * 4)  # row-wise state of both shards
+    assert "does not fit" in neuroshard("explain", out).out
+    refused = neuroshard("validate", out)
+    assert refused.code != 0
+    assert "memory[1]: needs" in refused.out + refused.err
+
+
 def test_a_plan_of_all_placements_is_scored(neuroshard: Any, tmp_path: Path) -> None:
     """Rows, rows of a node, copies, and columns; moves are to columns, whatever the table was."""
     nodes = topology(4, num_nodes=2)

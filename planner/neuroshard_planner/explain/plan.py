@@ -11,6 +11,7 @@ from neuroshard_api.tables import DataType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
 from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.explain.memory import OverfullDevice, overfull_devices
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.explain.trust import basis_of, trust_of
 from neuroshard_planner.planning import Bundle
@@ -73,6 +74,8 @@ class PlanExplanation:
     fullest_device: int
     memory_share: float
     """Of the fullest device's capacity, reserve included."""
+    overfull: tuple[OverfullDevice, ...]
+    """Devices that the plan does not fit on; it cannot be trained then."""
     lower_bound_ms: float
     gap: float
     gap_parts: tuple[GapPart, ...]
@@ -104,6 +107,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         dominant_tables=_dominant_tables(problem, placement, busiest),
         fullest_device=fullest,
         memory_share=memory[fullest],
+        overfull=overfull_devices(plan),
         lower_bound_ms=plan.lower_bound_ms,
         gap=plan.gap,
         gap_parts=_gap_parts(plan, problem, placement),
@@ -225,7 +229,7 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
     ]
     if held:
         yield f"{', '.join(map(repr, held[:3]))} may not be split, and alone takes more than half of the step"
-    if memory_share > NEARLY_FULL:
+    if NEARLY_FULL < memory_share <= 1:
         yield f"the fullest device uses {memory_share:.1%} of its memory: more memory would leave more freedom"
 
 

@@ -161,12 +161,12 @@ def repeats_of(plan: Plan, table: Table) -> str | None:
 
 
 def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:
-    """Return the problem that a plan answers, and its placement.
+    """Return the problem that a plan answers, and its placement; also of one that does not fit into memory.
 
     Raises:
-        PlanError: the plan has problems, or its costs are another bundle's.
+        PlanError: the plan has other problems, or its costs are another bundle's.
     """
-    require_sound(plan)
+    require_sound(plan, must_fit=False)
     if bundle.manifest.weights_sha256 != plan.bundle.weights_sha256:
         raise PlanError(
             f"bundle: the plan's costs are by {plan.bundle.name!r} ({plan.bundle.weights_sha256[:12]}...), given is "

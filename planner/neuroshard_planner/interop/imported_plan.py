@@ -14,10 +14,18 @@ from neuroshard_planner.search.lower_bound import lower_bound_ms
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 
 
-def imported_plan(tables: Sequence[TablePlacement], request: PlanRequest, *, bundle: Bundle) -> Plan:
+def imported_plan(
+    tables: Sequence[TablePlacement], request: PlanRequest, *, bundle: Bundle, must_fit: bool = True
+) -> Plan:
     """Return the plan of these shards, with the costs, lower bound, ledger and baselines of this planner.
 
     The request's algorithm is what the plan says it was found by.
+
+    Args:
+        tables: in the order of the request's.
+        request: what they answer.
+        bundle: prices them.
+        must_fit: whether a device with too little memory is an error; else the plan's ledger says so.
 
     Raises:
         PlanError: tables, shards, devices, constraints or memory do not match the request, or TorchRec cannot run them.
@@ -33,7 +41,7 @@ def imported_plan(tables: Sequence[TablePlacement], request: PlanRequest, *, bun
         bound_ms=_bound_ms(tables, problem),
         tables=tuple(tables),
     )
-    require_sound(plan)
+    require_sound(plan, must_fit=must_fit)
     return plan
 
 

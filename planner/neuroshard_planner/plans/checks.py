@@ -19,9 +19,14 @@ from neuroshard_planner.problem.units import Unit, allowed_devices, most_shards,
 TOLERANCE = 1e-6  # relative, between costs that are written in the plan twice
 
 
-def require_sound(plan: Plan) -> None:
-    """Do nothing if the plan has no problems. Raises PlanError that lists them."""
-    require_none(plan_problems(plan))
+def require_sound(plan: Plan, *, must_fit: bool = True) -> None:
+    """Do nothing if the plan has no problems. Raises PlanError that lists them.
+
+    Args:
+        plan: with a price.
+        must_fit: whether it is a problem if a device has too little memory.
+    """
+    require_none(plan_problems(plan, must_fit=must_fit))
 
 
 def require_none(problems: Sequence[str]) -> None:
@@ -31,7 +36,7 @@ def require_none(problems: Sequence[str]) -> None:
         raise PlanError(f"the plan does not match its request: {'; '.join(problems[:3])}{rest}; make it again")
 
 
-def plan_problems(plan: GivenPlan) -> list[str]:
+def plan_problems(plan: GivenPlan, *, must_fit: bool = True) -> list[str]:
     """Return what is wrong with a plan; each sentence begins with the field's path. An empty list: nothing is.
 
     Faults that would make later checks meaningless are reported alone: first the list of tables, then the shards of
@@ -43,7 +48,7 @@ def plan_problems(plan: GivenPlan) -> list[str]:
         return problems or list(_constraint_problems(plan))
     return [
         *_constraint_problems(plan),
-        *_memory_problems(plan),
+        *_memory_problems(plan, must_fit=must_fit),
         *_device_cost_problems(plan),
         *_total_problems(plan),
     ]
@@ -132,7 +137,7 @@ def _kind_problems(index: int, placement: TablePlacement, constraints: Constrain
         yield f"tables[{index}].kernel: {name!r} runs with {kernel}, the constraints allow {', '.join(kernels)}"
 
 
-def _memory_problems(plan: Plan) -> Iterator[str]:
+def _memory_problems(plan: Plan, *, must_fit: bool) -> Iterator[str]:
     recomputed = tables_memory(MemoryLedger(plan.request), plan.tables)
     if len(plan.memory) != len(recomputed):
         yield f"memory: has {len(plan.memory)} entries, the topology has {len(recomputed)} devices"
@@ -144,7 +149,7 @@ def _memory_problems(plan: Plan) -> Iterator[str]:
                     f"memory[{device}].{field}: is {getattr(written, field)}, the plan's shards and its request need "
                     f"{getattr(right, field)}"
                 )
-        if right.used_bytes > right.capacity_bytes:
+        if must_fit and right.used_bytes > right.capacity_bytes:
             yield (
                 f"memory[{device}]: needs {right.used_bytes} bytes of {right.capacity_bytes}; "
                 "move or split tables, or give devices with more memory"

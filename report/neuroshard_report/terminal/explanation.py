@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from neuroshard_planner.explain.memory import OverfullDevice
 from neuroshard_planner.explain.moves import Move
 from neuroshard_planner.explain.plan import PlanExplanation
 from neuroshard_planner.explain.table import Alternative, HostShare, TableExplanation
@@ -14,6 +15,7 @@ from neuroshard_report.terminal.tables import TextTable, fact_grid
 
 MAX_MOVES = 12
 MAX_SHARDS = 16
+MAX_OVERFULL = 3
 
 
 def render_plan_explanation(found: PlanExplanation) -> RenderableType:
@@ -21,7 +23,7 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
     facts = [
         ("predicted", f"{format_ms(found.total_ms)} ms ({found.source})"),
         ("bound", f"{format_percent(found.gap)} above the lower bound of {format_ms(found.lower_bound_ms)} ms"),
-        ("memory", f"device {found.fullest_device} is the fullest: {format_percent(found.memory_share)}"),
+        ("memory", _memory(found)),
         ("trust", found.trust),
     ]
     terms = TextTable(
@@ -43,7 +45,35 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         rows=tuple((part.reason, format_ms(part.ms)) for part in found.gap_parts),
     )
     helps = [Text(f"- {sentence}") for sentence in found.helps]
-    return Group(fact_grid(facts), "", terms, "", tables, "", gap, "", Text("What could help:"), *helps)
+    overfull = [part for each in found.overfull[:MAX_OVERFULL] for part in ("", *_overfull(each))]
+    more = len(found.overfull) - MAX_OVERFULL
+    if more > 0:
+        overfull += ["", Text(f"and {more} more devices lack memory")]
+    parts = (fact_grid(facts), *overfull, "", terms, "", tables, "", gap, "", Text("What could help:"), *helps)
+    return Group(*parts)
+
+
+def _memory(found: PlanExplanation) -> str:
+    if not found.overfull:
+        return f"device {found.fullest_device} is the fullest: {format_percent(found.memory_share)}"
+    worst, count = found.overfull[0], len(found.overfull)
+    devices = f"device {worst.device} lacks" if count == 1 else f"{count} devices lack memory, device {worst.device}"
+    return (
+        f"does not fit: {devices} {format_bytes(worst.over_bytes)} (needs {format_bytes(worst.used_bytes)} of "
+        f"{format_bytes(worst.capacity_bytes)})"
+    )
+
+
+def _overfull(found: OverfullDevice) -> tuple[RenderableType, ...]:
+    """Return what the memory of a device is for, and its largest tables."""
+    purposes = tuple(
+        (name, format_bytes(size), format_percent(size / found.used_bytes)) for name, size in found.purposes
+    )
+    tables = ", ".join(f"{name} ({format_bytes(size)})" for name, size in found.tables)
+    return (
+        TextTable(columns=(f"memory of device {found.device}", "needs", "share"), rows=purposes),
+        Text(f"largest tables there, weights and optimizer state: {tables}"),
+    )
 
 
 def _on_host(share: HostShare) -> str:
