@@ -2,8 +2,17 @@
 
 import torch
 from torch import nn
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig, EmbeddingBagConfig, EmbeddingConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.mc_embedding_modules import (
+    ManagedCollisionEmbeddingBagCollection,
+    ManagedCollisionEmbeddingCollection,
+)
+from torchrec.modules.mc_modules import (
+    DistanceLFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    MCHManagedCollisionModule,
+)
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 META = torch.device("meta")
@@ -43,6 +52,44 @@ class TwoTowers(nn.Module):
         found = {**self.users(users).to_dict(), **self.items(items).to_dict()}
         logits: torch.Tensor = self.dense(torch.cat([found[name] for name in FEATURES], dim=1))
         return logits
+
+
+class Remapped(nn.Module):
+    """Bags and sequences of ids that managed collision maps to 40 rows each, and a dense part.
+
+    Args:
+        length: of every sequence.
+        device: of all.
+    """
+
+    def __init__(self, length: int, device: torch.device = META) -> None:
+        super().__init__()
+        ids = config("ids", rows=40)
+        words = EmbeddingConfig(name="words", num_embeddings=40, embedding_dim=16, feature_names=["words_id"])
+        self.bags = ManagedCollisionEmbeddingBagCollection(
+            EmbeddingBagCollection(tables=[ids], device=device), collisions(ids, device)
+        )
+        self.rows = ManagedCollisionEmbeddingCollection(
+            EmbeddingCollection(tables=[words], device=device), collisions(words, device)
+        )
+        self.dense = nn.Linear(16 + length * 16, 1, device=device)
+
+    def forward(self, bags: KeyedJaggedTensor, rows: KeyedJaggedTensor) -> torch.Tensor:
+        """Return a logit per sample."""
+        pooled, _ = self.bags(bags)
+        sequences, _ = self.rows(rows)
+        words = sequences["words_id"].values().reshape(bags.stride(), -1)
+        logits: torch.Tensor = self.dense(torch.cat([pooled.to_dict()["ids_id"], words], dim=1))
+        return logits
+
+
+def collisions(table: BaseEmbeddingConfig, device: torch.device) -> ManagedCollisionCollection:
+    """Return what maps the ids of a table to its rows."""
+    policy = DistanceLFU_EvictionPolicy()
+    module = MCHManagedCollisionModule(
+        zch_size=table.num_embeddings, device=device, eviction_policy=policy, eviction_interval=1
+    )
+    return ManagedCollisionCollection({table.name: module}, [table])
 
 
 def batch(

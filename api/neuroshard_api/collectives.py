@@ -3,6 +3,7 @@
 family       forward                                    backward
 columns      all_to_all of pooled embeddings            all_to_all of their gradients
 rows         reduce_scatter of partial sums             all_gather of the gradients, under the same name
+             all_to_all of the rows of sequences        all_to_all of their gradients
 node_rows    reduce_scatter inside each node, then      the same two in reverse; both stages together
              all_to_all among equal local ranks         are one reduce_scatter here
 replicated   none                                       all_reduce of the tables' gradients

@@ -57,8 +57,9 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
             found = True
             yield f"tables[{index}]{problem[0]}: {problem[1]} (table {table.name!r})"
     if not found:
-        yield from _pooling_problems(tables, request.tables.tables)
-        yield from _sequence_width_problems(tables, request.tables.tables)
+        for positions in _collections(request.tables.tables):
+            yield from _pooling_problems(tables, request.tables.tables, positions)
+            yield from _sequence_width_problems(tables, request.tables.tables, positions)
 
 
 def shard_problem(placement: TablePlacement, *, rows: int, columns: int, devices: Devices) -> Problem | None:
@@ -95,6 +96,11 @@ def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
         f"table {name!r} is data_parallel, which {optimizer.value} does not train as the fused kernels do: moments of "
         f"rows without a gradient would decay; use one of {', '.join(REPLICATED_OPTIMIZERS)}, or shard it table_wise"
     )
+
+
+def has_means_next_to(table: Table, tables: Sequence[Table]) -> bool:
+    """Return whether a table of the same collection, or this one, has mean pooling."""
+    return any(each.is_mean and each.collection_key == table.collection_key for each in tables)
 
 
 def sharding_problem(kind: ShardingType, table: Table, *, optimizer: Optimizer, devices: Devices) -> str | None:
@@ -337,35 +343,47 @@ def _replicated_problem(table: Table, optimizer: Optimizer) -> str | None:
     return replicated_optimizer_problem(table.name, optimizer)
 
 
-def _pooling_problems(tables: Sequence[TablePlacement], definitions: Sequence[Table]) -> Iterator[str]:
-    """Yield the first table whose bags TorchRec would average wrongly, or divide though they are sums.
+def _collections(definitions: Sequence[Table]) -> Sequence[Sequence[int]]:
+    """Return the positions of the tables of each collection."""
+    found: dict[object, list[int]] = {}
+    for index, table in enumerate(definitions):
+        found.setdefault(table.collection_key, []).append(index)
+    return list(found.values())
 
-    TorchRec divides the joined output of all tables by bag lengths as soon as one table of means is cut by rows.
+
+def _pooling_problems(
+    tables: Sequence[TablePlacement], definitions: Sequence[Table], positions: Sequence[int]
+) -> Iterator[str]:
+    """Yield the first table of a collection whose bags TorchRec would average wrongly, or divide though they are sums.
+
+    TorchRec divides the joined output of a collection by bag lengths as soon as one table of means is cut by rows.
     """
-    pairs = list(enumerate(zip(tables, definitions, strict=True)))
-    mean = next((table for table in definitions if table.is_mean), None)
-    if mean is None or all(placement.sharding_type.is_by_columns for placement in tables):
+    mean = next((definitions[index] for index in positions if definitions[index].is_mean), None)
+    types = [tables[index].sharding_type for index in positions]
+    if mean is None or all(kind.is_by_columns for kind in types):
         return
-    if all(table.is_mean for table in definitions) and all(each.sharding_type in _BY_ROWS for each in tables):
+    has_means_alone = all(definitions[index].is_mean for index in positions)
+    if has_means_alone and all(kind in _BY_ROWS for kind in types):
         return
-    index, (placement, _) = next(pair for pair in pairs if not pair[1][0].sharding_type.is_by_columns)
+    index = next(index for index in positions if not tables[index].sharding_type.is_by_columns)
+    placement = tables[index]
+    every = "all tables" if len(positions) == len(tables) else "all tables of this collection"
+    by_rows = ", or all of them row_wise or table_row_wise" if has_means_alone else ""
     yield (
         f"tables[{index}].sharding_type: {placement.name!r} is {placement.sharding_type.value} and {mean.name!r} has "
-        "mean pooling, for which TorchRec computes wrong values without an error; shard all tables table_wise or "
-        f"column_wise{_all_by_rows(definitions)}"
+        f"mean pooling, for which TorchRec computes wrong values without an error; shard {every} table_wise or "
+        f"column_wise{by_rows}"
     )
 
 
-def _sequence_width_problems(tables: Sequence[TablePlacement], definitions: Sequence[Table]) -> Iterator[str]:
-    """Yield the first sequence that is cut to another width than others have.
+def _sequence_width_problems(
+    tables: Sequence[TablePlacement], definitions: Sequence[Table], positions: Sequence[int]
+) -> Iterator[str]:
+    """Yield the first sequence of a collection that is cut to another width than its others have.
 
     FBGEMM raises on the devices alone that hold both: its kernel for tables without pooling takes one width.
     """
-    sequences = [
-        (index, placement)
-        for index, (placement, table) in enumerate(zip(tables, definitions, strict=True))
-        if table.is_sequence
-    ]
+    sequences = [(index, tables[index]) for index in positions if definitions[index].is_sequence]
     widths = {shard.num_columns for _, placement in sequences for shard in placement.shards}
     cut = next((pair for pair in sequences if pair[1].num_column_blocks > 1), None)
     if cut is not None and len(widths) > 1:
@@ -385,12 +403,6 @@ def placement_devices(placement: TablePlacement, devices: Devices) -> set[int]:
         return holding
     size = devices.devices_per_node
     return {device // size * size + local for device in holding for local in range(size)}
-
-
-def _all_by_rows(definitions: Sequence[Table]) -> str:
-    if all(table.is_mean for table in definitions):
-        return ", or all of them row_wise or table_row_wise"
-    return ""
 
 
 def _nodes(shards: Sequence[Shard], devices: Devices) -> set[int]:

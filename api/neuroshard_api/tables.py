@@ -114,6 +114,9 @@ class Table(Value):
     zipf_exponent: Annotated[float, Field(ge=0.0, le=4.0)] | None = None
     """Skew of the row popularity: the frequency of rank r is proportional to 1 / r ** zipf_exponent; 0 is uniform.
     None: the set's zipf_exponent."""
+    collection: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Module that holds the table, by its path in the model, where the model has several: TorchRec looks up the tables
+    of each for themselves. If unset: that of all tables without one."""
     colocation_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Tables of one group are placed whole on one device. None: free."""
     duplication_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
@@ -131,6 +134,11 @@ class Table(Value):
     def is_sequence(self) -> bool:
         """Whether every looked-up row is returned."""
         return self.pooling is Pooling.NONE
+
+    @property
+    def collection_key(self) -> tuple[str | None, bool]:
+        """What tables of one collection have in common: no collection has both bags and sequences."""
+        return self.collection, self.is_sequence
 
     @property
     def num_features(self) -> int:

@@ -112,6 +112,7 @@ def model_tables(
             "pooling": config.pooling.name if isinstance(config, EmbeddingBagConfig) else Pooling.NONE,
             "is_weighted": True if collection.is_weighted else None,
             "feature_names": list(config.feature_names),
+            "collection": collection.path if len(collections) > 1 else None,
             "pooling_factor": _declared_lookups(config, (constraints or {}).get(config.name)),
         }
         if known_as in measured:

@@ -251,6 +251,24 @@ def test_means_run_by_columns_and_all_by_rows() -> None:
     assert problems(by_rows(A, TOPOLOGY), on_node(B, 1, TOPOLOGY), of=(MEAN_A, MEAN_B)) == []
 
 
+def test_means_and_widths_are_judged_within_a_collection() -> None:
+    """Means of one leave rows to the tables of others, and sequences of two have widths of their own."""
+    means, sums = (each.model_copy(update={"collection": path}) for each, path in ((MEAN_A, "users"), (B, "items")))
+    assert problems(by_columns(A, (0, 16), (1, 16)), on_node(B, 0, TOPOLOGY), of=(means, sums)) == []
+    (problem,) = problems(
+        by_columns(A, (0, 32)),
+        on_node(B, 0, TOPOLOGY),
+        by_columns(WIDE_B.model_copy(update={"name": "c"}), (0, 32)),
+        of=(means, sums.model_copy(update={"collection": "users"}), WIDE_B.model_copy(update={"name": "c"})),
+    )
+    assert "'b' is table_row_wise and 'a' has mean pooling" in problem
+    assert "shard all tables of this collection table_wise" in problem
+
+    rows = [each.model_copy(update={"pooling": Pooling.NONE}) for each in (A, WIDE_B)]
+    apart = tuple(each.model_copy(update={"collection": each.name}) for each in rows)
+    assert problems(by_columns(A, (0, 16), (1, 16)), by_columns(WIDE_B, (0, 32)), of=apart) == []
+
+
 def test_sequences_that_are_cut_alike_run() -> None:
     """All their shards have one width, next to bags of any."""
     rows = tuple(each.model_copy(update={"pooling": Pooling.NONE}) for each in (A, WIDE_B))

@@ -95,8 +95,8 @@ def test_an_argument_of_neither_planner_is_a_type_error() -> None:
     [
         ({"constraints": {"no": ParameterConstraints()}}, "name a table 'no', which the module has not"),
         (
-            {"constraints": {"tags": ParameterConstraints(sharding_types=["row_wise"])}},
-            "'tags': row_wise is not searched next to tables of mean pooling",
+            {"constraints": {"id": ParameterConstraints(sharding_types=["row_wise"])}},
+            "'users/id': row_wise is not searched next to tables of mean pooling",
         ),
         (
             {"constraints": {"tags": ParameterConstraints(sharding_types=["table_column_wise"])}},

@@ -4,19 +4,13 @@ import logging
 from typing import Any
 
 import pytest
-from dropin_models import META, TwoTowers, config
+from dropin_models import META, Remapped, TwoTowers, config
 from dropin_planners import kinds, planned, planner
-from neuroshard_torchrec import NeuroShardPlanner
+from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import DataType as TorchRecType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
-from torchrec.modules.mc_modules import (
-    DistanceLFU_EvictionPolicy,
-    ManagedCollisionCollection,
-    MCHManagedCollisionModule,
-)
 
 
 def test_constraints_of_torchrec_are_kept() -> None:
@@ -109,24 +103,23 @@ def test_types_that_constraints_name_are_searched() -> None:
 
 
 def test_tables_of_managed_collision_are_cut_by_rows() -> None:
-    """TorchRec's sharder allows nothing else; tables of other collections are by columns."""
-    remapped = config("ids", rows=400, features=("f",))
-    collision = MCHManagedCollisionModule(
-        zch_size=400, device=META, eviction_policy=DistanceLFU_EvictionPolicy(), eviction_interval=10
-    )
-    module = nn.ModuleDict(
-        {
-            "remapped": ManagedCollisionEmbeddingBagCollection(
-                EmbeddingBagCollection(tables=[remapped], device=META),
-                ManagedCollisionCollection({"ids": collision}, [remapped]),
-            ),
-            "plain": EmbeddingBagCollection(tables=[config("t")], device=META),
-        }
-    )
-    found = kinds(planner().plan(module))
+    """TorchRec's sharders allow nothing else, for bags and for sequences; other tables are by columns."""
+    plain = EmbeddingBagCollection(tables=[config("t")], device=META)
+    found = kinds(planner().plan(nn.ModuleDict({"remapped": Remapped(length=3), "plain": plain})))
 
-    assert found["remapped"] == {"ids": "row_wise"}
+    assert found["remapped.bags"] == {"ids": "row_wise"}
+    assert found["remapped.rows"] == {"words": "row_wise"}
     assert found["plain"]["t"] in {"table_wise", "column_wise"}
+
+
+def test_means_hold_back_the_tables_of_their_collection_alone() -> None:
+    """Rows of a table next to a table of means would be averaged; those of another collection are not."""
+    rows = ParameterConstraints(sharding_types=["row_wise"])
+    found = kinds(planner(constraints={"tags": rows}).plan(TwoTowers()))
+
+    assert found["items"]["tags"] == "row_wise"
+    with pytest.raises(DropInError, match="'users/id': row_wise is not searched next to tables of mean pooling"):
+        planner(constraints={"id": rows}).plan(TwoTowers())
 
 
 def test_constraints_are_given_by_name() -> None:

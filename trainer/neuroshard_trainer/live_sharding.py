@@ -1,8 +1,8 @@
 """The proof that the sharding in memory is the plan's: read from the live tensors of every rank, not from the plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
@@ -12,8 +12,15 @@ from neuroshard_api.sharding import ComputeKernel
 from neuroshard_api.tables import Pooling
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
-from torchrec.distributed.batched_embedding_kernel import BatchedDenseEmbeddingBag, BatchedFusedEmbeddingBag
+from torchrec.distributed.batched_embedding_kernel import (
+    BatchedDenseEmbedding,
+    BatchedDenseEmbeddingBag,
+    BatchedFusedEmbedding,
+    BatchedFusedEmbeddingBag,
+)
+from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
+from torchrec.distributed.model_parallel import get_unwrapped_module
 from torchrec.modules.embedding_configs import dtype_to_data_type
 
 from neuroshard_trainer.agreement import agreed
@@ -29,7 +36,18 @@ _PLACES = {
 }
 """Kernels by the place of a table's weights."""
 
-_KERNELS = {BatchedFusedEmbeddingBag: ComputeKernel.FUSED, BatchedDenseEmbeddingBag: ComputeKernel.DENSE}
+Collections = Mapping[str, Mapping[str, str]]
+"""Tables' names in the plan by their names in the collection, by the collection's path in the model."""
+ShardedCollection: TypeAlias = Any
+"""A sharded collection of bags or sequences; TorchRec has no types."""
+_COLLECTIONS = (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection)
+
+_KERNELS = {
+    BatchedFusedEmbeddingBag: ComputeKernel.FUSED,
+    BatchedFusedEmbedding: ComputeKernel.FUSED,
+    BatchedDenseEmbeddingBag: ComputeKernel.DENSE,
+    BatchedDenseEmbedding: ComputeKernel.DENSE,
+}
 
 
 class LiveSharding(Document):
@@ -71,16 +89,29 @@ def live_sharding(model: nn.Module, group: dist.ProcessGroup | None = None) -> S
     Raises:
         InputError: there are no sharded tables.
     """
-    return _sharding(_held_by_all(model, group))
+    return _sharding(_held_by_all(model, group, None))
 
 
-def prove_sharding(model: nn.Module, plan: GivenPlan, group: dist.ProcessGroup | None = None) -> Sharding:
+def prove_sharding(
+    model: nn.Module,
+    plan: GivenPlan,
+    group: dist.ProcessGroup | None = None,
+    *,
+    collections: Collections | None = None,
+) -> Sharding:
     """Return the live sharding if it is exactly the plan's. All ranks must call this, and all get the same answer.
 
+    Args:
+        model: wrapped in DistributedModelParallel.
+        plan: what it was sharded by.
+        group: of all ranks, for CPU tensors; None is the default group.
+        collections: the plan's tables in each collection of the model. None: all are bags, and named as in the plan.
+
     Raises:
-        InputError: a table lies otherwise, or is computed otherwise; the message names it.
+        InputError: a table lies otherwise, or is computed otherwise; the message names it. Or a path has no sharded
+            collection.
     """
-    held = _held_by_all(model, group)
+    held = _held_by_all(model, group, collections)
     wanted, found = planned_sharding(plan), _sharding(held)
     for name in (*wanted, *(name for name in found if name not in wanted)):
         if found.get(name) != wanted.get(name):
@@ -112,10 +143,34 @@ def sharded_collections(model: nn.Module) -> Sequence[ShardedEmbeddingBagCollect
     return found
 
 
-def _held_by_all(model: nn.Module, group: dist.ProcessGroup | None) -> Sequence[_Held]:
+def _held_by_all(model: nn.Module, group: dist.ProcessGroup | None, collections: Collections | None) -> Sequence[_Held]:
     """Return what all ranks hold. Raises InputError on all of them where one finds no sharded tables."""
-    own = agreed(lambda: [each for module in sharded_collections(model) for each in _held(module)], group)
-    return [each for rank in own for each in rank]
+
+    def held() -> list[_Held]:
+        if collections is None:
+            return [each for module in sharded_collections(model) for each in _held(module)]
+        return [
+            replace(each, table=names.get(each.table, f"{path}/{each.table}"))
+            for path, names in collections.items()
+            for each in _held(_collection_at(model, path))
+        ]
+
+    return [each for rank in agreed(held, group) for each in rank]
+
+
+def _collection_at(model: nn.Module, path: str) -> ShardedCollection:
+    """Return the collection that a path leads to, itself or in a wrapper of TorchRec's. Raises InputError."""
+    try:
+        place = get_unwrapped_module(model).get_submodule(path)
+    except AttributeError as error:
+        raise InputError(f"the model has no module {path!r}; give the model that was planned") from error
+    found = next((module for module in place.modules() if isinstance(module, _COLLECTIONS)), None)
+    if found is None:
+        raise InputError(
+            f"{path or 'the model'} is a {type(place).__name__} without a sharded collection; "
+            "wrap the model in DistributedModelParallel with the sharders that it was planned for"
+        )
+    return found
 
 
 def _sharding(held: Sequence[_Held]) -> Sharding:
@@ -126,13 +181,13 @@ def _sharding(held: Sequence[_Held]) -> Sharding:
     return {name: _in_order(found[name]) for name in sorted(found)}
 
 
-def _held(module: ShardedEmbeddingBagCollection) -> list[_Held]:
+def _held(module: ShardedCollection) -> list[_Held]:
     """Return what this rank holds of each table, from the sizes of the tensors and the kernels themselves."""
     kernels = dict(_kernels(module))
-    poolings = {config.name: config.pooling.value for config in module._embedding_bag_configs}  # noqa: SLF001 - no public way
+    poolings = _poolings(module)
     held = []
     for key, tensor in module.state_dict().items():
-        name = key.removeprefix("embedding_bags.").removesuffix(".weight")
+        name = key.split(".", 1)[1].removesuffix(".weight")  # in `embedding_bags` or `embeddings`
         parts = [([0, 0], tensor)]  # a plain tensor is whole on every rank
         if isinstance(tensor, ShardedTensor):
             parts = [(local.metadata.shard_offsets, local.tensor) for local in tensor.local_shards()]
@@ -148,7 +203,14 @@ def _held(module: ShardedEmbeddingBagCollection) -> list[_Held]:
     return held
 
 
-def _kernels(module: ShardedEmbeddingBagCollection) -> Iterator[tuple[str, ComputeKernel]]:
+def _poolings(module: ShardedCollection) -> Mapping[str, str]:
+    """Return the pooling of each table."""
+    if isinstance(module, ShardedEmbeddingBagCollection):
+        return {config.name: config.pooling.value for config in module._embedding_bag_configs}  # noqa: SLF001 - no public way
+    return {config.name: Pooling.NONE.value for config in module._embedding_configs}  # noqa: SLF001
+
+
+def _kernels(module: ShardedCollection) -> Iterator[tuple[str, ComputeKernel]]:
     """Yield the kernel of each table that this rank looks up."""
     for each in module.modules():
         kernel = _KERNELS.get(type(each))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from neuroshard_api.placement_rules import sharding_problem
+from neuroshard_api.placement_rules import has_means_next_to, sharding_problem
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ComputeKernel, Family, ShardingType
 from neuroshard_api.tables import DIM_MULTIPLE, Table
@@ -94,7 +94,7 @@ def _needs_row_blocks(request: PlanRequest) -> bool:
 def _is_trained(request: PlanRequest, table: Table, unit: Unit, kind: ShardingType) -> bool:
     """Return whether TorchRec trains tables so, and its planner is asked for it."""
     tables, topology = request.tables.tables, request.topology
-    if not kind.is_by_columns and any(each.is_mean or each.is_sequence for each in tables):
+    if not kind.is_by_columns and has_means_next_to(table, tables):
         return False
     if sharding_problem(kind, table, optimizer=request.optimizer, devices=topology) is not None:
         return False

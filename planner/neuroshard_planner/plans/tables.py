@@ -9,7 +9,6 @@ from neuroshard_api.plan import DeviceMemory, Shard, TablePlacement
 from neuroshard_api.sharding import ComputeKernel, Family, ShardingType, num_row_parts, row_blocks
 from neuroshard_costs.shards import FAMILIES
 
-from neuroshard_planner.errors import PlanError
 from neuroshard_planner.problem.host_tables import KERNELS, ON_DEVICE
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
@@ -145,11 +144,7 @@ def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placemen
     Args:
         tables: without problems (see checks.py) for the problem's request.
         problem: takes up the kinds of the shards.
-
-    Raises:
-        PlanError: a sequence is cut by rows, which has no price.
     """
-    _require_priced(tables, problem)
     shards: list[tuple[int, ShardSize, int]] = []
     for index, unit in enumerate(problem.units):
         table = tables[unit.tables[0]]
@@ -161,13 +156,3 @@ def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placemen
             shards.append((index, size, shard.device))
     kinds = problem.kinds_of([index for index, _, _ in shards], [size for _, size, _ in shards])
     return Placement(kinds=kinds, devices=np.array([device for _, _, device in shards], dtype=np.int64))
-
-
-def _require_priced(tables: Sequence[TablePlacement], problem: Problem) -> None:
-    """Do nothing if all tables have a price. Raises PlanError."""
-    for index, (placement, table) in enumerate(zip(tables, problem.request.tables.tables, strict=True)):
-        if table.is_sequence and placement.sharding_type is ShardingType.ROW_WISE:
-            raise PlanError(
-                f"tables[{index}].sharding_type: the sequence {placement.name!r} is row_wise, which has no "
-                "price: its rows travel by an all-to-all of their own; shard it table_wise, or leave out the price"
-            )

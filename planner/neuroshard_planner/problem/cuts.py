@@ -3,6 +3,7 @@
 Tables cut by rows are placed as equal shards, one for each block of rows; each stands for the fullest of them.
 """
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -37,6 +38,7 @@ class Cuts:
         tables = request.tables.tables
         self._num_features: IndexArray = np.array([table.num_features for table in tables])
         self._num_vectors: FloatArray = np.array([table.num_vectors for table in tables], dtype=np.float64)
+        self._is_sequence = np.array([table.is_sequence for table in tables], dtype=np.bool_)
         self._lookup_bytes = lookup_bytes(tables)
 
     @cached_property
@@ -84,6 +86,8 @@ class Cuts:
                 num_parts=self._num_parts[family[by_rows]],
                 hottest_row=self._hottest_row[tables[by_rows]],
             )
+            # A block has a partial sum of every bag, but of a sequence the rows of its own lookups alone.
+            parts = replace(parts, bags=np.where(self._is_sequence[tables[by_rows]], parts.lookups, parts.bags))
             shards = shards.put(by_rows, parts)
         copies = np.flatnonzero(family == REPLICATED)
         if len(copies):
@@ -96,6 +100,10 @@ class Cuts:
         pooled_columns = self._num_vectors[tables] * shards.num_columns
         for family, collective in POOLED_BY.items():
             traffic[:, collective] = np.where(shards.family == family, pooled_columns, 0.0)
+        sends_rows = (shards.family == ROWS) & self._is_sequence[tables]
+        rows_per_sample = shards.lookups / self._request.global_batch_size
+        traffic[sends_rows, Collective.ROW_SUMS] = 0.0
+        traffic[:, Collective.SEQUENCE_ROWS] = np.where(sends_rows, rows_per_sample * shards.num_columns, 0.0)
         is_copy = shards.family == REPLICATED
         lists = (self._num_features[tables] * self._request.global_batch_size).astype(np.float64)
         num_bytes = index_bytes(shards.lookups, lists, self._lookup_bytes[tables])
@@ -110,4 +118,4 @@ POOLED_BY = {
     ROWS: Collective.ROW_SUMS,
     NODE_ROWS: Collective.NODE_ROW_SUMS,
 }
-"""The collective that brings pooled embeddings to their samples, by family."""
+"""The collective that brings vectors to their samples, by family; rows of sequences have one of their own."""

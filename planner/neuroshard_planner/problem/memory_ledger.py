@@ -105,7 +105,12 @@ class MemoryLedger:
         columns = np.array([table.embedding_dim for table in tables], dtype=np.int64)
         # Every value of a returned vector exists twice (with its gradient) before the all-to-all, on the device of the
         # shard for the global batch, and twice after it, on every device for its own batch.
-        self._activation_bytes_per_column: IndexArray = copies_bytes * _rounded(num_samples, num_vectors)
+        self._activation_bytes_per_column: IndexArray = copies_bytes * np.where(
+            # A block of a sequence's rows returns those of its own lookups; of bags, partial sums of all.
+            [table.is_sequence for table in tables],
+            self._num_lookups,
+            _rounded(num_samples, num_vectors),
+        )
         received = _rounded(request.batch_size_per_device, num_vectors) * columns
         self._received_bytes = copies_bytes * int(received.sum())
         if not is_exchanged:

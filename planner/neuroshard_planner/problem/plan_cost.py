@@ -17,6 +17,7 @@ from neuroshard_planner.problem.step_cost import FORWARD, Collective, StepCost
 KINDS = {
     Collective.INDICES: (CollectiveKind.INDICES, None),
     Collective.POOLED_EMBEDDINGS: (CollectiveKind.ALL_TO_ALL, Family.COLUMNS),
+    Collective.SEQUENCE_ROWS: (CollectiveKind.ALL_TO_ALL, Family.ROWS),
     Collective.ROW_SUMS: (CollectiveKind.REDUCE_SCATTER, Family.ROWS),
     Collective.NODE_ROW_SUMS: (CollectiveKind.REDUCE_SCATTER, Family.NODE_ROWS),
     Collective.GRADIENTS: (CollectiveKind.ALL_REDUCE, Family.REPLICATED),

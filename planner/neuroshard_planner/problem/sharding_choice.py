@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.placement_rules import kernel_obstacle, sharding_problem
+from neuroshard_api.placement_rules import has_means_next_to, kernel_obstacle, sharding_problem
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
 from neuroshard_costs.shards import IndexArray
@@ -159,10 +159,8 @@ class _Choice:
         table = request.tables.tables[self.index]
         if self.unit.is_group:
             yield "would cut or copy a co-located table, which stays whole on one device"
-        if any(each.is_mean for each in request.tables.tables):
+        if has_means_next_to(table, request.tables.tables):
             yield "is not searched next to tables of mean pooling, of which TorchRec runs few placements rightly"
-        if table.is_sequence and kind is ShardingType.ROW_WISE:
-            yield "has no price for a sequence, whose rows travel by an all-to-all of their own"
         if topology.num_devices == 1:
             yield "needs several devices"
         if kind.is_by_node and 1 in {topology.num_nodes, topology.devices_per_node}:

@@ -43,6 +43,7 @@ NUM_KNOTS = 256  # relative interpolation error of a collective's time is below 
 NUM_LOW_KNOTS = 8  # below an even share, where tables of other families take no part
 LOWEST_SHARE = 1 / 256  # of an even share, at the lowest knot
 NUM_REDUCTION_KNOTS = 16
+NUM_SEQUENCE_KNOTS = 24
 NUM_INDEX_KNOTS = 8
 """Each asks the network for another mean. Relative error against the networks' own times, over the bundles and three
 public workloads on 2 to 128 devices: up to 1.5e-3 at 256 and more samples per device, and up to 7.1e-3 at 64."""
@@ -63,9 +64,11 @@ class Collective(IntEnum):
     """Pooled columns of table_row_wise and grid_shard tables, of which the devices of a node have partial sums."""
     GRADIENTS = 4
     """Bytes of the dense gradients of data_parallel tables: the same on all devices."""
+    SEQUENCE_ROWS = 5
+    """Columns of the rows that row_wise sequences return, those of the fullest block: the same on all devices."""
 
 
-_REDUCTIONS = (Collective.ROW_SUMS, Collective.NODE_ROW_SUMS, Collective.GRADIENTS)
+_BEYOND_COLUMNS = (Collective.ROW_SUMS, Collective.NODE_ROW_SUMS, Collective.GRADIENTS, Collective.SEQUENCE_ROWS)
 """The last collectives, of which plans by columns have none."""
 
 FORWARD, BACKWARD = 0, 1
@@ -152,6 +155,22 @@ def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> Collectiv
     return CollectiveCost.of_times(knots, times).below(low, low_times)
 
 
+def exchange_of_sequence_rows(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
+    """Return the cost of the two all-to-alls of row_wise sequences, by columns: lookups of a block times their width.
+
+    Every device has a block of each such table. The time is that of an exchange in which all devices have as much as
+    the fullest.
+    """
+    total = sum(table.embedding_dim * table.num_vectors for table in request.tables.tables if table.is_sequence)
+    if not total:
+        return CollectiveCost(knots=np.ones(1), forward=np.zeros(1), backward=np.zeros(1))
+    least = LOWEST_SHARE * total / request.topology.num_devices
+    knots: FloatArray = np.geomspace(least, total, NUM_SEQUENCE_KNOTS)
+    even = pooled_exchange(request)
+    _, times = _balanced_ms([replace(even, mean_dim_sum=columns) for columns in knots.tolist()], costs)
+    return CollectiveCost.of_times(knots, times)
+
+
 def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> CollectiveCost:
     """Return the cost of the collectives in which a family's tables are added up, by columns or gradient bytes."""
     tables = request.tables.tables
@@ -191,6 +210,7 @@ class StepCost:
             Collective.ROW_SUMS: reduction_of(Family.ROWS, request, costs),
             Collective.NODE_ROW_SUMS: reduction_of(Family.NODE_ROWS, request, costs),
             Collective.GRADIENTS: reduction_of(Family.REPLICATED, request, costs),
+            Collective.SEQUENCE_ROWS: exchange_of_sequence_rows(request, costs),
         }
         self._dense_update_ms = float(costs.dense_update_ms(np.array(1.0)))
         self.expansion_ms = expansion_ms(request)
@@ -216,9 +236,9 @@ class StepCost:
         compute = peaks[..., FORWARD] + peaks[..., BACKWARD]
         traffic = peaks[..., TRAFFIC]
         total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(traffic)
-        if not traffic[..., _REDUCTIONS[0] :].any():
+        if not traffic[..., _BEYOND_COLUMNS[0] :].any():
             return total
-        for collective in _REDUCTIONS:
+        for collective in _BEYOND_COLUMNS:
             peak = traffic[..., collective]
             if peak.any():
                 total += self._costs[collective].total_ms(peak)
@@ -230,11 +250,15 @@ class StepCost:
 
     def input_ms(self, peaks: FloatArray) -> FloatArray:
         """Return [...] what the exchange of indices adds to a step with these peaks [..., levels]."""
-        inputs = self._indices.total_ms(peaks[..., TRAFFIC][..., Collective.INDICES])
+        inputs = self.indices_ms(peaks[..., TRAFFIC])
         if not self._hides_inputs:
             return inputs
         exposed: FloatArray = np.maximum(inputs - (peaks[..., FORWARD] + peaks[..., BACKWARD]), 0.0)
         return exposed
+
+    def indices_ms(self, traffic: FloatArray) -> FloatArray:
+        """Return [...] the time of the exchange of indices at this peak traffic [..., collectives], hidden or not."""
+        return self._indices.total_ms(traffic[..., Collective.INDICES])
 
     def pooled_ms(self, traffic: FloatArray) -> FloatArray:
         """Return [...] the time of both all-to-alls of pooled embeddings at this peak traffic [..., collectives]."""

@@ -3,11 +3,13 @@
 import pytest
 from builders import request, table
 from exact_costs import ExactCosts
+from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.plan import Plan, TablePlacement
 from neuroshard_api.request import Constraints, PlanRequest
+from neuroshard_api.sharding import Family
 from neuroshard_api.tables import Pooling
 from neuroshard_planner.errors import PlanError
-from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
+from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.plans.checks import plan_problems
 from placements import by_columns, by_rows
 
@@ -36,11 +38,18 @@ def test_cuts_that_are_not_searched_have_the_bound_of_all_plans() -> None:
     assert 0 < found.lower_bound_ms < found.predicted.total_ms
 
 
-def test_a_sequence_by_rows_is_a_plan_without_a_price() -> None:
-    """TorchRec sends its rows by an all-to-all, which is not what row-wise tables are priced by."""
+def test_a_sequence_by_rows_has_the_price_of_an_all_to_all() -> None:
+    """Its rows travel as they are: no partial sums are added up."""
     asked = request(SEQUENCE)
-    placement = by_rows(SEQUENCE, asked.topology)
+    found = imported(by_rows(SEQUENCE, asked.topology), asked)
+    bags = imported(by_rows(HOT, asked.topology), request(HOT))
 
-    with pytest.raises(PlanError, match=r"sharding_type: the sequence 'hot' is row_wise, which has no price"):
-        imported(placement, asked)
-    assert plan_without_price((placement,), asked).tables == (placement,)
+    assert plan_problems(found) == []
+    indices, rows = found.predicted.devices[0].collectives
+    assert (rows.kind, rows.family) == (CollectiveKind.ALL_TO_ALL, Family.ROWS)
+    assert rows.forward_ms > 0
+    assert rows.backward_ms > 0
+    of_bags = {each.kind: each for each in bags.predicted.devices[0].collectives}
+    assert of_bags.keys() == {CollectiveKind.INDICES, CollectiveKind.REDUCE_SCATTER}
+    assert indices == of_bags[CollectiveKind.INDICES]
+    assert 0 < found.lower_bound_ms < found.predicted.total_ms

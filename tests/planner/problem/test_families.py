@@ -2,6 +2,7 @@
 
 import io
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.placement_rules import placement_problems
 from neuroshard_api.plan import Plan, TablePlacement
-from neuroshard_api.request import Pipeline, PlanRequest
+from neuroshard_api.request import Constraints, Pipeline, PlanRequest, TableConstraints
 from neuroshard_api.sharding import Family, ShardingType
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.tables import Optimizer, Pooling
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_costs.exchanges import pooled_exchange
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS
 from neuroshard_planner.explain.plan import explain_plan
 from neuroshard_planner.explain.table import explain_table
@@ -25,12 +28,12 @@ from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
-from neuroshard_planner.problem.step_cost import Collective
+from neuroshard_planner.problem.step_cost import Collective, exchange_of_sequence_rows
 from neuroshard_report.html.page import render_html
 from neuroshard_report.terminal.plan import render_plan
 from placements import by_columns, by_rows, everywhere, grid, on_node, random_placement
 from rich.console import Console
-from searches import problem_of
+from searches import planned, problem_of
 
 
 def asked_of(num_nodes: int = 2, num_devices: int = 4, **fields: Any) -> PlanRequest:
@@ -211,12 +214,53 @@ def test_rows_bring_their_traffic_to_every_device() -> None:
 
     assert rows[Collective.ROW_SUMS] == columns[Collective.POOLED_EMBEDDINGS] == 64
     assert columns[Collective.INDICES] / 4 < rows[Collective.INDICES] < columns[Collective.INDICES]
-    assert copies.tolist() == [0, 0, 0, 0, 4 * 100_003 * 64]
+    assert copies.tolist() == [0, 0, 0, 0, 4 * 100_003 * 64, 0]
     assert problem.kinds.num_rows[kinds].tolist() == [100_003, 25_001, 100_003]
     assert (
         device_traffic(problem, Placement(kinds=np.repeat(kinds[1], 4), devices=np.arange(4)))[:, 2].tolist()
         == [64] * 4
     )
+
+
+def test_rows_of_a_sequence_travel_with_the_lookups_of_their_block() -> None:
+    """Without skew a block of four has a little more than a quarter of them; of bags, a partial sum of every one."""
+    rows = table("rows", num_embeddings=100_000, pooling_factor=20.0, pooling=Pooling.NONE, zipf_exponent=0.0)
+    problem = problem_of(request(rows, num_devices=4))
+    (kind,) = problem.kinds_of([0], [problem.row_block(0, ROWS, 64)])
+    traffic = problem.kinds.traffic[kind]
+    shards, _ = problem.shards_of(np.array([kind]))
+
+    assert traffic[Collective.SEQUENCE_ROWS] == pytest.approx(64 * 20.0 / 4, rel=0.02)
+    assert traffic[Collective.SEQUENCE_ROWS] > 64 * 20.0 / 4
+    assert traffic[[Collective.POOLED_EMBEDDINGS, Collective.ROW_SUMS]].tolist() == [0, 0]
+    assert shards.bags.tolist() == shards.lookups.tolist()
+
+
+def test_the_exchange_of_sequence_rows_costs_what_an_even_one_of_as_much_does() -> None:
+    """Interpolated between knots, within 2 % of the bundle's own times from one row per sample on."""
+    asked = request(table("rows", pooling_factor=200.0, pooling=Pooling.NONE), num_devices=8)
+    bundle = bundled_bundle("h100-80gb")
+    cost = exchange_of_sequence_rows(asked, bundle)
+
+    for columns in (64.0, 200.0, 777.0, 3_000.0, 12_800.0):
+        exchange = replace(pooled_exchange(asked), mean_dim_sum=columns)
+        exact = bundle.transfer_ms(np.array([columns]), exchange)[0]
+        assert cost.directions_ms(columns) == pytest.approx(tuple(exact), rel=0.02)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_sequences_that_may_be_by_rows_alone_are_planned(count: int) -> None:
+    """As those of managed collision are; the plan is sound, and bags next to them stay by columns."""
+    alone = TableConstraints(sharding_types=(ShardingType.ROW_WISE,))
+    names = [f"t{index}" for index in range(count)]
+    members = (*(table(name, pooling=Pooling.NONE, pooling_factor=9.0) for name in names), table("bag"))
+    asked = request(*members, num_devices=4, constraints=Constraints(tables=dict.fromkeys(names, alone)))
+    found = planned(asked)
+
+    assert plan_problems(found) == []
+    assert [each.sharding_type for each in found.tables[:-1]] == [ShardingType.ROW_WISE] * count
+    assert found.tables[-1].sharding_type.is_by_columns
+    assert found.lower_bound_ms <= found.predicted.total_ms
 
 
 def test_a_plan_of_several_families_is_sound_and_explained() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.request import Constraints, MemorySettings, Pipeline, PlanRequest
 from neuroshard_api.tables import DataType, Optimizer, Pooling
+from neuroshard_costs.shards import ROWS
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from searches import problem_of, random_placement, search_requests
@@ -74,6 +75,9 @@ def test_a_sequence_has_a_vector_of_every_lookup() -> None:
     received = [each.fixed_bytes - each.local_input_bytes for each in (bags, sequence)]
     assert received[1] == 2.5 * received[0] > 0
     assert sequence.input_bytes(FIRST).tolist() == bags.input_bytes(FIRST).tolist()
+    # By rows on four devices: partial sums of all bags, but only the vectors of a block's own lookups.
+    assert bags.activation_bytes(FIRST, width, ROWS).tolist() == [64 * 2 * 4 * 400]
+    assert sequence.activation_bytes(FIRST, width, ROWS).tolist() == [64 * 2 * 4 * 250]
 
 
 def test_a_weighted_lookup_has_twelve_bytes() -> None:

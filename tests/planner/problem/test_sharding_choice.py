@@ -53,7 +53,7 @@ def test_request_wide_settings_exclude_types(fields: dict[str, Any], left: set[S
         pytest.param(table("a", num_embeddings=3), {TW, CW, TWRW, GRID, DP}, id="fewer rows than devices"),
         pytest.param(table("a", colocation_group="g"), {TW, CW}, id="co-located"),
         pytest.param(table("a", pooling=Pooling.MEAN), {TW, CW}, id="means"),
-        pytest.param(table("a", pooling=Pooling.NONE), {TW, CW, DP}, id="rows of a sequence have no price"),
+        pytest.param(table("a", pooling=Pooling.NONE), {TW, CW, RW, DP}, id="a sequence by node"),
     ],
 )
 def test_a_table_excludes_types(member: Table, left: set[ShardingType]) -> None:
@@ -70,6 +70,20 @@ def test_one_table_of_means_keeps_all_tables_by_columns() -> None:
     )
 
     assert types_of(asked) == [{TW, CW}, {TW, CW}]
+
+
+def test_means_leave_the_tables_of_other_collections_all_types() -> None:
+    """TorchRec runs each collection for itself, and sequences are never in one with bags."""
+    asked = request(
+        table("a", pooling=Pooling.MEAN, collection="users"),
+        table("b", collection="users"),
+        table("c", collection="items"),
+        table("d", pooling=Pooling.NONE, collection="users"),
+        topology=TWO_NODES,
+        constraints=Constraints(sharding_types=ALL),
+    )
+
+    assert types_of(asked) == [{TW, CW}, {TW, CW}, set(ALL), {TW, CW, RW, DP}]
 
 
 def test_devices_leave_the_types_that_fit_them() -> None:
@@ -134,11 +148,6 @@ def test_kernels_exclude_the_types_that_need_others() -> None:
             request(*tables(2, num_embeddings=3), constraints=Constraints(sharding_types=(RW,))),
             "row_wise cannot be run: row_wise leaves a device without a row",
             id="rows",
-        ),
-        pytest.param(
-            request(table("t0", pooling=Pooling.NONE), constraints=Constraints(sharding_types=(RW,))),
-            "for table 't0': row_wise has no price for a sequence",
-            id="rows of a sequence",
         ),
         pytest.param(
             request(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.presets import preset
 from neuroshard_api.request import ComputePeak, MemorySettings, Pipeline, PlanRequest
-from neuroshard_api.tables import DataType
+from neuroshard_api.tables import DataType, Pooling
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import index_bytes, index_exchange, least_index_bytes, pooled_exchange
 from neuroshard_costs.shards import FloatArray
@@ -135,8 +135,10 @@ def test_the_cost_never_falls_when_a_peak_rises(
     pipeline: Pipeline, compute_peak: ComputePeak, data: st.DataObject
 ) -> None:
     """All that search and bound assume of the objective, under every assumption on the trainer."""
-    step_cost = step_cost_of(request(*tables(3), pipeline=pipeline, compute_peak=compute_peak))
-    times, traffic = [st.floats(0.0, 100.0)] * 2, [st.floats(0.0, most) for most in (400.0, 1e8, 400.0, 400.0, 1e9)]
+    members = (*tables(3), table("rows", pooling=Pooling.NONE, pooling_factor=5.0))
+    step_cost = step_cost_of(request(*members, pipeline=pipeline, compute_peak=compute_peak))
+    most_of = (400.0, 1e8, 400.0, 400.0, 1e9, 400.0)
+    times, traffic = [st.floats(0.0, 100.0)] * 2, [st.floats(0.0, most) for most in most_of]
     scales = [*times, *traffic]
     before = np.array([data.draw(scale) for scale in scales])
     level, share = data.draw(st.integers(0, NUM_LEVELS - 1)), data.draw(st.floats(1.0, 3.0))
