@@ -1,10 +1,12 @@
 """Training under several plans in turns: what each took, and how far their losses differ."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from neuroshard_api.counts import PositiveCount
+from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, Value
 
 CONFIDENCE = 0.95
@@ -35,6 +37,19 @@ class PlanTimes(Value):
     """To the first plan's loss in the same step, over all steps."""
 
 
+class PredictedMemory(Value):
+    """The memory of the device that needs most, as the plans' ledgers have it."""
+
+    device: Count
+    """The same index in all plans."""
+    plan_bytes: dict[str, Count]
+    """Of each plan alone, the reserve included."""
+    total_bytes: Count
+    """Of all plans together: their sum, with the largest of their reserves once."""
+    capacity_bytes: PositiveCount
+    """The least that a plan was made for."""
+
+
 class TrainingComparison(Document):
     """Training under several plans in turns."""
 
@@ -49,3 +64,13 @@ class TrainingComparison(Document):
     steps_per_round: PositiveCount
     plans: dict[str, PlanTimes]
     """By the plan's name; the first is what the others are compared with."""
+    memory: PredictedMemory | None = None
+    """What the models of all plans together need, as they are on the devices at once. None: some plan's is unknown."""
+    peak_memory_bytes: Count | None = None
+    """What torch's allocator held at most on a rank, with the models of all plans. None: not measured, as on a CPU."""
+
+
+def file_names(files: Sequence[Path]) -> list[str]:
+    """Return what the plan of each file is called: the file's name where that tells them apart, else its path."""
+    short = [file.stem for file in files]
+    return short if len(set(short)) == len(short) else [str(file) for file in files]

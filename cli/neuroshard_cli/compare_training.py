@@ -5,13 +5,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.exit_codes import ExitCode
 
 from neuroshard_cli.failures import CommandError
 from neuroshard_cli.output import check_writable, print_document, print_text, say, write_file
+
+if TYPE_CHECKING:
+    from neuroshard_api.plan import GivenPlan
 
 STDERR = 2
 """What the processes print is progress; stdout is for the result."""
@@ -34,18 +37,26 @@ def compare_training(  # noqa: PLR0917 - typer passes by name
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Train a job under several plans in turns, from equal weights on equal batches, and compare their step times."""
-    from neuroshard_api.training_comparison import TrainingComparison
+    from neuroshard_api.training_comparison import TrainingComparison, file_names
+    from neuroshard_planner.plans.joint_memory import predicted_memory
     from neuroshard_report.html.rounds_plot import rounds_plot
+    from neuroshard_report.quantities import format_bytes
     from neuroshard_report.terminal.training_comparison import render_training_comparison
 
     for path in (out, plot):
         if path is not None:
             check_writable(path)
-    processes = _processes(job, plans)
+    processes, given = _checked(job, plans)
+    memory = predicted_memory(dict(zip(file_names(plans), given, strict=True)))
+    if memory.total_bytes > memory.capacity_bytes:
+        say(
+            f"the models of all plans together need {format_bytes(memory.total_bytes)} on device {memory.device}, by "
+            f"the ledgers of their plans, which are for devices of {format_bytes(memory.capacity_bytes)}"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "comparison.json"
         _train(job, plans, result, processes=processes, rounds=rounds, steps=steps, data_dir=data_dir)
-        comparison = TrainingComparison.read(result)
+        comparison = TrainingComparison.read(result).model_copy(update={"memory": memory})
     if out is not None:
         write_file(out, comparison.to_json())
     if plot is not None:
@@ -59,8 +70,8 @@ def compare_training(  # noqa: PLR0917 - typer passes by name
             say(f"{kind} written to {path}")
 
 
-def _processes(job: Path, plans: list[Path]) -> int:
-    """Return how many processes the job has, once every plan is known to be for it. Raises CommandError."""
+def _checked(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]":
+    """Return how many processes the job has, and the plans, all of which are for it. Raises CommandError."""
     from neuroshard_cli.job_file import read_job_file
     from neuroshard_cli.plan_file import misfits, read_given_plan
     from neuroshard_cli.run import require_local
@@ -70,11 +81,12 @@ def _processes(job: Path, plans: list[Path]) -> int:
     if len(plans) < 2:  # noqa: PLR2004 - it is a comparison
         raise CommandError(f"PLAN: found {len(plans)}; give two plans or more")
     per_node = found.job.spec.trainer.devices_per_node
-    for path in plans:
-        problems = misfits(read_given_plan(path), found.tables(), world_size=per_node, devices_per_node=per_node)
+    given = [read_given_plan(path) for path in plans]
+    for path, plan in zip(plans, given, strict=True):
+        problems = misfits(plan, found.tables(), world_size=per_node, devices_per_node=per_node)
         if problems:
             raise CommandError(f"{path}: {problems[0]}")
-    return per_node
+    return per_node, given
 
 
 def _train(

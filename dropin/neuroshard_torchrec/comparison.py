@@ -15,11 +15,15 @@ from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.types import ShardingPlan
 
-from neuroshard_torchrec.agreement import require_equal, together
+from neuroshard_torchrec.agreement import require_equal
+from neuroshard_torchrec.deadline import finish_together
 from neuroshard_torchrec.errors import DropInError
 
 Make = Callable[[ShardingPlan], tuple[nn.Module, Callable[[], torch.Tensor]]]
-"""Returns a model under a plan, and a function that trains it on the next batch and returns the loss."""
+"""Makes a model under a plan, and a function that trains it on the next batch and returns the loss."""
+
+MAKE_SECONDS = 600.0
+"""Large tables are allocated and filled in a fraction of it."""
 
 
 def compare_training(
@@ -30,6 +34,7 @@ def compare_training(
     steps: int = 10,
     seed: int = 0,
     device: torch.device | None = None,
+    make_seconds: float = MAKE_SECONDS,
 ) -> TrainingComparison:
     """Train a script's model under several plans in turns, from equal weights. All ranks must call this.
 
@@ -44,21 +49,26 @@ def compare_training(
         steps: of each round under each plan.
         seed: of what `make` draws.
         device: that this rank computes on. None: its GPU, else the CPU.
+        make_seconds: within which each `make` has to return on every rank.
 
     Raises:
-        DropInError: there are too few plans, rounds, or steps, or no process group, or, on every rank, `make` fails on
-            one, or ranks differ in these arguments.
+        DropInError: there are too few plans, rounds, or steps, or no process group, or, on every rank, `make` or a step
+            fails on one, `make` takes too long, or ranks differ in these arguments. A rank that waits in a collective
+            for one that failed ends with exit code 7 and the sentence on stderr.
     """
     if not dist.is_initialized():
         raise DropInError("compare_training: there is no process group; start the script with torchrun")
     world = cast(dist.ProcessGroup, dist.GroupMember.WORLD)
     require_equal((tuple(plans), rounds, steps), what="compare_training's plans, rounds, and steps", pg=world)
-    contestants = {name: together(partial(_contestant, plan, make, seed=seed), world) for name, plan in plans.items()}
+    contestants = {
+        name: finish_together(
+            partial(_contestant, plan, make, seed=seed), what=f"make of plan {name!r}", limit_seconds=make_seconds
+        )
+        for name, plan in plans.items()
+    }
     own = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        return compare_contestants(contestants, rounds=rounds, steps_per_round=steps, device=device or own)
-    except ValueError as error:
-        raise DropInError(f"compare_training: {error}") from error
+    compare = partial(compare_contestants, contestants, rounds=rounds, steps_per_round=steps, device=device or own)
+    return finish_together(compare, what="compare_training", limit_seconds=None)
 
 
 def _contestant(plan: ShardingPlan, make: Make, *, seed: int) -> Contestant:

@@ -54,7 +54,11 @@ def test_a_job_trains_under_two_plans_in_turns(neuroshard: Any, folder: Path) ->
     lines = {line.split()[0]: line for line in result.out.splitlines() if line}
     assert "2 rounds of 2 steps under each plan in turns, on 2 x cpu; intervals of 95%" in result.out
     assert {"ours", "greedy"} <= set(lines)
-    found = json.loads(out.read_text())["plans"]
+    assert lines["memory:"].startswith("memory: predicted ")
+    written = json.loads(out.read_text())
+    assert written["memory"]["plan_bytes"].keys() == {"ours", "greedy"}
+    assert "peak_memory_bytes" not in written  # torch's allocator counts on GPUs alone
+    found = written["plans"]
     assert [len(each["step_ms"]) for each in found.values()] == [2, 2]
     assert found["greedy"]["largest_loss_difference"] < 1e-5
     drawn = ET.parse(plot).getroot()  # noqa: S314 - our own file

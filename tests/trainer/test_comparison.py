@@ -1,13 +1,15 @@
 """Confidence intervals of paired rounds, and weights that are equal under every plan."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from neuroshard_trainer.comparison import Contestant, compare_contestants, geometric_mean
+from neuroshard_trainer.comparison import Contestant, balanced_order, compare_contestants, geometric_mean
 from scipy import stats
 
 
@@ -32,6 +34,21 @@ def alone() -> Iterator[None]:
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
+def test_each_plan_has_every_place_and_follows_each_other_equally_often(count: int) -> None:
+    """In as many rounds as there are plans, or twice as many for an odd number, from any round on."""
+    num_rounds = count if count % 2 == 0 else 2 * count
+    for first in (0, 1, 7):
+        orders = [balanced_order(count, number) for number in range(first, first + num_rounds)]
+        places = Counter((place, plan) for order in orders for place, plan in enumerate(order))
+        followers = Counter(pair for order in orders for pair in pairwise(order))
+
+        assert set(places.values()) == {num_rounds // count}
+        assert len(places) == count * count
+        assert set(followers.values()) == {num_rounds // count}
+        assert len(followers) == count * (count - 1)
 
 
 def products(count: int) -> Callable[[], torch.Tensor]:

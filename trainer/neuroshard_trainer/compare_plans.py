@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.training_comparison import TrainingComparison
+from neuroshard_api.training_comparison import TrainingComparison, file_names
 from neuroshard_api.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.comparison import Contestant, compare_contestants
@@ -63,7 +63,7 @@ def compare(
     made_for = with_statistics(plans[0].request.tables, inline)
     data = open_training_data(job, made_for, process, root=data_dir, spare=run_dir)
     contestants = {}
-    for name, plan in zip(_names(plan_files), plans, strict=True):
+    for name, plan in zip(file_names(plan_files), plans, strict=True):
         model = sharded_job_model(job, plan, process)
         prove_sharding(model, plan, process.group)
         set_equal_weights(model)
@@ -110,12 +110,6 @@ class _Steps:
         torch.autograd.backward(loss)
         self._optimizer.step()
         return loss.detach()
-
-
-def _names(files: Sequence[Path]) -> list[str]:
-    """Return what each plan is called: its file's name where that tells them apart, else its path."""
-    short = [file.stem for file in files]
-    return short if len(set(short)) == len(short) else [str(file) for file in files]
 
 
 def main(arguments: Sequence[str]) -> ExitCode:

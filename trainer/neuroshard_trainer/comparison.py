@@ -1,8 +1,12 @@
 """Training under several plans in turns, on the same devices: times of steps, and how far the losses differ.
 
-A round trains so many steps under each plan. The order turns with every round, so that a drift of the machine, or what
-one plan leaves in its caches, meets all plans alike, and plans are compared round by round: the logarithm of the ratio
-of their times in a round, whose mean has Student's confidence interval. A round's time is that of the slowest rank.
+A round trains so many steps under each plan. The order changes with every round, so that a drift of the machine, or
+what one plan leaves in its caches, meets all plans alike, and plans are compared round by round: the logarithm of the
+ratio of their times in a round, whose mean has Student's confidence interval. A round's time is that of the slowest
+rank.
+
+Orders are those of a Williams design: in as many rounds as there are plans, or twice as many for an odd number, each
+plan has every place and comes directly after each other plan equally often.
 """
 
 import math
@@ -64,9 +68,8 @@ def compare_contestants(
     runs = {name: _Run(each, device) for name, each in contestants.items()}
     names = list(runs)
     for number in range(rounds + 1):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            runs[name].train(steps_per_round, is_counted=number > 0)
+        for position in balanced_order(len(names), number):
+            runs[names[position]].train(steps_per_round, is_counted=number > 0)
     reference = runs[names[0]]
     return TrainingComparison(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -74,7 +77,32 @@ def compare_contestants(
         rounds=rounds,
         steps_per_round=steps_per_round,
         plans={name: run.times(reference) for name, run in runs.items()},
+        peak_memory_bytes=_peak_memory_bytes(device),
     )
+
+
+def balanced_order(num_plans: int, number: int) -> list[int]:
+    """Return the order of the plans in a round.
+
+    Source: Williams, Experimental designs balanced for the estimation of residual effects of treatments (1949).
+
+    Args:
+        num_plans: at least 1.
+        number: of the round.
+    """
+    first = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(num_plans)]
+    order = [(position + number) % num_plans for position in first]
+    is_mirrored = num_plans % 2 == 1 and (number // num_plans) % 2 == 1
+    return order[::-1] if is_mirrored else order
+
+
+def _peak_memory_bytes(device: torch.device) -> int | None:
+    """Return what torch's allocator held at most, on the rank with most. None: no GPU, whose allocator alone counts."""
+    if device.type != "cuda":
+        return None
+    most = torch.tensor(torch.cuda.max_memory_allocated(device), device=device)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return int(most)
 
 
 class _Run:

@@ -1,10 +1,12 @@
 """Training under several plans in turns, for the terminal."""
 
+from collections.abc import Iterator
+
 from neuroshard_api.training_comparison import CONFIDENCE, PlanTimes, TrainingComparison
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from neuroshard_report.quantities import format_ms
+from neuroshard_report.quantities import format_bytes, format_ms
 from neuroshard_report.terminal.tables import TextTable
 
 
@@ -17,7 +19,8 @@ def render_training_comparison(found: TrainingComparison) -> RenderableType:
         f"{found.rounds} rounds of {found.steps_per_round} steps under each plan in turns, on {found.world_size} x "
         f"{found.device}; intervals of {CONFIDENCE:.0%}"
     )
-    return Group(Text(said), "", TextTable(columns=columns, rows=rows), "", Text(_verdict(found)))
+    memory = [Text(sentence) for sentence in _memory(found)]
+    return Group(Text(said), "", TextTable(columns=columns, rows=rows), "", *memory, Text(_verdict(found)))
 
 
 def _row(name: str, times: PlanTimes, *, is_reference: bool) -> tuple[str, ...]:
@@ -32,6 +35,18 @@ def _row(name: str, times: PlanTimes, *, is_reference: bool) -> tuple[str, ...]:
         f"{times.final_loss:.4f}",
         "" if is_reference else f"{times.largest_loss_difference:.1g}",
     )
+
+
+def _memory(found: TrainingComparison) -> Iterator[str]:
+    """Yield what the models of all plans need, and what was measured of it."""
+    if found.memory is not None:
+        alone = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.memory.plan_bytes.items())
+        yield (
+            f"memory: predicted {format_bytes(found.memory.total_bytes)} for the models of all plans on device "
+            f"{found.memory.device} ({alone}; of {format_bytes(found.memory.capacity_bytes)})"
+        )
+    if found.peak_memory_bytes is not None:
+        yield f"memory: measured {format_bytes(found.peak_memory_bytes)} at most on a device"
 
 
 def _verdict(found: TrainingComparison) -> str:

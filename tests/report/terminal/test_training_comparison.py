@@ -1,6 +1,6 @@
 """A comparison of training in the terminal: one line per plan, and a verdict that keeps to the intervals."""
 
-from neuroshard_api.training_comparison import PlanTimes, TrainingComparison
+from neuroshard_api.training_comparison import PlanTimes, PredictedMemory, TrainingComparison
 from neuroshard_report.terminal.training_comparison import render_training_comparison
 from rich.console import Console
 
@@ -33,14 +33,23 @@ def test_each_plan_has_its_line_and_its_verdict() -> None:
             "random": times(0.8, (0.75, 0.9)),
             "twin": times(1.01, (0.98, 1.04)),
         },
+        memory=PredictedMemory(
+            device=1,
+            plan_bytes={"theirs": 3 * 2**30, "ours": 2**30},
+            total_bytes=7 * 2**29,
+            capacity_bytes=80 * 2**30,
+        ),
+        peak_memory_bytes=3 * 2**30,
     )
     console = Console(width=200)
     with console.capture() as capture:
         console.print(render_training_comparison(found))
     text = capture.get()
-    table, _, verdict = text.partition("\n\nours is ")
+    table, _, verdict = text.partition("\nours is ")
     lines = {line.split()[0]: line.split() for line in table.splitlines() if line.strip()}
 
+    assert "predicted 3.5 GiB for the models of all plans on device 1 (theirs 3 GiB, ours 1 GiB; of 80 GiB)" in text
+    assert "measured 3 GiB at most on a device" in text
     assert "2 rounds of 5 steps under each plan in turns, on 2 x cpu; intervals of 95%" in text
     assert lines["ours"][:8] == ["ours", "125.00", "124.00", "to", "126.00", "1.250", "1.200", "to"]
     assert lines["ours"][-1] == "3e-07"
