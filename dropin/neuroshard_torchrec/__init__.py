@@ -7,7 +7,17 @@ model = DistributedModelParallel(model, plan=plan, sharders=sharders)
 
 from neuroshard_torchrec.comparison import compare_training
 from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.estimators import NeuroShardEstimator, TorchRecCosts
 from neuroshard_torchrec.model_tables import ModelTables, model_tables, table_set_of
 from neuroshard_torchrec.planner import NeuroShardPlanner
 
-__all__ = ["DropInError", "ModelTables", "NeuroShardPlanner", "compare_training", "model_tables", "table_set_of"]
+__all__ = [
+    "DropInError",
+    "ModelTables",
+    "NeuroShardEstimator",
+    "NeuroShardPlanner",
+    "TorchRecCosts",
+    "compare_training",
+    "model_tables",
+    "table_set_of",
+]

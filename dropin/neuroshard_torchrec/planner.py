@@ -14,6 +14,8 @@ from neuroshard_api.torchrec_plan import TorchRecPlan
 from neuroshard_planner import planning
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.own_costs import OwnCosts
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.live_sharding import Collections, prove_sharding
 from neuroshard_trainer.plan_adapter import load_sharding_plan
 from torch import nn
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
@@ -23,6 +25,7 @@ from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 from neuroshard_torchrec.agreement import agreed_question, from_rank_0
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.estimators import NeuroShardEstimator
 from neuroshard_torchrec.model_tables import Limits, SampleBatches, batches_of
 from neuroshard_torchrec.plan_cache import PlanCache
 from neuroshard_torchrec.question import PlannerSettings, Question, question_of
@@ -87,11 +90,39 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         self._cache = PlanCache(Path(cache_dir) if cache_dir is not None else None)
         self._debug = debug
         self._last_plan: Plan | None = None
+        self._last_places: Collections = {}
 
     @property
     def last_plan(self) -> Plan | None:
         """The plan that was made last, with its costs, memory ledger, bound and baselines, for reports."""
         return self._last_plan
+
+    def prove(self, model: nn.Module, pg: dist.ProcessGroup | None = None) -> None:
+        """Do nothing if a sharded model has each table of each collection where the last plan has it.
+
+        All ranks must call this; what they hold in memory is compared, not the plan that they were given.
+
+        Args:
+            model: the planned one, wrapped in DistributedModelParallel.
+            pg: of all ranks, for tensors on the CPU. None: the default group.
+
+        Raises:
+            DropInError: on every rank: a table is elsewhere or computed otherwise, or there is no plan yet.
+        """
+        if self._last_plan is None:
+            raise DropInError("prove: this planner has made no plan yet; call collective_plan first")
+        try:
+            prove_sharding(model, self._last_plan, pg, collections=self._last_places)
+        except InputError as error:
+            raise DropInError(str(error)) from error
+
+    def estimator(self, module: nn.Module, sharders: Sharders | None = None) -> NeuroShardEstimator:
+        """Return this planner's cost models as a performance estimator of TorchRec's planner, for one module.
+
+        Raises:
+            DropInError: the module cannot be planned.
+        """
+        return NeuroShardEstimator(question_of(module, sharders, self._settings))
 
     def plan(self, module: nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
         """Return the plan of a module.
@@ -138,7 +169,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
 
     def _answer(self, question: Question, plan: Plan) -> ShardingPlan:
         """Return a plan by the paths of the module's collections. Raises DropInError."""
-        self._last_plan = plan
+        self._last_plan, self._last_places = plan, question.tables.by_path
         if self._debug:
             logger.info(
                 "%d tables on %d devices: %.3g ms predicted for the embedding part of a step (%s)",

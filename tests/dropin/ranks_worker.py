@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from dropin_models import TwoTowers, batch, config
+from dropin_models import Remapped, TwoTowers, batch, config
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from rank_server import joined_ranks
 from torch import nn
@@ -21,6 +21,8 @@ from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fp_embeddingbag import FeatureProcessedEmbeddingBagCollectionSharder
+from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
+from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
@@ -35,6 +37,7 @@ SAMPLES = 8  # of each rank
 STEPS = 2
 PLANNED_SAMPLES = 4096  # of each rank: with so many the search cuts a table
 WORTH_A_CUT = 2000.0  # lookups
+LENGTH = 3  # of sequences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +53,22 @@ class Case:
     limits: dict[str, ParameterConstraints] = field(default_factory=dict)
 
 
+class AllTypesSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc] # torchrec has no types
+    """Lets bags on a CPU be by rows too, as TorchRec trains them; its sharder offers that on GPUs alone."""
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:  # noqa: ARG002 - torchrec's
+        """Return what TorchRec offers on a GPU."""
+        types: list[str] = super().sharding_types("cuda")
+        return types
+
+
 def main() -> None:
     """Compare the plans, then the errors."""
     logging.disable(logging.WARNING)
     with joined_ranks():
-        for case in (two_towers(), *torchrecs_own()):
+        rows = ParameterConstraints(sharding_types=["row_wise"])
+        cut = ParameterConstraints(min_partition=16, pooling_factors=[WORTH_A_CUT])
+        for case in (two_towers(cut), two_towers(rows), *torchrecs_own(), managed_collision()):
             compare(case)
         require_one_error()
 
@@ -86,11 +100,13 @@ def trained(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -
     torch.manual_seed(0)
     plain = case.module()
     fused = {"learning_rate": 0.5}
-    bags = EmbeddingBagCollectionSharder(fused_params=fused)
+    bags = AllTypesSharder(fused_params=fused)
     sharders = [
         bags,
         EmbeddingCollectionSharder(fused_params=fused),
         FeatureProcessedEmbeddingBagCollectionSharder(bags),
+        ManagedCollisionEmbeddingBagCollectionSharder(bags),
+        ManagedCollisionEmbeddingCollectionSharder(fused_params=fused),
     ]
     plan: ShardingPlan = planner.collective_plan(plain, sharders, dist.group.WORLD)
     world = dist.group.WORLD
@@ -102,6 +118,8 @@ def trained(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -
         plan=plan,
         sharders=sharders,
     )
+    if isinstance(planner, NeuroShardPlanner):
+        planner.prove(model)
     fill(model)
     dense = torch.optim.SGD(dict(in_backward_optimizer_filter(model.named_parameters())).values(), lr=0.5)
     found: dict[str, torch.Tensor] = {}
@@ -114,8 +132,8 @@ def trained(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -
     return {**found, **whole_weights(model)}
 
 
-def two_towers() -> Case:
-    """Return two collections of bags with a table name in common."""
+def two_towers(tags: ParameterConstraints) -> Case:
+    """Return two collections of bags with a table name in common, one with means and one with a limited table."""
 
     def arguments(step: int) -> tuple[Any, ...]:
         seed = 2 * (step * dist.get_world_size() + dist.get_rank())
@@ -127,7 +145,23 @@ def two_towers() -> Case:
         arguments=arguments,
         outcome=lambda logits: (logits, logits.square().mean()),
         tables=["users/id", "country", "items/id", "tags"],
-        limits={"tags": ParameterConstraints(min_partition=16, pooling_factors=[WORTH_A_CUT])},
+        limits={"tags": tags},
+    )
+
+
+def managed_collision() -> Case:
+    """Return bags and sequences whose ids are mapped to rows while they train."""
+
+    def arguments(step: int) -> tuple[Any, ...]:
+        seed = 2 * (step * dist.get_world_size() + dist.get_rank())
+        bags = batch({"ids_id": 2}, samples=SAMPLES, ids=10**6, seed=seed)
+        return bags, batch({"words_id": LENGTH}, samples=SAMPLES, ids=10**6, seed=seed + 1)
+
+    return Case(
+        module=lambda: Remapped(LENGTH, CPU),
+        arguments=arguments,
+        outcome=lambda logits: (logits, logits.square().mean()),
+        tables=["ids", "words"],
     )
 
 
@@ -141,8 +175,14 @@ def torchrecs_own() -> list[Case]:
     ]
     mixed = [config("bag", rows=40, columns=32, features=("b",)), *rows]
     cut = ParameterConstraints(min_partition=4, pooling_factors=[WORTH_A_CUT])
+    by_rows = ParameterConstraints(sharding_types=["row_wise"])
 
-    def case(module: Callable[[], nn.Module], tables: list[Any], weighted_tables: list[Any], cut_table: str) -> Case:
+    def case(
+        module: Callable[[], nn.Module],
+        tables: list[Any],
+        weighted_tables: list[Any],
+        **limits: ParameterConstraints,
+    ) -> Case:
         def arguments(step: int) -> tuple[Any, ...]:
             _, local = ModelInput.generate(
                 batch_size=SAMPLES,
@@ -159,26 +199,34 @@ def torchrecs_own() -> list[Case]:
             arguments=arguments,
             outcome=lambda found: (found[1], found[0]),
             tables=[each.name for each in (*tables, *weighted_tables)],
-            limits={cut_table: cut},
+            limits=limits,
         )
 
     return [
-        case(lambda: TestSparseNN(plain, 10, weighted, dense_device=CPU, sparse_device=CPU), plain, weighted, "w1"),
+        case(lambda: TestSparseNN(plain, 10, weighted, dense_device=CPU, sparse_device=CPU), plain, weighted, w1=cut),
         case(
             lambda: TestSparseNN(
                 plain, 10, weighted, dense_device=CPU, sparse_device=CPU, max_feature_lengths={"t1": 20, "t3": 20}
             ),
             plain,
             weighted,
-            "t3",
+            t3=cut,
         ),
-        case(lambda: TestMixedEmbeddingSparseArch(mixed, 10, dense_device=CPU, device=CPU), mixed, [], "bag"),
+        case(
+            lambda: TestMixedEmbeddingSparseArch(mixed, 10, dense_device=CPU, device=CPU),
+            mixed,
+            [],
+            bag=cut,
+            s0=by_rows,
+        ),
     ]
 
 
 def fill(model: DistributedModelParallel) -> None:
     """Give every weight a value of its own, which depends on its row and column in the whole tensor alone."""
-    for found in model.state_dict().values():
+    for name, found in model.state_dict().items():
+        if "_managed_collision" in name:
+            continue  # the rows of ids, all free
         if isinstance(found, ShardedTensor):
             for shard in found.local_shards():
                 fill_part(shard.tensor, tuple(shard.metadata.shard_offsets))
@@ -205,9 +253,10 @@ def whole_weights(model: DistributedModelParallel) -> dict[str, torch.Tensor]:
         own = [(tuple(each.metadata.shard_offsets), each.tensor.detach()) for each in found.local_shards()]
         parts: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(parts, own)
-        whole[name] = torch.full(found.size(), torch.nan)
-        for (row, column), part in (each for rank in parts for each in rank):
-            whole[name][row : row + part.shape[0], column : column + part.shape[1]] = part
+        whole[name] = torch.full(found.size(), torch.nan, dtype=torch.float64)
+        for first, part in (each for rank in parts for each in rank):
+            place = tuple(slice(start, start + size) for start, size in zip(first, part.shape, strict=True))
+            whole[name][place] = part.double()
     return whole
 
 
