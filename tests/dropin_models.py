@@ -87,7 +87,7 @@ def collisions(table: BaseEmbeddingConfig, device: torch.device) -> ManagedColli
     """Return what maps the ids of a table to its rows."""
     policy = DistanceLFU_EvictionPolicy()
     module = MCHManagedCollisionModule(
-        zch_size=table.num_embeddings, device=device, eviction_policy=policy, eviction_interval=1
+        zch_size=table.num_embeddings, device=device, eviction_policy=policy, eviction_interval=1, buckets=4
     )
     return ManagedCollisionCollection({table.name: module}, [table])
 

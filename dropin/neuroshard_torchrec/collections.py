@@ -38,6 +38,8 @@ class TableCollection:
     """Whether the input has a weight of each lookup; those of feature processors do not travel."""
     remaps_ids: bool
     """Whether a managed collision module maps ids to rows, so that the ids of a batch are no rows."""
+    num_buckets: Mapping[str, int]
+    """Buckets that managed collision deals the rows of each table out by; empty: it has none."""
 
 
 def collections_of(module: nn.Module, sharders: Sharders | None = None) -> tuple[TableCollection, ...]:
@@ -105,7 +107,15 @@ def _collections(
         and inner.is_weighted()
         and not isinstance(module, FeatureProcessedEmbeddingBagCollection),
         remaps_ids=isinstance(module, _MANAGED_COLLISION),
+        num_buckets=_num_buckets(module),
     )
+
+
+def _num_buckets(module: nn.Module) -> Mapping[str, int]:
+    if not isinstance(module, _MANAGED_COLLISION):
+        return {}
+    modules = module._managed_collision_collection._managed_collision_modules  # noqa: SLF001 - it has no public name
+    return {name: each.buckets() for name, each in modules.items()}
 
 
 def _tables_of(module: nn.Module) -> EmbeddingBagCollection | EmbeddingCollection | None:

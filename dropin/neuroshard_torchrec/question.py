@@ -114,6 +114,7 @@ def question_of(
         raise DropInError(
             f"topology: has {devices.topology.num_devices} devices, the process group has {len(ranks)} processes"
         )
+    _require_even_buckets(tables, devices.topology.num_devices)
     limits = translated(
         tables, settings.constraints, max_memory_bytes=devices.max_memory_bytes, compute_device=devices.compute_device
     )
@@ -148,6 +149,17 @@ def question_of(
         column_wise_only=limits.column_wise_only,
         release=_release(),
     )
+
+
+def _require_even_buckets(tables: ModelTables, num_devices: int) -> None:
+    """Do nothing if managed collision deals rows out evenly, as TorchRec's planner asks too. Raises DropInError."""
+    for collection in tables.collections:
+        for name, count in collection.num_buckets.items():
+            if count % num_devices:
+                raise DropInError(
+                    f"table {name!r} has {count} buckets of managed collision on {num_devices} devices, which TorchRec "
+                    f"cannot deal out evenly; make its module with `buckets` a multiple of {num_devices}"
+                )
 
 
 def _declared_optimizer(tables: ModelTables) -> Optimizer:

@@ -8,7 +8,7 @@ from dropin_models import META, Remapped, TwoTowers, config
 from dropin_planners import kinds, planned, planner
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from torch import nn
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.modules.embedding_configs import DataType as TorchRecType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
@@ -110,6 +110,14 @@ def test_tables_of_managed_collision_are_cut_by_rows() -> None:
     assert found["remapped.bags"] == {"ids": "row_wise"}
     assert found["remapped.rows"] == {"words": "row_wise"}
     assert found["plain"]["t"] in {"table_wise", "column_wise"}
+
+
+def test_buckets_of_managed_collision_that_are_uneven_are_refused() -> None:
+    """As by TorchRec's planner: rows of a bucket stay on one device."""
+    topology = Topology(world_size=3, compute_device="cuda", local_world_size=3, hbm_cap=80 * 2**30)
+
+    with pytest.raises(DropInError, match="table 'ids' has 4 buckets of managed collision on 3 devices"):
+        planner(topology=topology).plan(Remapped(length=3))
 
 
 def test_means_hold_back_the_tables_of_their_collection_alone() -> None:
