@@ -112,6 +112,9 @@ def model_of(example: Example) -> Taken:
         return taken
     finally:
         sys.path.remove(str(example.folder))
+        for name, module in list(sys.modules.items()):  # other examples have modules of the same names
+            if str(getattr(module, "__file__", None) or "").startswith(str(example.folder)):
+                del sys.modules[name]
     raise RuntimeError(f"{example.name} neither planned nor sharded a model")
 
 
@@ -143,13 +146,12 @@ def _process_group() -> Any:  # noqa: ANN401 - a context
             dist.destroy_process_group()
 
 
-def both_plans(taken: Taken) -> tuple[Plan, Plan | str]:
-    """Return the drop-in's plan and TorchRec's, which may be none: then why."""
+def plans_of(taken: Taken) -> tuple[Plan, Plan, Plan | str]:
+    """Return the drop-in's plan, its plan where rows are allowed too, and TorchRec's, which may be none: then why."""
     topology = Topology(world_size=NUM_DEVICES, local_world_size=NUM_DEVICES, compute_device="cuda", hbm_cap=80 * 2**30)
-    planner = NeuroShardPlanner(topology, BATCH_SIZE, device_type=DEVICE_TYPE)
-    planner.plan(taken.module, taken.sharders)
-    ours = planner.last_plan
-    assert ours is not None, "a plan was made"
+    ours = _our_plan(taken, topology, {})
+    with_rows = ParameterConstraints(sharding_types=["table_wise", "column_wise", "row_wise"])
+    by_rows = _our_plan(taken, topology, {table.name: with_rows for table in ours.request.tables.tables})
     kernels = ParameterConstraints(compute_kernels=["fused", "dense"])
     theirs = EmbeddingShardingPlanner(
         topology=topology,
@@ -165,9 +167,16 @@ def both_plans(taken: Taken) -> tuple[Plan, Plan | str]:
     try:
         found = theirs.plan(taken.module, taken.sharders or _default_sharders())
         bundle = bundled_bundle(DEVICE_TYPE)
-        return ours, imported_plan(placements(found, request), request, bundle=bundle, must_fit=False)
+        return ours, by_rows, imported_plan(placements(found, request), request, bundle=bundle, must_fit=False)
     except PlannerError as error:
-        return ours, str(error)
+        return ours, by_rows, str(error)
+
+
+def _our_plan(taken: Taken, topology: Topology, constraints: dict[str, ParameterConstraints]) -> Plan:
+    planner = NeuroShardPlanner(topology, BATCH_SIZE, device_type=DEVICE_TYPE, constraints=constraints)
+    planner.plan(taken.module, taken.sharders)
+    assert planner.last_plan is not None, "a plan was made"
+    return planner.last_plan
 
 
 def _default_sharders() -> Sequence[ModuleSharder[nn.Module]]:
@@ -182,15 +191,15 @@ def row(example: Example) -> str:
     try:
         taken = model_of(example)
     except Exception as error:  # noqa: BLE001 - it is somebody else's program
-        return f"| {example.name} | | not run: {type(error).__name__}: {' '.join(str(error).split())} | | | |"
-    ours, theirs = both_plans(taken)
-    types = ", ".join(sorted({table.sharding_type.value for table in ours.tables}))
-    mine = ours.predicted.total_ms
-    if isinstance(theirs, str):
-        return f"| {example.name} | {len(ours.tables)} | {mine:.3f} | no price: {theirs} | {types} | |"
-    cost = theirs.predicted.total_ms
-    their_types = ", ".join(sorted({table.sharding_type.value for table in theirs.tables}))
-    return f"| {example.name} | {len(ours.tables)} | {mine:.3f} | {cost:.3f} | {types} | {their_types} |"
+        return f"| {example.name} | | not run: {type(error).__name__}: {' '.join(str(error).split())} | | |"
+    ours, by_rows, theirs = plans_of(taken)
+    costs = (_cost(ours), _cost(by_rows), f"no price: {theirs}" if isinstance(theirs, str) else _cost(theirs))
+    return f"| {example.name} | {len(ours.tables)} | {' | '.join(costs)} |"
+
+
+def _cost(plan: Plan) -> str:
+    types = ", ".join(sorted({table.sharding_type.value for table in plan.tables}))
+    return f"{plan.predicted.total_ms:.3f} ({types})"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -206,8 +215,8 @@ def main(arguments: Sequence[str]) -> None:
         f"{NUM_DEVICES} x {DEVICE_TYPE}, {BATCH_SIZE} samples per device, one lookup per feature, as models alone say.",
         "Milliseconds of the embedding part of a step by the bundled cost models (simulated). Nothing is trained.",
         "",
-        "| example | tables | NeuroShard ms | TorchRec ms | NeuroShard's types | TorchRec's types |",
-        "|---|---|---|---|---|---|",
+        "| example | tables | drop-in | drop-in, rows allowed | TorchRec |",
+        "|---|---|---|---|---|",
     ]
     for example in examples(options.torchrec.resolve(), options.dlrm.resolve()):
         lines.append(row(example))

@@ -82,7 +82,10 @@ def compare(case: Case) -> None:
     theirs = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=SAMPLES,
-        constraints={name: ParameterConstraints(sharding_types=case.their_types) for name in case.tables},
+        constraints={
+            name: ParameterConstraints(sharding_types=case.their_types, compute_kernels=["fused"])
+            for name in case.tables
+        },
     )
     got, expected = (trained(case, planner) for planner in (ours, theirs))
     assert got.keys() == expected.keys()
