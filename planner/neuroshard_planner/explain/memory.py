@@ -18,6 +18,7 @@ _PURPOSES = {
     "local_input_bytes": "inputs of the device's samples",
     "sort_bytes": "sort buffers",
     "gradient_bytes": "dense gradients",
+    "cache_bytes": "caches of tables in host memory",
     "dense_bytes": "dense part",
     "reserve_bytes": "reserve",
 }
@@ -69,7 +70,7 @@ def _table_bytes(plan: Plan, ledger: MemoryLedger, device: int) -> list[tuple[st
     found = []
     for index, table in enumerate(plan.tables):
         sizes = [(shard.num_rows, shard.num_columns) for shard in table.shards if shard.device == device]
-        if sizes:
+        if sizes and not table.compute_kernel.is_on_host:
             rows, columns = np.array(sizes, dtype=np.int64).T
             position = np.full(len(sizes), index)
             bytes_of = ledger.weights_bytes(position, rows, columns) + ledger.optimizer_state_bytes(rows, columns)
