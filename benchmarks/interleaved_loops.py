@@ -14,7 +14,7 @@ import torch.distributed as dist
 from neuroshard_api.tables import TableSet
 from neuroshard_trainer.data.batches import Batch
 
-from benchmarks.sharded_training import BATCH_SIZE, WORLD_SIZE, torchrun
+from benchmarks.sharded_training import BATCH_SIZE, BY_COLUMNS, WORLD_SIZE, torchrun
 
 PLAN_FILE, BLOCKS_FILE = "plan.json", "blocks.json"
 """Files of the folder that a script's processes are given: what they train under, and what rank 0 measured."""
@@ -25,7 +25,7 @@ Times = tuple[float, float]
 
 def measured_blocks(script: Path, tables: TableSet) -> Any:  # noqa: ANN401 - what the script wrote as JSON
     """Plan the tables, run a script on two processes with a folder as its argument, and return what rank 0 measured."""
-    from neuroshard_api.request import PlanRequest  # noqa: PLC0415 - of this process alone, not of those that train
+    from neuroshard_api.request import Constraints, PlanRequest  # noqa: PLC0415 - of this process alone, not of those that train
     from neuroshard_api.topology import Link, Topology  # noqa: PLC0415
     from neuroshard_costs.bundle import bundled_bundle  # noqa: PLC0415
     from neuroshard_planner.planning import plan  # noqa: PLC0415
@@ -33,7 +33,12 @@ def measured_blocks(script: Path, tables: TableSet) -> Any:  # noqa: ANN401 - wh
     bundle = bundled_bundle("h100-80gb")
     link = Link(bandwidth_bytes_per_second=1e11, latency_seconds=1e-5)
     topology = Topology(devices_per_node=WORLD_SIZE, device=bundle.manifest.device, intra_node=link, inter_node=link)
-    request = PlanRequest(tables=tables, topology=topology, batch_size_per_device=BATCH_SIZE)
+    request = PlanRequest(
+        tables=tables,
+        topology=topology,
+        batch_size_per_device=BATCH_SIZE,
+        constraints=Constraints(sharding_types=BY_COLUMNS),
+    )
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / PLAN_FILE).write_text(plan(request, bundle=bundle).to_json())
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

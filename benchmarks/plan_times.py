@@ -5,8 +5,9 @@
                                                  # --optimizer rowwise_adagrad, as the profile of a job measures it
 
 Three models under six plans each: those of the neural search, of TorchRec's planner, of two greedy baselines, and two
-random ones. The plans of a model are trained in turn, round by round, in the same two processes, each pinned to a core
-with one thread, gloo between them. No plan's table sets are in the profile, whose sets are drawn at random.
+random ones, all by columns, since the profile measures no other collectives. The plans of a model are trained in turn,
+round by round, in the same two processes, each pinned to a core with one thread, gloo between them. No plan's table sets
+are in the profile, whose sets are drawn at random.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import numpy as np
 import torch.distributed as dist
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.plan import Plan
-from neuroshard_api.request import Algorithm, PlanRequest, SearchSettings
+from neuroshard_api.request import Algorithm, Constraints, PlanRequest, SearchSettings
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.tables import Optimizer, TableSet
 from neuroshard_costs.bundle import load_bundle
@@ -38,6 +39,7 @@ from neuroshard_trainer.step_reporter import StepReporter
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.sharded_training import (
     BATCH_SIZE,
+    BY_COLUMNS,
     MODELS,
     WORLD_SIZE,
     ShardedTraining,
@@ -59,7 +61,7 @@ HEAD = """# Predicted and measured embedding time of whole plans
 
 Machine: {machine}, two cores, shared with other work; load average at the start {start:.1f}, at the end {end:.1f}.
 {batch_size} samples per process, row-wise Adagrad, FBGEMM's CPU kernels, two processes over gloo, each on a core of its
-own with one thread. Cost models: `{bundle}`, {source}, {num_records}, hold-out error of compute {error:.1%}.
+own with one thread; plans by columns. Cost models: `{bundle}`, {source}, {num_records}, hold-out error of compute {error:.1%}.
 
 Measured, median of {rounds} rounds of {steps} steps under each plan, the plans taking turns: compute is processor time
 of lookups and of backward kernels with the optimizer, of the slowest process in each; an exchange is the time by the
@@ -199,6 +201,7 @@ def make_plans(profile: Path, tables: TableSet, folder: Path) -> dict[str, Plan]
         tables=tables,
         topology=hardware.topology(num_nodes=1, devices_per_node=WORLD_SIZE),
         batch_size_per_device=BATCH_SIZE,
+        constraints=Constraints(sharding_types=BY_COLUMNS),
     )
     wanted = {str(algorithm): request.model_copy(update={"algorithm": algorithm}) for algorithm in ALGORITHMS}
     for seed in RANDOM_SEEDS:

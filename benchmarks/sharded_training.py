@@ -9,6 +9,7 @@ import torch.distributed as dist
 from neuroshard_api.host_memory import keep_freed_memory
 from neuroshard_api.job_model import Model
 from neuroshard_api.plan import Plan
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer, Table, TableSet
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
@@ -28,6 +29,8 @@ BATCH_SIZE = 1024  # of each process
 NUM_DENSE = 4
 NUM_BATCHES = 8  # that the steps go through in turn
 CPU = torch.device("cpu")
+BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+"""Of the plans: these loops have no optimizer for copied tables, which no kernel updates."""
 
 
 def _model(name: str, tables: Sequence[tuple[int, int, float]]) -> TableSet:
