@@ -6,8 +6,8 @@
 
 Three models under six plans each: those of the neural search, of TorchRec's planner, of two greedy baselines, and two
 random ones, all by columns, since the profile measures no other collectives. The plans of a model are trained in turn,
-round by round, in the same two processes, each pinned to a core with one thread, gloo between them. No plan's table sets
-are in the profile, whose sets are drawn at random.
+round by round, in the same two processes, each pinned to a core with one thread, gloo between them. No plan's table
+sets are in the profile, whose sets are drawn at random.
 """
 
 import argparse
@@ -61,7 +61,8 @@ HEAD = """# Predicted and measured embedding time of whole plans
 
 Machine: {machine}, two cores, shared with other work; load average at the start {start:.1f}, at the end {end:.1f}.
 {batch_size} samples per process, row-wise Adagrad, FBGEMM's CPU kernels, two processes over gloo, each on a core of its
-own with one thread; plans by columns. Cost models: `{bundle}`, {source}, {num_records}, hold-out error of compute {error:.1%}.
+own with one thread; plans by columns. Cost models: `{bundle}`, {source}, {num_records}, hold-out error of compute
+{error:.1%}.
 
 Measured, median of {rounds} rounds of {steps} steps under each plan, the plans taking turns: compute is processor time
 of lookups and of backward kernels with the optimizer, of the slowest process in each; an exchange is the time by the
