@@ -16,7 +16,7 @@ from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.explain.robustness import DEVIATION, other_traffic, total_under
 from neuroshard_planner.planning import attempts, find, plan
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.workload_store import read_workload
 
 from benchmarks.results_file import write_result
@@ -47,7 +47,7 @@ def regrets(request: PlanRequest, bundle: CostBundle, num_draws: int) -> dict[st
     """Return the regrets over the draws of the plan and of each baseline that found one."""
     problem = Problem(request, bundle)
     baselines = attempts(problem)
-    placements = {Algorithm.NEUROSHARD: find(problem, baselines=baselines, bound_ms=lower_bound_ms(problem)).placement}
+    placements = {Algorithm.NEUROSHARD: find(problem, baselines=baselines, bounds=FamilyBounds(problem)).placement}
     placements |= {name: each for name, each in baselines.items() if isinstance(each, Placement)}
     found: dict[str, list[float]] = {name.value: [] for name in placements}
     for drawn in other_traffic(request, num_draws=num_draws):

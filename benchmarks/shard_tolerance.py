@@ -20,7 +20,7 @@ from neuroshard_planner.explain.robustness import DEVIATION, costs_under_other_t
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.workload_store import read_workload
 
 from benchmarks.results_file import write_result
@@ -69,7 +69,7 @@ def figures(request: PlanRequest, bundle: CostBundle, tolerance: float) -> Figur
     """Plan with a tolerance. Raises InfeasibleError."""
     search = request.search.model_copy(update={"shard_tolerance": tolerance})
     problem = Problem(request.model_copy(update={"search": search}), bundle)
-    found = find(problem, baselines=attempts(problem), bound_ms=lower_bound_ms(problem)).placement
+    found = find(problem, baselines=attempts(problem), bounds=FamilyBounds(problem)).placement
     return (
         float(len(found.kinds)),
         predicted_cost(problem, found, bundle.manifest.source).total_ms,

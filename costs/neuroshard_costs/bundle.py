@@ -90,6 +90,23 @@ class CostBundle:
         """
         return self._calls_ms(sums, LEAST_WARP_SHARE, np.ones((*sums.shape[:-1], 1), dtype=np.int64), pipeline)
 
+    def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
+        """Return times [2] at these sums [R + NUM_CALL_COUNTS] and slopes [2, R + NUM_CALL_COUNTS]; None: not convex.
+
+        No device that makes so many calls goes below this tangent, with a pipeline or without.
+        """
+        if not self.is_convex:
+            return None
+        times, own = self.compute.tangent_ms(sums[:-NUM_CALL_COUNTS], LEAST_WARP_SHARE)
+        times += (num_calls - 1) * np.array(self.manifest.launch.device_ms)
+        if self.manifest.calibration is not None:
+            exponent, factor = self.manifest.calibration.compute_scale
+            own *= (factor * exponent * times ** (exponent - 1))[:, None]
+            times = factor * times**exponent
+        slopes = np.zeros((2, len(sums)))
+        slopes[:, :-NUM_CALL_COUNTS] = own
+        return times, slopes
+
     def _calls_ms(
         self, sums: Float32Array, warp_share: Float32Array | float, calls: IndexArray, pipeline: Pipeline
     ) -> Float32Array:

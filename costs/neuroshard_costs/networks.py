@@ -159,6 +159,22 @@ class ComputeNetwork:
         times += pieces[..., -2:]
         return times
 
+    def tangent_ms(self, demands: FloatArray, warp_share: float) -> tuple[FloatArray, FloatArray]:
+        """Return the times [2] of one call and their slopes [2, R]: no call costs less than this tangent.
+
+        Args:
+            demands: [R] summed over the shards of a device.
+            warp_share: share of a warp that a bag takes, 1/4 to 1.
+        """
+        units = self.head_out.shape[0]
+        scale = 1 - self.lane_share.astype(np.float64) * (1 - warp_share)
+        pieces = (demands * scale) @ self.head_in + self.head_bias
+        is_first = pieces[:units] >= pieces[units:-2]
+        chosen = np.where(is_first, self.head_in[:, :units], self.head_in[:, units:-2])
+        times = np.maximum(pieces[:units], pieces[units:-2]) @ self.head_out + pieces[-2:]
+        slopes: FloatArray = (chosen @ self.head_out + self.head_in[:, -2:]).T * scale
+        return times, slopes
+
 
 @dataclass(frozen=True, slots=True)
 class CommunicationNetwork:

@@ -101,6 +101,9 @@ class OwnCosts:
         """Return the times themselves, which are convex."""
         return self.compute_ms(sums, pipeline=pipeline)
 
+    def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> None:
+        """Return no tangent: the model's slopes are not known."""
+
     def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
         """Return [..., 2] forward and backward milliseconds (see TransferModel); 0 on a single device."""
         if exchange.topology.num_devices == 1:

@@ -1,8 +1,10 @@
 """The whole algorithm on one page: propose splits, place, refine, bound, and write the plan down."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
+import numpy as np
 from neuroshard_api.bundle import BundleManifest, NetworkName
 from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
@@ -15,11 +17,12 @@ from neuroshard_planner.errors import InfeasibleError, MissingPackageError, Plan
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import CostModel, Placement, Problem
+from neuroshard_planner.problem.sharding_choice import MOST_MIXED, is_too_large
 from neuroshard_planner.search.host_search import hosted
 from neuroshard_planner.search.infeasible import infeasible
-from neuroshard_planner.search.iterated import Found, iterated
+from neuroshard_planner.search.iterated import Found, iterated, opening_work
 from neuroshard_planner.search.local_search import merged
-from neuroshard_planner.search.lower_bound import ROUNDING, lower_bound_ms
+from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
 from neuroshard_planner.search.mixed_search import mixed
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.published_beam import published_work
@@ -31,7 +34,6 @@ LEAST_WORK = 30_000  # with the next two: a third of a second for small sets on 
 LEAST_WORK_PER_DEVICE = 2_000
 MOST_LEAST_WORK = 160_000
 MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets, each half as much again; a last one gains nothing
-MOST_MIXED = 500_000  # units times devices; a placement of more blocks of rows takes more memory than a search has
 
 
 class Bundle(CostModel, Protocol):
@@ -69,8 +71,9 @@ def _searched(request: PlanRequest, bundle: Bundle) -> Plan:
     if problem.memory.shard_capacity_bytes <= 0:
         raise infeasible(request, _packing(problem), has_further_types=problem.has_further_types)
     baselines = attempts(problem)
-    bound_ms = lower_bound_ms(problem)
-    result = find(problem, baselines=baselines, bound_ms=bound_ms)
+    bounds = FamilyBounds(problem)
+    bound_ms = bounds.least_ms
+    result = find(problem, baselines=baselines, bounds=bounds)
     if problem.kinds.family[result.placement.kinds].any():
         single_ms = single_unit_bound_ms(problem)
         # A baseline has types that the constraints do not name where they name none; the first bound is not of those.
@@ -125,8 +128,13 @@ def document(
     )
 
 
-def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
+def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds) -> Found:
     """Search as the request says; the neural search also refines the baselines' placements that promise more.
+
+    Args:
+        problem: of the request.
+        baselines: of the problem.
+        bounds: of the problem.
 
     Raises:
         RequestError: a table may not be by columns, and the baseline or the search of so large a set cuts no other way.
@@ -142,7 +150,7 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
         return Found(placement=found)
     result = None
     if not any(choice.is_bound for choice in problem.host_choices):
-        result = _in_device_memory(problem, starts=list(_placed(baselines).values()), bound_ms=bound_ms)
+        result = _in_device_memory(problem, starts=list(_placed(baselines).values()), bounds=bounds)
     if any(choice.kernels for choice in problem.host_choices):
         budget = request.search.work_budget or _default_budget(problem)
         result = hosted(problem, result, solve=_in_device_memory, work_budget=budget)
@@ -151,7 +159,9 @@ def find(problem: Problem, *, baselines: Attempts, bound_ms: float) -> Found:
     return result
 
 
-def _in_device_memory(problem: Problem, *, starts: Sequence[Placement] = (), bound_ms: float = 0.0) -> Found | None:
+def _in_device_memory(
+    problem: Problem, *, starts: Sequence[Placement] = (), bounds: FamilyBounds | None = None
+) -> Found | None:
     """Search placements with all tables in device memory. None: nothing fits.
 
     Raises:
@@ -160,11 +170,23 @@ def _in_device_memory(problem: Problem, *, starts: Sequence[Placement] = (), bou
     forced = problem.forced_placement()
     if forced is not None:
         return Found(placement=forced) if problem.fits(forced) else None
-    if problem.has_further_types and not _is_mixed(problem):
-        _require_by_columns(problem)
+    if not _is_mixed(problem):
+        if problem.has_further_types:
+            _require_by_columns(problem)
+        return _by_columns(problem, starts, 0.0 if bounds is None else bounds.least_ms)
+    bounds = bounds or FamilyBounds(problem)
+    budget = problem.request.search.work_budget or _default_budget(problem)
+    bound_ms = bounds.by_columns_ms if np.isfinite(bounds.by_columns_ms) else 0.0
+    opening = iterated(problem, starts=starts, work_budget=min(budget, opening_work(problem)), bound_ms=bound_ms)
+    whole = partial(_by_columns, problem, starts, bound_ms)
+    return mixed(problem, bounds, opening=opening, whole=whole, work_budget=budget)
+
+
+def _by_columns(problem: Problem, starts: Sequence[Placement], bound_ms: float) -> Found | None:
+    """Search placements by columns alone. None: none fits."""
     # What the bound took is no search: on wide tables it would leave nothing of the budget.
     named = problem.request.search.work_budget
-    result = iterated(
+    return iterated(
         problem,
         starts=starts,
         work_budget=named or _default_budget(problem),
@@ -172,12 +194,11 @@ def _in_device_memory(problem: Problem, *, starts: Sequence[Placement] = (), bou
         most_rounds=MOST_ROUNDS if not named and _is_small(problem) else 0,
         bound_ms=bound_ms,
     )
-    return mixed(problem, result, work_budget=named or _default_budget(problem)) if _is_mixed(problem) else result
 
 
 def _is_mixed(problem: Problem) -> bool:
     """Return whether placements of all families are searched."""
-    return problem.has_further_types and len(problem.units) * problem.num_devices <= MOST_MIXED
+    return problem.has_further_types and not is_too_large(problem.request, len(problem.units))
 
 
 def attempts(problem: Problem) -> Attempts:

@@ -243,6 +243,26 @@ def test_no_device_is_faster_than_the_least_time_of_its_sums(
     assert (least <= found * (1 + 1e-6)).all()
 
 
+@given(
+    seed=st.integers(0, 5), calls=st.integers(1, 2), share=st.floats(0.01, 100.0), pipeline=st.sampled_from(Pipeline)
+)
+def test_no_device_is_below_a_tangent(seed: int, calls: int, share: float, pipeline: Pipeline) -> None:
+    """At whatever sums it is taken, of devices with as many calls or more."""
+    bundle = random_bundle(seed)
+    types = (DataType.FP32, DataType.FP16)[:calls]
+    sums = represented(
+        bundle, *(table(f"t{index}", embedding_dim=32, data_type=each) for index, each in enumerate(types))
+    )
+    elsewhere = share * sums.astype(np.float64)
+
+    found = bundle.tangent_ms(elsewhere, num_calls=calls)
+
+    assert found is not None
+    times, slopes = found
+    assert (times + slopes @ (sums - elsewhere) <= bundle.compute_ms(sums, pipeline=pipeline) * (1 + 1e-5)).all()
+    assert (slopes >= 0).all()
+
+
 @given(types=st.lists(st.sampled_from((DataType.FP32, DataType.FP16)), min_size=2, max_size=6), seed=st.integers(0, 5))
 def test_another_shard_never_makes_a_device_faster(types: list[DataType], seed: int) -> None:
     """Of another type it adds a call, of another width lanes; both only add."""

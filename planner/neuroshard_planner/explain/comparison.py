@@ -14,7 +14,7 @@ from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.iterated import Found
-from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.lower_bound import FamilyBounds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +81,8 @@ def regrets_of(comparisons: Iterable[Comparison]) -> dict[Algorithm, Regret]:
 
 def _found(problem: Problem) -> Found:
     if problem.request.algorithm is not Algorithm.NEUROSHARD:
-        return find(problem, baselines={}, bound_ms=0.0)  # a baseline looks at neither
-    return find(problem, baselines=attempts(problem), bound_ms=lower_bound_ms(problem))
+        return find(problem, baselines={}, bounds=FamilyBounds(problem))  # a baseline looks at neither
+    return find(problem, baselines=attempts(problem), bounds=FamilyBounds(problem))
 
 
 def _outcome(problem: Problem, placement: Placement, source: str) -> Outcome:

@@ -17,7 +17,7 @@ from neuroshard_planner.explain.trust import basis_of, trust_of
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.lower_bound import FamilyBounds
 
 NUM_DOMINANT = 5  # tables named as dominating a device
 SMALL_GAP = 0.02  # below it the search is as good as done
@@ -241,7 +241,7 @@ def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float) -> Iter
         return
     larger = request.model_copy(update={"topology": topology, "batch_size_per_device": batch_size})
     try:
-        bound_ms = lower_bound_ms(Problem(larger, bundle))
+        bound_ms = FamilyBounds(Problem(larger, bundle)).least_ms
     except PlannerError:
         return
     if bound_ms < (1 - WORTH_SAYING) * total_ms:

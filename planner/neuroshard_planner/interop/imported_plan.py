@@ -10,7 +10,7 @@ from neuroshard_planner.plans.checks import plan_problems, require_none, require
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import Found
-from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 
 
@@ -63,8 +63,8 @@ def _bound_ms(tables: Sequence[TablePlacement], problem: Problem) -> float:
     if not _is_searched(tables, problem):
         return single_unit_bound_ms(problem)
     if all(table.sharding_type.is_by_columns for table in tables):
-        return lower_bound_ms(problem)
-    return max(lower_bound_ms(problem), single_unit_bound_ms(problem))
+        return FamilyBounds(problem).least_ms
+    return max(FamilyBounds(problem).least_ms, single_unit_bound_ms(problem))
 
 
 def _is_searched(tables: Sequence[TablePlacement], problem: Problem) -> bool:

@@ -55,6 +55,12 @@ class CostModel(TransferModel, Protocol):
     def is_convex(self) -> bool:
         """Whether both times are convex in the sums as they are, without a rescaling."""
 
+    def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
+        """Return times [2] at these sums [r] and slopes [2, r] of an affine function of the sums.
+
+        No device that makes so many calls goes below it. None: no such function is known.
+        """
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
@@ -416,6 +422,8 @@ class Problem:
 
     def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> Float32Array:
         """Return [slots, r] sums of the representations of the shards in each slot."""
+        if not len(kinds):
+            return np.zeros((num_slots, self.kinds.representation.shape[1]), dtype=np.float32)
         order = np.argsort(slots, kind="stable")
         rows = self.kinds.representation[kinds[order]]
         counts = np.bincount(slots, minlength=num_slots)

@@ -16,6 +16,7 @@ from neuroshard_planner.problem.units import BoolArray, Unit
 BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 BY_DEFAULT = BY_COLUMNS
 """Types that are searched where a request names none."""
+MOST_MIXED = 500_000  # units times devices; a placement of more blocks of rows takes more memory than a search has
 
 
 def sharding_types(
@@ -85,6 +86,11 @@ def _host_choice(request: PlanRequest, unit: Unit) -> HostChoice:
             )
         chosen.append(HostChoice(tuple(KERNELS.index(kernel) for kernel in on_host), is_bound))
     return HostChoice((), is_bound=False) if unit.is_group else chosen[0]
+
+
+def is_too_large(request: PlanRequest, num_units: int) -> bool:
+    """Return whether a set is searched by columns alone."""
+    return num_units * request.topology.num_devices > MOST_MIXED
 
 
 def _with_one_node_type(

@@ -215,13 +215,18 @@ class StepCost:
         self._dense_update_ms = float(costs.dense_update_ms(np.array(1.0)))
         self.expansion_ms = expansion_ms(request)
         """Of repeated lists, forward and backward."""
-        self._hides_inputs = request.pipeline is not Pipeline.NONE
+        self.hides_inputs = request.pipeline is not Pipeline.NONE
+        """Whether of the exchange of indices only what takes longer than the compute counts."""
         self.joins_passes = request.compute_peak is ComputePeak.JOINT
         """Whether the slowest sum of both passes counts, instead of the slowest of each."""
         self.least_traffic: FloatArray = np.zeros(len(Collective))
         """[collectives] the peak traffic of an even placement by columns without splits; none by columns has less."""
         self.least_traffic[Collective.POOLED_EMBEDDINGS] = self._pooled.knots[NUM_LOW_KNOTS]
         self.least_traffic[Collective.INDICES] = self._indices.knots[NUM_LOW_KNOTS]
+
+    def collective(self, collective: Collective) -> CollectiveCost:
+        """Return the cost of one collective."""
+        return self._indices if collective is Collective.INDICES else self._costs[collective]
 
     def passes(self, times: FloatArray) -> FloatArray:
         """Return [..., 2] the compute levels of devices with these [..., 2] forward and backward times."""
@@ -251,7 +256,7 @@ class StepCost:
     def input_ms(self, peaks: FloatArray) -> FloatArray:
         """Return [...] what the exchange of indices adds to a step with these peaks [..., levels]."""
         inputs = self.indices_ms(peaks[..., TRAFFIC])
-        if not self._hides_inputs:
+        if not self.hides_inputs:
             return inputs
         exposed: FloatArray = np.maximum(inputs - (peaks[..., FORWARD] + peaks[..., BACKWARD]), 0.0)
         return exposed

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -43,6 +43,28 @@ class Conversions:
             self.improvements += 1
         return placement
 
+    def converted(self, placement: Placement, generator: np.random.Generator) -> Placement:
+        """Return the placement with a random unit in a random other family; as it is where that does not fit.
+
+        Of several ways in the family the one that costs least to first order is taken.
+        """
+        state = State(self._problem, placement)
+        prices = np.append(self._problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
+        unit = int(generator.integers(len(self._problem.units)))
+        traits, family = self._traits(), self._problem.kinds.family
+        now = family[placement.kinds[self._problem.kinds.unit[placement.kinds] == unit][0]]
+        options = [
+            each for each in self._options(state, placement, unit, traits, prices) if family[each.kinds[0]] != now
+        ]
+        if not options:
+            return placement
+        families = sorted({int(family[each.kinds[0]]) for each in options})
+        chosen = families[int(generator.integers(len(families)))]
+        options = [each for each in options if family[each.kinds[0]] == chosen]
+        levels = self._after(placement, options, traits, state.levels)
+        totals = self._problem.step_cost.total_ms(levels.max(axis=1)[:, :NUM_LEVELS])
+        return with_options(self._problem, placement, [options[int(totals.argmin())]])
+
     def _step(self, placement: Placement) -> Placement | None:
         """Return the placement after the best conversion. None: none is better than staying."""
         problem = self._problem
@@ -51,12 +73,12 @@ class Conversions:
         traits = self._traits()
         options = [
             option
-            for unit in self._units(state, traits @ prices)
-            for option in self._options(state, unit, traits, prices)
+            for unit in self._units(state, placement, traits @ prices)
+            for option in self._options(state, placement, unit, traits, prices)
         ]
         if not options:
             return None
-        levels = self._after(state, options, traits, state.levels)
+        levels = self._after(placement, options, traits, state.levels)
         fits = levels[:, :, MEMORY].max(axis=1) <= problem.memory.shard_capacity_bytes
         likely = np.flatnonzero(fits)
         totals = problem.step_cost.total_ms(levels[likely].max(axis=1)[:, :NUM_LEVELS])
@@ -64,8 +86,8 @@ class Conversions:
         if not len(likely):
             return None
         chosen, judged = [options[row] for row in likely.tolist()], levels[likely][:, :, :NUM_LEVELS]
-        sums = self._after(state, chosen, problem.kinds.representation, state.sums)
-        judged[:, :, TIMES] = problem.pass_levels(np.maximum(sums, 0.0))
+        sums = self._after(placement, chosen, problem.kinds.representation, state.sums)
+        judged[:, :, TIMES] = problem.pass_levels(np.maximum(sums, 0.0), in_bulk=True)
         totals, smooth = problem.step_cost.total_ms(judged.max(axis=1)), problem.step_cost.smooth_ms(judged)
         (smooth_now,) = problem.step_cost.smooth_ms(state.levels[None, :, :NUM_LEVELS])
         better = (totals < state.total_ms * (1 - LEAST_GAIN)) | (
@@ -75,46 +97,55 @@ class Conversions:
             return None
         return with_options(problem, placement, [chosen[int(np.lexsort((smooth, totals, ~better))[0])]])
 
-    def _units(self, state: State, cost: FloatArray) -> Sequence[int]:
+    def _units(self, state: State, placement: Placement, cost: FloatArray) -> Sequence[int]:
         """Return the units to try: on each device that bounds the plan, those that cost most."""
-        unit_of = self._problem.kinds.unit[state.kinds]
         found: dict[int, None] = {}
         for device in bounding_devices(state):
-            here = np.flatnonzero(state.devices == device)
-            ranked = here[np.argsort(-cost[state.kinds[here]], kind="stable")]
-            found.update(dict.fromkeys(unit_of[ranked].tolist()))
+            here = placement.kinds[placement.devices == device]
+            ranked = here[np.argsort(-cost[here], kind="stable")]
+            found.update(dict.fromkeys(self._problem.kinds.unit[ranked].tolist()))
         return list(found)[:NUM_UNITS]
 
-    def _options(self, state: State, unit: int, traits: FloatArray, prices: FloatArray) -> list[PlacedOption]:
+    def _options(
+        self, state: State, placement: Placement, unit: int, traits: FloatArray, prices: FloatArray
+    ) -> list[PlacedOption]:
         """Return the unit's options, each where the devices without the unit have least load."""
-        own = self._problem.kinds.unit[state.kinds] == unit
+        own = np.flatnonzero(self._problem.kinds.unit[placement.kinds] == unit)
+        kinds, devices = placement.kinds[own], placement.devices[own]
         without = state.levels.copy()
-        np.subtract.at(without, state.devices[own], traits[state.kinds[own]])
+        np.subtract.at(without, devices, traits[kinds])
         room = self._problem.memory.shard_capacity_bytes - without[:, MEMORY]
         load = without @ prices
-        placed = sorted(zip(state.kinds[own].tolist(), state.devices[own].tolist(), strict=True))
+        placed = _in_order(kinds, devices)
         return [
             option
             for form in self._forms.of(unit)
             for option in self._forms.placed(unit, form, load, room)
-            if sorted(zip(option.kinds.tolist(), option.devices.tolist(), strict=True)) != placed
+            if not np.array_equal(_in_order(option.kinds, option.devices), placed)
         ]
 
     def _after(
-        self, state: State, options: Sequence[PlacedOption], values: NDArray[Any], per_device: NDArray[Any]
+        self, placement: Placement, options: Sequence[PlacedOption], values: NDArray[Any], per_device: NDArray[Any]
     ) -> NDArray[Any]:
         """Return [c, devices, v] the sums of ``values`` (a row per kind) on all devices after each conversion."""
         result = np.repeat(per_device[None], len(options), axis=0)
-        unit_of = self._problem.kinds.unit[state.kinds]
+        unit_of = self._problem.kinds.unit[placement.kinds]
+        own = {unit: np.flatnonzero(unit_of == unit) for unit in {option.unit for option in options}}
         for row, option in enumerate(options):
-            own = np.flatnonzero(unit_of == option.unit)
-            np.subtract.at(result[row], state.devices[own], values[state.kinds[own]])
-            np.add.at(result[row], option.devices, values[option.kinds])
+            leaving = own[option.unit]
+            np.subtract.at(result[row], placement.devices[leaving], values[placement.kinds[leaving]])
+            result[row, option.devices] += values[option.kinds]  # no device has two shards of an option
         return result
 
     def _traits(self) -> FloatArray:
         """Return [kinds, levels + 1] additive times, traffic, and memory of all kinds."""
         return additive_traits(self._problem, self._slopes)
+
+
+def _in_order(kinds: IndexArray, devices: IndexArray) -> IndexArray:
+    """Return [n, 2] shards by device and kind."""
+    order = np.lexsort((kinds, devices))
+    return np.stack((kinds[order], devices[order]), axis=1)
 
 
 def additive_traits(problem: Problem, slopes: FloatArray) -> FloatArray:

@@ -110,7 +110,7 @@ class _HostSearch:
         found: dict[tuple[tuple[int, bytes], ...], Assignment] = {}
         for variants in self._variants():
             for assignment in self._priced(variants):
-                key = tuple((unit, np.concatenate(form.pieces).tobytes()) for unit, form in assignment.forms.items())
+                key = tuple((unit, form.kinds.tobytes()) for unit, form in assignment.forms.items())
                 found.setdefault(key, assignment)
         yield from sorted(found.values(), key=lambda each: each.cost_ms)
 
@@ -177,14 +177,11 @@ class _HostSearch:
 
     def _with_kernel(self, unit: int, form: Form, kernel: int, load_factor: float) -> Form:
         problem = self._problem
-        flat = np.concatenate(form.pieces)
-        sizes = [size._replace(kernel=kernel, cache_load_factor=load_factor) for size in problem.sizes_of(flat)]
-        kinds = problem.kinds_of([unit] * len(sizes), sizes)
-        ends = np.cumsum([len(piece) for piece in form.pieces])[:-1]
-        return Form(form.sharding_type, tuple(np.split(kinds, ends)))
+        sizes = [size._replace(kernel=kernel, cache_load_factor=load_factor) for size in problem.sizes_of(form.pieces)]
+        return form._replace(pieces=problem.kinds_of([unit] * len(sizes), sizes))
 
     def _variant(self, form: Form, *, is_on_host: bool) -> Variant:
-        kinds = np.concatenate(form.pieces)
+        kinds = form.kinds
         traits = self._traits(kinds)
         return Variant(
             form=form,
@@ -210,7 +207,7 @@ class _HostSearch:
         peaks = self._traits(problem.whole).sum(axis=0)[:NUM_LEVELS] / problem.num_devices
         most = np.zeros(len(Collective))
         for unit in range(len(problem.units)):
-            traffic = [problem.kinds.traffic[np.concatenate(form.pieces)].sum(axis=0) for form in self._forms.of(unit)]
+            traffic = [problem.kinds.traffic[form.kinds].sum(axis=0) for form in self._forms.of(unit)]
             most += np.max(traffic, axis=0) / problem.num_devices
         peaks[TRAFFIC] = np.where(peaks[TRAFFIC] > 0, peaks[TRAFFIC], most / 2)
         return np.append(problem.step_cost.prices(peaks), 0.0)
@@ -221,9 +218,7 @@ class _HostSearch:
         levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
         host_room = np.full(problem.request.topology.num_nodes, problem.memory.host_capacity_bytes)
         chosen: list[PlacedOption] = []
-        host_bytes = {
-            unit: int(problem.kinds.host_bytes[np.concatenate(form.pieces)].sum()) for unit, form in forms.items()
-        }
+        host_bytes = {unit: int(problem.kinds.host_bytes[form.kinds].sum()) for unit, form in forms.items()}
         for unit in sorted(forms, key=lambda unit: (-host_bytes[unit], unit)):
             form = forms[unit]
             option = next((each for each in self._options(unit, form, levels, host_room)), None)
@@ -240,7 +235,7 @@ class _HostSearch:
     def _options(self, unit: int, form: Form, levels: FloatArray, host_room: IndexArray) -> Iterator[PlacedOption]:
         """Yield placements of a form on devices and nodes that have room for it."""
         problem = self._problem
-        kinds = np.concatenate(form.pieces)
+        kinds = form.kinds
         room = problem.memory.shard_capacity_bytes - levels[:, MEMORY]
         room[host_room[self._nodes] < problem.kinds.host_bytes[kinds].max()] = -1
         load = levels[:, TIMES].sum(axis=1)

@@ -81,7 +81,7 @@ def iterated(
     search = _Search(problem, starts, end=problem.work + work_budget)
     courses = courses_of(problem)
     if len(problem.units) <= MOST_CAPPED_UNITS:
-        least = min(work_budget, LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices, MOST_LEAST_OPENING_WORK)
+        least = min(work_budget, opening_work(problem))
         search.open(courses[-1], until=problem.work + max(int(OPENING_SHARE * work_budget), least))
     if not search.is_within(bound_ms * (1 + ROUNDING)):
         search.follow_published(extra_work=published_work)
@@ -106,6 +106,11 @@ def iterated(
         improvements=search.improvements,
         budget_exhausted=is_exhausted,
     )
+
+
+def opening_work(problem: Problem) -> int:
+    """Return the least work that the opening has, if the budget allows."""
+    return min(LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices, MOST_LEAST_OPENING_WORK)
 
 
 class _Search:

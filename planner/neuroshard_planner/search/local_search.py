@@ -36,22 +36,34 @@ class State:
         """``max_shards`` [units] bounds the splits of steps. None: the constraints alone do."""
         self._problem = problem
         self.max_shards: IndexArray = problem.max_shards if max_shards is None else max_shards
-        self.kinds = placement.kinds
-        self.devices = placement.devices
-        self.sums = problem.device_sums(self.kinds, self.devices)
-        self.levels: FloatArray = np.zeros((problem.num_devices, NUM_LEVELS + 1))
+        by_columns = problem.is_cut_by_columns(placement)
+        self.kinds = placement.kinds[by_columns]
+        """[n] shards that steps may move: those cut by columns. Blocks of rows and copies have devices of their own."""
+        self.devices = placement.devices[by_columns]
+        self.fixed = _fixed(problem, placement)
+        """All other shards."""
+        self._fixed_sums = problem.device_sums(self.fixed.kinds, self.fixed.devices)
+        self._fixed_levels = _additive_levels(problem, self.fixed)
+        self.sums = problem.device_sums(self.kinds, self.devices) + self._fixed_sums
+        self.levels: FloatArray = _additive_levels(problem, self.movable) + self._fixed_levels
         """[devices, levels + 1] the levels of the objective, and memory."""
         self.levels[:, TIMES] = problem.pass_levels(self.sums)
-        self.levels[:, TRAFFIC] = problem.traffic(self.kinds, self.devices, problem.num_devices)
-        np.add.at(self.levels[:, MEMORY], self.devices, problem.kinds.memory_bytes[self.kinds])
         self._derive()
+
+    @property
+    def movable(self) -> Placement:
+        """The shards that steps may move."""
+        return Placement(kinds=self.kinds, devices=self.devices)
+
+    @property
+    def placement(self) -> Placement:
+        """All shards."""
+        return joined(self.fixed, self.movable) if len(self.fixed.kinds) else self.movable
 
     def _derive(self) -> None:
         self.total_ms = float(self._problem.step_cost.total_ms(self.levels.max(axis=0)))
         """The plan's cost."""
         unit = self._problem.kinds.unit[self.kinds]
-        self.is_movable: NDArray[np.bool_] = self._problem.is_movable(self.kinds)
-        """[n] whether a step may move the placed shard; blocks of rows and copies have devices of their own."""
         self.shards_of_unit: IndexArray = np.bincount(unit, minlength=len(self._problem.units))
         keys = unit * self._problem.num_devices + self.devices
         self.order: IndexArray = np.argsort(keys, kind="stable")
@@ -71,9 +83,10 @@ class State:
         pair = [source, target]
         for device in pair:
             here = self.kinds[self.devices == device]
-            self.sums[device] = kinds.representation[here].sum(axis=0)
+            self.sums[device] = kinds.representation[here].sum(axis=0) + self._fixed_sums[device]
             self.levels[device, TRAFFIC] = kinds.traffic[here].sum(axis=0)
             self.levels[device, MEMORY] = kinds.memory_bytes[here].sum()
+            self.levels[device] += self._fixed_levels[device]
         self.levels[pair, TIMES] = self._problem.pass_levels(self.sums[pair])
         self._derive()
 
@@ -123,11 +136,11 @@ class LocalSearch:
             if not any(self._step(state, loads, source) for source in bounding_devices(state)):
                 break
             self.improvements += 1
-        return Placement(kinds=state.kinds, devices=state.devices)
+        return state.placement
 
     def _step(self, state: State, loads: Loads, source: int) -> bool:
         """Take the best step away from a device; return whether there was one."""
-        shards = np.flatnonzero((state.devices == source) & state.is_movable)
+        shards = np.flatnonzero(state.devices == source)
         if not len(shards) or self._problem.num_devices == 1:
             return False
         view = View(state, source, loads)
@@ -204,21 +217,48 @@ class LocalSearch:
         return np.append(self._problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
 
 
+def _additive_levels(problem: Problem, placement: Placement) -> FloatArray:
+    """Return [devices, levels + 1] traffic and memory of each device; the times, which do not add up, are 0."""
+    levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
+    if not len(placement.kinds):
+        return levels
+    levels[:, TRAFFIC] = problem.traffic(placement.kinds, placement.devices, problem.num_devices)
+    np.add.at(levels[:, MEMORY], placement.devices, problem.kinds.memory_bytes[placement.kinds])
+    return levels
+
+
 def merged(problem: Problem, placement: Placement) -> Placement:
-    """Return the placement with the shards of one unit on one device made one shard."""
+    """Return the placement with the shards by columns of one unit on one device made one shard."""
     kinds = problem.kinds
-    unit, device = kinds.unit[placement.kinds], placement.devices
-    key = unit * problem.num_devices + device
-    _, first, inverse, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    if len(count) == len(key):
+    by_columns = np.flatnonzero(problem.is_cut_by_columns(placement))
+    own, devices = placement.kinds[by_columns], placement.devices[by_columns]
+    unit = kinds.unit[own]
+    _, first, inverse, count = np.unique(
+        unit * problem.num_devices + devices, return_index=True, return_inverse=True, return_counts=True
+    )
+    if len(count) == len(own):
         return placement
     columns = np.zeros(len(count), dtype=np.int64)
-    np.add.at(columns, inverse, kinds.num_columns[placement.kinds])
+    np.add.at(columns, inverse, kinds.num_columns[own])
     sizes = [
         size._replace(num_columns=width)
-        for size, width in zip(problem.sizes_of(placement.kinds[first]), columns.tolist(), strict=True)
+        for size, width in zip(problem.sizes_of(own[first]), columns.tolist(), strict=True)
     ]
-    return Placement(kinds=problem.kinds_of(unit[first].tolist(), sizes), devices=device[first])
+    found = Placement(kinds=problem.kinds_of(unit[first].tolist(), sizes), devices=devices[first])
+    return found if len(own) == len(placement.kinds) else joined(_fixed(problem, placement), found)
+
+
+def joined(first: Placement, second: Placement) -> Placement:
+    """Return the shards of both."""
+    return Placement(
+        kinds=np.concatenate((first.kinds, second.kinds)), devices=np.concatenate((first.devices, second.devices))
+    )
+
+
+def _fixed(problem: Problem, placement: Placement) -> Placement:
+    """Return the shards that are not cut by columns."""
+    stays = ~problem.is_cut_by_columns(placement)
+    return Placement(kinds=placement.kinds[stays], devices=placement.devices[stays])
 
 
 def bounding_devices(state: State) -> Iterator[int]:

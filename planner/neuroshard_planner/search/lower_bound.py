@@ -4,84 +4,223 @@ The compute networks map the sum x of a device's representations to a time f(x) 
 quasi-convex, so that max over devices f(x_d) >= f(mean of x_d). A unit's shards add up to at least its number of
 columns times the smallest representation per column over all widths, coordinate by coordinate, whatever the split.
 Hence f(sum over units / devices) bounds the compute, once for forward and once for backward; evenly spread columns
-bound the communication. A unit that must keep a wide shard bounds the compute by that shard alone. Blocks of rows and
-copies are options like widths: their shards on all devices together bring so much, and the least of all options counts,
-for each collective too.
+bound the communication. A unit that must keep a wide shard bounds the compute by that shard alone.
+
+Plans are bounded by the set of families in use. Where units have several of them to choose from, prices bound the
+choice (`price_bound`); where the costs have no slopes, the least of all families counts, coordinate by coordinate.
 
 A plan of cost c holds no shard that alone costs more than c. Restricting the widths to such shards gives a bound b(c)
 that does not grow with c; no plan costs a c with b(c) > c, so the largest such c is the bound. It sees what splits
 cost: a table that must be cut fine to reach c brings the larger representation of its fine shards.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.sharding import Family, num_row_parts
 from neuroshard_api.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
 
-from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.problem import Float32Array, Problem
+from neuroshard_planner.problem.relaxed_cost import RelaxedCost
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.problem.units import Unit
+from neuroshard_planner.search.price_bound import PriceBound, price_bound
 
 ROUNDING = 1e-5  # relative; the networks run in single precision
 PRECISION = 1e-3  # of the largest c with b(c) > c
 COLUMN_COLLECTIVES = (Collective.POOLED_EMBEDDINGS, Collective.INDICES)
 
+Families = tuple[int, ...]
+"""Ascending positions in FAMILIES."""
 
-def lower_bound_ms(problem: Problem) -> float:
-    """Return a cost that no plan can go below; the cost of the only placement where there is one."""
-    forced = problem.forced_placement()
-    if forced is not None:
-        return float(problem.total_ms([forced])[0])
-    unit, kind = _all_options(problem)
-    kinds = problem.kinds
-    columns = np.array([definition.num_columns for definition in problem.units], dtype=np.float64)
-    width, representation = kinds.num_columns[kind].astype(np.float64), kinds.representation[kind]
-    starts = np.searchsorted(unit, np.arange(len(problem.units)))
-    devices = problem.num_devices if problem.allowed is None else int(problem.allowed.any(axis=0).sum())
-    step_cost = problem.step_cost
-    alone = problem.pass_levels(representation)
-    # What shards of one width bring over all devices, if they make up the whole unit.
-    num_placed = np.array([_num_placed(family, problem) for family in FAMILIES])[kinds.family[kind]]
-    total = representation / width[:, None].astype(np.float32)
-    if num_placed.max() > 1:
-        total *= num_placed[:, None].astype(np.float32)
-    # Some shard of each unit has at least its columns divided by the most shards.
-    pieces = np.array(
-        [
-            _most_pieces(problem.units[row], FAMILIES[family])
-            for row, family in zip(unit.tolist(), kinds.family[kind].tolist(), strict=True)
-        ]
-    )
-    wide = np.where((width < columns[unit] / pieces)[:, None], np.inf, alone)
-    least_traffic = step_cost.least_traffic
-    if num_placed.max() > 1:
-        times = num_placed * columns[unit] / width
-        traffic = np.minimum.reduceat(kinds.traffic[kind] * times[:, None], starts, axis=0).sum(axis=0) / devices
-        least_traffic = np.minimum(traffic, np.where(least_traffic > 0, least_traffic, np.inf))
-    too_dear = step_cost.with_compute_ms(alone.sum(axis=1), _with_own(least_traffic, kinds.traffic[kind]))
 
-    def bound(limit_ms: float) -> float:
-        """Return b(c)."""
-        too_slow = too_dear > limit_ms
-        least = np.minimum.reduceat(np.where(too_slow[:, None], np.float32(np.inf), total), starts, axis=0)
-        if np.isinf(least).any():
+class FamilyBounds:
+    """Lower bounds on the cost of the plans of a problem, by the set of families that they use."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    @cached_property
+    def least_ms(self) -> float:
+        """A cost that no plan goes below; the cost of the only placement where there is one."""
+        forced = self._problem.forced_placement()
+        if forced is not None:
+            return float(self._problem.total_ms([forced])[0])
+        return self._least_of(self.sets)
+
+    @cached_property
+    def by_columns_ms(self) -> float:
+        """A cost that no plan by columns goes below; infinite where some unit may not be by columns."""
+        return self._least_of([(COLUMNS,)]) if (COLUMNS,) in self.sets else np.inf
+
+    @cached_property
+    def sets(self) -> Sequence[Families]:
+        """Sets of families that some plan may use."""
+        own = [{FAMILIES.index(Family.of(kind)) for kind in types} for types in self._problem.sharding_types]
+        every = sorted(set().union(*own))
+        found = [set(chosen) for size in range(1, len(every) + 1) for chosen in combinations(every, size)]
+        return [tuple(sorted(used)) for used in found if len(used) <= len(own) and all(each & used for each in own)]
+
+    def promising(self, limit_ms: float) -> list[Families]:
+        """Return the sets of families of which a plan may cost less than the limit."""
+        return [each for each in self.sets if self.of(each, limit_ms, enough_ms=limit_ms) * (1 - ROUNDING) < limit_ms]
+
+    def of(self, families: Families, limit_ms: float, *, enough_ms: float = np.inf) -> float:
+        """Return b(c) of plans that use exactly these families; infinite where there is none.
+
+        Args:
+            families: one of the sets.
+            limit_ms: c.
+            enough_ms: a bound as high as that is not raised further.
+        """
+        options = self._by_columns if families == (COLUMNS,) else self._options
+        least = options.least(limit_ms).of(families)
+        if len(np.unique(least.unit)) < len(self._problem.units):
             return np.inf
-        average = (least * columns[:, None]).sum(axis=0) / devices
+        level_ms = options.spread_ms(least)
+        if families == (COLUMNS,) or not self._has_tangents or level_ms >= enough_ms:
+            return level_ms
+        return max(level_ms, self._priced(families, least, enough_ms).bound_ms)
+
+    def choices(self, families: Families) -> list[IndexArray]:
+        """Return choices [units] of a family for each unit that are cheapest by prices of mean devices, the last first.
+
+        None where the costs have no slopes.
+        """
+        least = self._options.least(np.inf).of(families)
+        if not self._has_tangents:
+            return []
+        return [least.family[chosen] for chosen in reversed(self._priced(families, least, np.inf).choices)]
+
+    def _priced(self, families: Families, least: "_Least", enough_ms: float) -> PriceBound:
+        relaxed = RelaxedCost(self._problem, families, most_traffic=self._options.most_traffic)
+        return price_bound(relaxed, *self._options.mean_rows(least), enough_ms=enough_ms)
+
+    def _least_of(self, sets: Sequence[Families]) -> float:
+        """Return a cost that no plan of these sets goes below."""
+        free = {families: self.of(families, np.inf) for families in sets}
+
+        def bound(limit_ms: float) -> float:
+            """Return b(c); what is dearer than c in any shards stays so."""
+            return min(
+                free_ms if free_ms > limit_ms else max(free_ms, self.of(families, limit_ms, enough_ms=limit_ms))
+                for families, free_ms in free.items()
+            )
+
+        return _largest_below(bound, min(free.values())) * (1 - ROUNDING)
+
+    @cached_property
+    def _options(self) -> "_Options":
+        return _Options(self._problem, *_all_options(self._problem))
+
+    @cached_property
+    def _by_columns(self) -> "_Options":
+        unit, kind = _all_options(self._problem)
+        by_columns = self._problem.kinds.family[kind] == COLUMNS
+        return self._options if by_columns.all() else _Options(self._problem, unit[by_columns], kind[by_columns])
+
+    @cached_property
+    def _has_tangents(self) -> bool:
+        sums = np.ones(self._problem.kinds.representation.shape[1])
+        return self._problem.costs.tangent_ms(sums, num_calls=1) is not None
+
+
+class _Least(NamedTuple):
+    """The least that units bring in each family, by unit and family ascending."""
+
+    unit: IndexArray
+    """[g]"""
+    family: IndexArray
+    """[g]"""
+    total: Float32Array
+    """[g, r] representation per column, summed over all devices."""
+    single: FloatArray
+    """[g, 2] levels of some shard of the unit alone."""
+
+    def of(self, families: Families) -> "_Least":
+        """Return those of some families that there are shards of."""
+        rows = np.flatnonzero(np.isin(self.family, families) & np.isfinite(self.total[:, 0]))
+        return _Least(self.unit[rows], self.family[rows], self.total[rows], self.single[rows])
+
+
+class _Options:
+    """All shards that plans may hold, n in ascending order of unit and family."""
+
+    def __init__(self, problem: Problem, unit: IndexArray, kind: IndexArray) -> None:
+        self._problem, kinds = problem, problem.kinds
+        self._columns = np.array([definition.num_columns for definition in problem.units], dtype=np.float64)
+        width, representation = kinds.num_columns[kind].astype(np.float64), kinds.representation[kind]
+        family = kinds.family[kind]
+        group = unit * len(FAMILIES) + family
+        self._starts = np.flatnonzero(np.diff(group, prepend=-1))
+        self._unit, self._family = unit[self._starts], family[self._starts]
+        self._devices = problem.num_devices if problem.allowed is None else int(problem.allowed.any(axis=0).sum())
+        alone = problem.pass_levels(representation)
+        # What shards of one width bring over all devices, if they make up the whole unit.
+        num_placed = np.array([_num_placed(each, problem) for each in FAMILIES])[family]
+        total = representation / width[:, None].astype(np.float32)
+        if num_placed.max() > 1:
+            total *= num_placed[:, None].astype(np.float32)
+        self._total: Float32Array = total
+        # Some shard of each unit has at least its columns divided by the most shards.
+        pieces = np.array(
+            [
+                _most_pieces(problem.units[row], FAMILIES[each])
+                for row, each in zip(unit.tolist(), family.tolist(), strict=True)
+            ]
+        )
+        self._wide = np.where((width < self._columns[unit] / pieces)[:, None], np.inf, alone)
+        traffic = kinds.traffic[kind] * (num_placed * self._columns[unit] / width)[:, None] / self._devices
+        self._traffic: FloatArray = np.minimum.reduceat(traffic, self._starts, axis=0)
+        """[g, collectives] of the mean device."""
+        self._least_traffic = problem.step_cost.least_traffic
+        unit_starts = np.searchsorted(unit, np.arange(len(problem.units)))
+        if num_placed.max() > 1:
+            least = np.minimum.reduceat(traffic, unit_starts, axis=0).sum(axis=0)
+            self._least_traffic = np.minimum(least, np.where(self._least_traffic > 0, self._least_traffic, np.inf))
+        self.most_traffic: FloatArray = np.maximum.reduceat(traffic, unit_starts, axis=0).sum(axis=0)
+        """[collectives] that the mean device may have."""
+        self._too_dear_ms = problem.step_cost.with_compute_ms(
+            alone.sum(axis=1), _with_own(self._least_traffic, kinds.traffic[kind])
+        )
+        self._known: tuple[float, _Least] | None = None
+
+    def least(self, limit_ms: float) -> _Least:
+        """Return the least that units bring in shards that alone cost at most the limit; infinite where none does."""
+        if self._known is None or self._known[0] != limit_ms:
+            too_slow = (self._too_dear_ms > limit_ms)[:, None]
+            total = np.minimum.reduceat(np.where(too_slow, np.float32(np.inf), self._total), self._starts, axis=0)
+            single = np.minimum.reduceat(np.where(too_slow, np.inf, self._wide), self._starts, axis=0)
+            self._known = limit_ms, _Least(self._unit, self._family, total, single)
+        return self._known[1]
+
+    def spread_ms(self, least: _Least) -> float:
+        """Return what the least of all families costs on the mean device, coordinate by coordinate."""
+        problem, step_cost = self._problem, self._problem.step_cost
+        starts = np.flatnonzero(np.diff(least.unit, prepend=-1))
+        of_unit = np.minimum.reduceat(least.total, starts, axis=0)
+        average = (of_unit * self._columns[:, None]).sum(axis=0) / self._devices
         spread = problem.least_ms(average[None, :].astype(np.float32))[0].astype(np.float64)
         if step_cost.joins_passes:
             # A sum of functions that are convex up to a rescaling need not be: the larger of the two always bounds it.
             spread = step_cost.passes(spread) if problem.costs.is_convex else np.array([spread.max(), 0.0])
-        single = np.minimum.reduceat(np.where(too_slow[:, None], np.inf, wide), starts, axis=0).max(axis=0)
-        return float(step_cost.total_ms(np.concatenate((np.maximum(spread, single), least_traffic))))
+        single = np.minimum.reduceat(least.single, starts, axis=0).max(axis=0)
+        return float(step_cost.total_ms(np.concatenate((np.maximum(spread, single), self._least_traffic))))
 
-    return _largest_below(bound) * (1 - ROUNDING)
+    def mean_rows(self, least: _Least) -> tuple[FloatArray, IndexArray]:
+        """Return [g, r + collectives] what each unit and family adds to the mean device, and [units] first rows."""
+        sums = least.total * (self._columns[least.unit] / self._devices)[:, None]
+        own = np.searchsorted(self._unit * len(FAMILIES) + self._family, least.unit * len(FAMILIES) + least.family)
+        starts: IndexArray = np.flatnonzero(np.diff(least.unit, prepend=-1))
+        return np.concatenate((sums, self._traffic[own]), axis=1), starts
 
 
-def _largest_below(bound: Callable[[float], float]) -> float:
-    """Return the largest c with b(c) > c, to PRECISION, for a b that does not grow with c."""
-    low = bound(np.inf)
+def _largest_below(bound: Callable[[float], float], low: float) -> float:
+    """Return the largest c with b(c) > c, to PRECISION, for a b that does not grow with c and is at least ``low``."""
     high = low * (1 + PRECISION)
     while bound(high) > high:
         low, high = high, 2 * high

@@ -24,7 +24,6 @@ class PlacedShards(Protocol):
     devices: IndexArray
     shards_of_unit: IndexArray
     max_shards: IndexArray
-    is_movable: NDArray[np.bool_]
     order: IndexArray
     keys: IndexArray
 
@@ -88,7 +87,7 @@ def swaps(
     """
     place = np.full(problem.num_devices, NONE)
     place[targets] = np.arange(len(targets))
-    there = np.flatnonzero((place[state.devices] != NONE) & state.is_movable)
+    there = np.flatnonzero(place[state.devices] != NONE)
     there = there[np.lexsort((size[there], place[state.devices[there]]))]
     if not len(there):
         return moves(problem, state, shards[:0], targets)

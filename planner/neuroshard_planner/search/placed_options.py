@@ -18,7 +18,7 @@ from neuroshard_planner.search.sharding_options import even_widths
 MOST_REPLICATED_BYTES = 64 * 2**20
 """Largest gradient of a data_parallel table that is tried: every device sends and receives twice as much in a step."""
 GRID_BLOCKS = (2, 4)
-COLUMN_SHARDS = (2, 4, 8)
+COLUMN_SHARDS = (2, 4, 8, 16, 32)
 NUM_NODES_TRIED = 2
 """Least loaded nodes that a table_row_wise table is tried on."""
 
@@ -37,8 +37,15 @@ class Form(NamedTuple):
     """A way to cut a unit, before its devices are chosen."""
 
     sharding_type: ShardingType
-    pieces: tuple[IndexArray, ...]
-    """Kinds of each piece: one shard of columns, a block on the devices of a node, or on all devices. Widest first."""
+    pieces: IndexArray
+    """[pieces] the kind of the shards of each piece, widest first."""
+    num_placed: int
+    """Shards of a piece: one of columns, a block on each device of a node, or on all devices."""
+
+    @property
+    def kinds(self) -> IndexArray:
+        """[shards] piece by piece."""
+        return np.repeat(self.pieces, self.num_placed)
 
 
 class Forms:
@@ -49,20 +56,27 @@ class Forms:
         self._problem = problem
         topology = problem.request.topology
         self._shape = topology.num_nodes, topology.devices_per_node
-        sizes: list[tuple[int, ShardingType, list[list[ShardSize]]]] = [
+        sizes: list[tuple[int, ShardingType, list[ShardSize]]] = [
             (unit, kind, pieces)
             for unit in (range(len(problem.units)) if units is None else units)
-            for kind in sorted(problem.sharding_types[unit], key=list(ShardingType).index)
+            for kind in ShardingType
+            if kind in problem.sharding_types[unit]
             for pieces in self._sizes(unit, kind)
         ]
-        flat = [(unit, size) for unit, _, pieces in sizes for piece in pieces for size in piece]
+        flat = [(unit, size) for unit, _, pieces in sizes for size in pieces]
         kinds = problem.kinds_of([unit for unit, _ in flat], [size for _, size in flat])
+        num_placed = {
+            Family.COLUMNS: 1,
+            Family.ROWS: problem.num_devices,
+            Family.NODE_ROWS: topology.devices_per_node,
+            Family.REPLICATED: problem.num_devices,
+        }
         self._forms: list[list[Form]] = [[] for _ in problem.units]
         start = 0
         for unit, kind, pieces in sizes:
-            ends = start + np.cumsum([len(piece) for piece in pieces])
-            self._forms[unit].append(Form(kind, tuple(np.split(kinds[start : ends[-1]], ends[:-1] - start))))
-            start = int(ends[-1])
+            end = start + len(pieces)
+            self._forms[unit].append(Form(kind, kinds[start:end], num_placed[Family.of(kind)]))
+            start = end
 
     def of(self, unit: int) -> Sequence[Form]:
         """Return the forms of a unit, in the order of ShardingType and of their pieces."""
@@ -74,12 +88,13 @@ class Forms:
         It makes the calls of all families, so that a slope at it holds no call.
         """
         problem = self._problem
-        sums = np.zeros(problem.kinds.representation.shape[1])
+        representation = problem.kinds.representation
+        weight = np.zeros(len(representation))
         for unit in range(len(problem.units)):
             forms = self.of(unit)
-            kinds = np.concatenate([piece for form in forms for piece in form.pieces])
-            sums += problem.kinds.representation[kinds].sum(axis=0, dtype=np.float64) / len(forms)
-        return (sums / problem.num_devices).astype(np.float32)
+            for form in forms:
+                np.add.at(weight, form.pieces, form.num_placed / len(forms) / problem.num_devices)
+        return (weight @ representation).astype(np.float32)
 
     def placed(self, unit: int, form: Form, load: FloatArray, room: FloatArray | IndexArray) -> Iterator[PlacedOption]:
         """Yield placements of a form that fit.
@@ -95,12 +110,11 @@ class Forms:
         allowed = np.ones(problem.num_devices, dtype=np.bool_) if problem.allowed is None else problem.allowed[unit]
         family = Family.of(form.sharding_type)
         if family in {Family.ROWS, Family.REPLICATED}:
-            (kinds,) = form.pieces
-            if (bytes_of[kinds] <= room).all():
-                yield PlacedOption(unit, kinds, np.arange(problem.num_devices))
+            if (bytes_of[form.pieces] <= room).all():
+                yield PlacedOption(unit, form.kinds, np.arange(problem.num_devices))
             return
         if family is Family.COLUMNS:
-            kinds = np.concatenate(form.pieces)
+            kinds = form.pieces
             usable = np.flatnonzero(allowed & (bytes_of[kinds].max() <= room))
             if len(usable) >= len(kinds):
                 chosen = usable[np.argsort(load[usable], kind="stable")[: len(kinds)]]
@@ -116,30 +130,26 @@ class Forms:
         for first in range(min(NUM_NODES_TRIED, len(nodes) - count + 1)):
             chosen = nodes[first : first + count]
             devices = (chosen[:, None] * size + np.arange(size)).ravel()
-            yield PlacedOption(unit, np.concatenate(form.pieces), devices)
+            yield PlacedOption(unit, form.kinds, devices)
 
-    def _sizes(self, unit: int, kind: ShardingType) -> Iterator[list[list[ShardSize]]]:
-        """Yield the sizes of each form of a type, a list for every piece."""
+    def _sizes(self, unit: int, kind: ShardingType) -> Iterator[list[ShardSize]]:
+        """Yield the sizes of each form of a type, one for every piece."""
         problem, types = self._problem, self._problem.sharding_types[unit]
         definition, family = problem.units[unit], FAMILIES.index(Family.of(kind))
-        num_nodes, per_node = self._shape
+        num_nodes, _ = self._shape
         counts: tuple[int, ...]
         match kind:
-            case ShardingType.TABLE_WISE:
-                counts, most, num_placed = (1,), 1, 1
             case ShardingType.COLUMN_WISE:
-                counts, most, num_placed = COLUMN_SHARDS, min(definition.max_shards, problem.num_devices), 1
-            case ShardingType.TABLE_ROW_WISE:
-                counts, most, num_placed = (1,), 1, per_node
+                counts, most = COLUMN_SHARDS, min(definition.max_shards, problem.num_devices)
             case ShardingType.GRID:
-                counts, most, num_placed = GRID_BLOCKS, min(definition.max_blocks, num_nodes), per_node
-            case ShardingType.ROW_WISE | ShardingType.DATA_PARALLEL:
-                counts, most, num_placed = (1,), 1, problem.num_devices
+                counts, most = GRID_BLOCKS, min(definition.max_blocks, num_nodes)
+            case _:
+                counts, most = (1,), 1
         gradient_bytes = GRADIENT_BYTES * definition.num_rows * definition.num_columns
         if kind is ShardingType.DATA_PARALLEL and len(types) > 1 and gradient_bytes > MOST_REPLICATED_BYTES:
             return
         for widths in self._widths(unit, counts, most):
-            yield [[problem.row_block(unit, family, width)] * num_placed for width in widths]
+            yield [problem.row_block(unit, family, width) for width in widths]
 
     def _widths(self, unit: int, counts: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
         """Yield the widths of each number of even pieces, up to ``most``, that the constraints allow."""

@@ -28,7 +28,7 @@ from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.problem import Float32Array, Problem, ShardSize
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.iterated import Found
-from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.lower_bound import FamilyBounds
 from ortools.sat.python import cp_model
 
 PICOSECONDS_PER_MS = 1e9
@@ -74,6 +74,10 @@ class LinearCosts:
     def is_convex(self) -> bool:
         """The times are the sums."""
         return True
+
+    def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
+        """Return the sums, of slope one."""
+        return sums, np.eye(2)
 
     def transfer_ms(self, max_dim_sums: FloatArray, exchange: Exchange) -> FloatArray:
         """Return equal times in both directions, proportional to the largest dimension sum."""
@@ -259,7 +263,7 @@ def random_request(seed: int) -> PlanRequest:
 def search(problem: Problem) -> Found | None:
     """Return what the neural search finds from the baselines' plans, or None where it says that nothing fits."""
     try:
-        return find(problem, baselines=attempts(problem), bound_ms=lower_bound_ms(problem))
+        return find(problem, baselines=attempts(problem), bounds=FamilyBounds(problem))
     except InfeasibleError:
         return None
 
@@ -300,7 +304,7 @@ def test_cost_is_between_the_lower_bound_and_the_optimum(seeds: Sequence[int], m
         found = search(problem)
         assert found is not None, f"seed {seed}: there is a plan"
         cost_ms = float(problem.total_ms([found.placement])[0])
-        assert lower_bound_ms(problem) <= optimum.total_ms
+        assert FamilyBounds(problem).least_ms <= optimum.total_ms
         assert cost_ms >= optimum.bound_ms * (1 - ROUNDING)
         gaps.append(cost_ms / optimum.total_ms - 1)
 
@@ -319,7 +323,7 @@ def test_every_assumption_on_the_trainer_keeps_the_bound_below_the_optimum(
         free = asked.constraints.model_copy(update={"max_memory_bytes_per_device": None})
         update = {"constraints": free, "compute_peak": compute_peak, "pipeline": pipeline}
         problem = Problem(asked.model_copy(update=update), LinearCosts())
-        optimum, found, bound_ms = solve(problem, with_cost=True), search(problem), lower_bound_ms(problem)
+        optimum, found, bound_ms = solve(problem, with_cost=True), search(problem), FamilyBounds(problem).least_ms
 
         assert found is not None
         cost_ms = float(problem.total_ms([found.placement])[0])

@@ -13,7 +13,7 @@ from neuroshard_api.bundle import Calibration
 from neuroshard_api.request import ComputePeak, Constraints, Pipeline, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.lower_bound import ROUNDING, lower_bound_ms
+from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
 from searches import placed, planned, problem_of, random_placement, search_requests
 
 
@@ -26,7 +26,7 @@ def test_no_random_split_on_random_devices_costs_less(asked: PlanRequest, seed: 
 
     totals = problem.total_ms([random_placement(problem, generator) for _ in range(30)])
 
-    assert lower_bound_ms(problem) <= totals.min()
+    assert FamilyBounds(problem).least_ms <= totals.min()
 
 
 @pytest.mark.parametrize("exponent", [1.0, 0.7, 1.3])
@@ -39,7 +39,7 @@ def test_no_random_split_costs_less_under_trained_networks(exponent: float, aske
 
     totals = problem.total_ms([random_placement(problem, generator) for _ in range(15)])
 
-    assert lower_bound_ms(problem) <= totals.min() * (1 + ROUNDING)
+    assert FamilyBounds(problem).least_ms <= totals.min() * (1 + ROUNDING)
 
 
 @cache
@@ -70,7 +70,7 @@ def test_it_is_tight_where_equal_tables_fill_the_devices_evenly(
     )
     even = placed(problem, *((unit, 64, unit % num_devices) for unit in range(2 * num_devices)))
 
-    assert lower_bound_ms(problem) == pytest.approx(problem.total_ms([even])[0], rel=3e-4)
+    assert FamilyBounds(problem).least_ms == pytest.approx(problem.total_ms([even])[0], rel=3e-4)
 
 
 WHOLE = Constraints(max_shards_per_table=1)
@@ -84,8 +84,8 @@ def test_a_table_that_stays_whole_bounds_the_plan_by_itself() -> None:
     total = problem.total_ms([placed(problem, (0, 256, 0))])[0]
 
     compute = problem.compute_ms(problem.kinds.representation[problem.whole]).sum()
-    assert compute <= lower_bound_ms(problem) <= total
-    assert lower_bound_ms(problem_of(request(hot, num_devices=8))) < compute
+    assert compute <= FamilyBounds(problem).least_ms <= total
+    assert FamilyBounds(problem_of(request(hot, num_devices=8))).least_ms < compute
 
 
 def test_a_table_of_most_shards_keeps_a_wide_one() -> None:
@@ -95,8 +95,8 @@ def test_a_table_of_most_shards_keeps_a_wide_one() -> None:
 
     total = problem.total_ms([placed(problem, (0, 128, 0), (0, 128, 1))])[0]
 
-    assert lower_bound_ms(problem) <= total
-    assert lower_bound_ms(problem) > lower_bound_ms(problem_of(request(hot, num_devices=8)))
+    assert FamilyBounds(problem).least_ms <= total
+    assert FamilyBounds(problem).least_ms > FamilyBounds(problem_of(request(hot, num_devices=8))).least_ms
 
 
 def test_forbidden_devices_raise_it() -> None:
@@ -107,7 +107,7 @@ def test_forbidden_devices_raise_it() -> None:
         for forbidden in ((), (1, 2, 3))
     )
 
-    assert lower_bound_ms(crowded) > 1.2 * lower_bound_ms(free)
+    assert FamilyBounds(crowded).least_ms > 1.2 * FamilyBounds(free).least_ms
 
 
 def test_pins_to_one_device_leave_it_valid() -> None:
@@ -116,7 +116,7 @@ def test_pins_to_one_device_leave_it_valid() -> None:
     problem = problem_of(request(*tables(4, pooling_factor=60.0), constraints=Constraints(tables=pins)))
     only = placed(problem, *((unit, 64, 2) for unit in range(4)))
 
-    assert lower_bound_ms(problem) <= problem.total_ms([only])[0]
+    assert FamilyBounds(problem).least_ms <= problem.total_ms([only])[0]
 
 
 def test_thousands_of_tables_on_two_devices_round_to_a_valid_bound() -> None:

@@ -18,7 +18,7 @@ from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.lower_bound import lower_bound_ms
+from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.workload_store import read_workload
 from searches import planned, problem_of, search_requests
@@ -57,11 +57,11 @@ def random_request(seed: int) -> PlanRequest:
 def gap_to_best(seed: int) -> float:
     """Return by which share the search's plan costs more than the best of all; check the bound against that one."""
     problem = problem_of(random_request(seed))
-    bound_ms = lower_bound_ms(problem)
-    found = find(problem, baselines=attempts(problem), bound_ms=bound_ms)
+    bounds = FamilyBounds(problem)
+    found = find(problem, baselines=attempts(problem), bounds=bounds)
     best_ms = least_ms(problem)
 
-    assert bound_ms <= best_ms * (1 + 1e-6)
+    assert bounds.least_ms <= best_ms * (1 + 1e-6)
     assert problem.fits(found.placement)
     return float(problem.total_ms([found.placement])[0]) / best_ms - 1
 
@@ -92,7 +92,20 @@ def test_the_bound_holds_for_the_types_that_constraints_name_of_each_table(seed:
     problem = problem_of(free.model_copy(update={"constraints": Constraints(tables=own)}))
 
     assert problem.has_further_types
-    assert lower_bound_ms(problem) <= least_ms(problem) * (1 + 1e-6)
+    assert FamilyBounds(problem).least_ms <= least_ms(problem) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_the_bound_holds_for_every_set_of_families_under_cost_networks(seed: int) -> None:
+    """Restricted to some families, all plans of small problems cost at least what the bound of their sets says."""
+    draw = random.Random(seed)  # noqa: S311 - draws test data
+    ways = tuple(dict.fromkeys(chain(*draw.sample(WAYS, 3))))
+    asked = random_request(seed).model_copy(update={"constraints": Constraints(sharding_types=ways)})
+    problem = Problem(asked, bundled_bundle("h100-80gb"))
+
+    bounds = FamilyBounds(problem)
+
+    assert 0 < bounds.least_ms <= least_ms(problem) * (1 + 1e-6)
 
 
 def test_a_plan_with_rows_or_copies_has_the_bound_of_all_named_types() -> None:
@@ -104,7 +117,7 @@ def test_a_plan_with_rows_or_copies_has_the_bound_of_all_named_types() -> None:
     found = planned(asked)
 
     assert any(not kind.is_by_columns for kind in families_of(found))
-    assert found.lower_bound_ms == pytest.approx(lower_bound_ms(problem))
+    assert found.lower_bound_ms == pytest.approx(FamilyBounds(problem).least_ms)
     assert found.lower_bound_ms > single_unit_bound_ms(problem)
 
 
@@ -112,7 +125,7 @@ def test_a_set_too_large_for_this_search_names_a_table_that_may_not_be_by_column
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No plan breaks a constraint; a set that may be by columns is planned so."""
-    monkeypatch.setattr("neuroshard_planner.planning.MOST_MIXED", 7)
+    monkeypatch.setattr("neuroshard_planner.problem.sharding_choice.MOST_MIXED", 7)
     by_rows, free = (
         request(*tables(2), constraints=Constraints(sharding_types=types)) for types in ((ShardingType.ROW_WISE,), ALL)
     )
@@ -177,9 +190,9 @@ def test_shards_by_columns_are_represented_as_without_other_types() -> None:
     asked = workload_request(members, 16, devices_per_node=8)
     bundle = bundled_bundle("h100-80gb")
     alone = Problem(asked, bundle)
-    lower_bound_ms(alone)
+    assert FamilyBounds(alone).least_ms > 0
     mixed = Problem(asked.model_copy(update={"constraints": Constraints(sharding_types=ALL)}), bundle)
-    lower_bound_ms(mixed)
+    assert FamilyBounds(mixed).least_ms > 0
 
     by_columns = np.flatnonzero(mixed.kinds.family == COLUMNS)
 

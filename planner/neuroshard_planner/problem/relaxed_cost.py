@@ -1,0 +1,95 @@
+"""The objective of placements that use exactly some families, bounded below by a convex function of the mean device.
+
+No peak is below the mean over devices. The time of a collective at its peak is bounded by the convex hull of its knots,
+which begins with what the collective costs at all: a family in use pays its launch whatever it sends. Tables of
+row_wise and data_parallel families are on every device, so that some device makes a call for each of them, and one
+more where further tables are: of the devices that share those, the mean has at least the load of the mean over all.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray
+
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.step_cost import Collective, CollectiveCost
+
+_COLLECTIVES = {
+    COLUMNS: (Collective.POOLED_EMBEDDINGS, Collective.INDICES),
+    ROWS: (Collective.ROW_SUMS, Collective.INDICES),
+    NODE_ROWS: (Collective.NODE_ROW_SUMS, Collective.INDICES),
+    REPLICATED: (Collective.GRADIENTS,),
+}
+
+
+class RelaxedCost:
+    """A convex, non-decreasing function of a mean device's representation [r] and traffic [collectives], in one row."""
+
+    def __init__(self, problem: Problem, families: Collection[int], *, most_traffic: FloatArray) -> None:
+        """Make the function for placements that use all of these families and no other.
+
+        Args:
+            problem: whose costs have tangents.
+            families: positions in FAMILIES.
+            most_traffic: [collectives] that the mean device may have.
+        """
+        self._costs = problem.costs
+        self._num_traits = problem.kinds.representation.shape[1]
+        self._num_calls = len({ROWS, REPLICATED} & set(families)) + bool({COLUMNS, NODE_ROWS} & set(families))
+        step_cost = problem.step_cost
+        used = {collective for family in families for collective in _COLLECTIVES[family]}
+        self._hulls = {each: _Hull(step_cost.collective(each), float(most_traffic[each])) for each in sorted(used)}
+        self._hides_inputs = step_cost.hides_inputs
+        self._dense_update_ms = float(step_cost.dense_update_ms(np.eye(len(Collective))[Collective.GRADIENTS]))
+
+    def tangent(self, mean: FloatArray) -> tuple[float, FloatArray]:
+        """Return the milliseconds at a mean device and the slopes there: no mean device goes below this tangent."""
+        sums, traffic = mean[: self._num_traits], mean[self._num_traits :]
+        found = self._costs.tangent_ms(sums, num_calls=self._num_calls)
+        assert found is not None, "asked only of costs that have tangents"
+        times, slopes = found
+        total, slope = float(times.sum()), np.zeros_like(mean)
+        slope[: self._num_traits] = slopes.sum(axis=0)
+        for collective, hull in self._hulls.items():
+            ms, rate = hull.tangent(float(traffic[collective]))
+            own = np.zeros_like(mean)
+            own[self._num_traits + collective] = rate
+            if collective is Collective.INDICES and self._hides_inputs:
+                if ms > total:  # hidden is what takes no longer than the compute
+                    total, slope = ms, own
+                continue
+            total, slope = total + ms, slope + own
+        gradients = self._num_traits + Collective.GRADIENTS
+        slope[gradients] += self._dense_update_ms
+        return total + self._dense_update_ms * float(mean[gradients]), slope
+
+
+class _Hull:
+    """The largest convex function below a collective's time, both directions together, from no traffic on."""
+
+    def __init__(self, cost: CollectiveCost, most: float) -> None:
+        """``most`` is the highest traffic that is asked for."""
+        times = cost.forward + cost.backward
+        knots = np.concatenate(([0.0], cost.knots))
+        times = np.concatenate((times[:1], times))
+        if most > knots[-1]:  # it costs no more there
+            knots, times = np.append(knots, most), np.append(times, times[-1])
+        kept: list[int] = []
+        for point in range(len(knots)):
+            while len(kept) > 1 and _is_above(knots, times, kept[-2], kept[-1], point):
+                kept.pop()
+            kept.append(point)
+        self._knots, self._times = knots[kept], times[kept]
+        self._rates: FloatArray = np.diff(self._times) / np.diff(self._knots)
+
+    def tangent(self, traffic: float) -> tuple[float, float]:
+        """Return milliseconds and milliseconds per unit of traffic."""
+        piece = int(np.clip(np.searchsorted(self._knots, traffic, side="right") - 1, 0, len(self._rates) - 1))
+        rate = float(self._rates[piece])
+        return float(self._times[piece]) + rate * (traffic - float(self._knots[piece])), rate
+
+
+def _is_above(knots: FloatArray, times: FloatArray, first: int, middle: int, last: int) -> bool:
+    """Return whether the middle point is on or above the line between the others."""
+    share = (knots[middle] - knots[first]) / (knots[last] - knots[first])
+    return bool(times[middle] >= times[first] + share * (times[last] - times[first]))

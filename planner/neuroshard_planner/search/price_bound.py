@@ -1,0 +1,65 @@
+"""A lower bound by prices on choices of one family for each unit (Frank-Wolfe on the convex hulls of the choices).
+
+The slopes of a convex cost at any mean device z are prices: a choice with mean device x costs at least
+cost(z) + slopes (x - z), and that is least where every unit takes its cheapest family by price. So each z gives a
+bound; steps from z towards the cheapest choice raise it to the least cost of mixtures of choices, little below that of
+the best choice.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from neuroshard_costs.shards import FloatArray, IndexArray
+
+from neuroshard_planner.problem.relaxed_cost import RelaxedCost
+
+MOST_ROUNDS = 24
+LINE_STEPS = 7  # halvings of a step
+CLOSE_ENOUGH = 0.002  # share by which the bound may be below the cost of the best mixture
+
+
+class PriceBound(NamedTuple):
+    """A bound, and the choices that led to it."""
+
+    bound_ms: float
+    """No choice of one row for each unit costs less."""
+    choices: list[IndexArray]
+    """[units] rows that were cheapest by price, each other choice once."""
+
+
+def price_bound(relaxed: RelaxedCost, rows: FloatArray, starts: IndexArray, *, enough_ms: float = np.inf) -> PriceBound:
+    """Return a bound on choices of one row for each unit.
+
+    Args:
+        relaxed: the cost of a mean device.
+        rows: [n, r + collectives] what a choice adds to the mean device, unit by unit.
+        starts: [units] the first row of each unit.
+        enough_ms: a bound as high as that is not raised further, and none is sought where the cost is less.
+    """
+    counts = np.diff(starts, append=len(rows))
+    mean = (rows / np.repeat(counts, counts)[:, None]).sum(axis=0)
+    best_ms, choices = 0.0, dict[bytes, IndexArray]()
+    for _ in range(MOST_ROUNDS):
+        value_ms, slopes = relaxed.tangent(mean)
+        prices = rows @ slopes
+        cheapest = np.minimum.reduceat(prices, starts)
+        best_ms = max(best_ms, value_ms + float(cheapest.sum()) - float(slopes @ mean))
+        if best_ms >= min(enough_ms, value_ms * (1 - CLOSE_ENOUGH)) or value_ms < enough_ms < np.inf:
+            break
+        is_cheapest = np.flatnonzero(prices <= np.repeat(cheapest, counts))
+        chosen = is_cheapest[np.searchsorted(is_cheapest, starts)]  # the first of equals
+        choices[chosen.tobytes()] = chosen
+        mean = _along(relaxed, mean, rows[chosen].sum(axis=0))
+    return PriceBound(best_ms, list(choices.values()))
+
+
+def _along(relaxed: RelaxedCost, begin: FloatArray, end: FloatArray) -> FloatArray:
+    """Return the cheapest point on a line along which the cost falls at first."""
+    direction = end - begin
+    low, high = 0.0, 1.0
+    if relaxed.tangent(end)[1] @ direction <= 0:
+        return end
+    for _ in range(LINE_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if relaxed.tangent(begin + middle * direction)[1] @ direction < 0 else (low, middle)
+    return begin + (low + high) / 2 * direction

@@ -1,0 +1,254 @@
+"""Proposals: placements in which many units at once are cut by rows or copied. Descends from none.
+
+For a set of further families, units are ranked by what the cheapest of their forms saves on the mean device, and the
+first 1, 2, 3, ... of them are converted: a family pays for its call and its collectives as soon as one table has it,
+which no step that converts a single table may earn back. A sweep keeps the sums of all devices and changes them by one
+unit after another, so that a proposal costs one evaluation of the networks, and no list of shards.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
+
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.sharding_choice import whole_nodes
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
+from neuroshard_planner.search.conversion import additive_traits
+from neuroshard_planner.search.local_search import MEMORY
+from neuroshard_planner.search.placed_options import Form, Forms, PlacedOption, with_options
+
+
+class Proposal(NamedTuple):
+    """A start whose units are converted to options."""
+
+    options: tuple[PlacedOption, ...]
+    families: tuple[int, ...]
+    """In use, ascending positions in FAMILIES."""
+    total_ms: float
+    """Infinite where it does not fit."""
+    evened_ms: float
+    """What it would cost if all levels were even over devices."""
+
+
+class Proposals:
+    """Makes proposals from one start of a problem."""
+
+    def __init__(self, problem: Problem, forms: Forms, start: Placement, *, slopes: FloatArray) -> None:
+        """``start`` has whole units and units cut by columns; ``slopes`` [r, 2] make loads additive."""
+        self._problem = problem
+        self._forms = forms
+        self._start = start
+        self._traits = additive_traits(problem, slopes)
+        order = np.argsort(problem.kinds.unit[start.kinds], kind="stable")
+        self._kinds, self._devices = start.kinds[order], start.devices[order]
+        self._ends = np.searchsorted(problem.kinds.unit[self._kinds], np.arange(len(problem.units) + 1))
+        self._cost: FloatArray = self._traits @ reference_prices(problem, forms, self._traits, start)
+        """[kinds] what each kind costs on all devices together, by prices where all families are in use."""
+
+    def placement(self, proposal: Proposal) -> Placement:
+        """Return a proposal's shards."""
+        return with_options(self._problem, self._start, proposal.options)
+
+    def of(self, families: Collection[int], bound: Sequence[int]) -> Iterator[Proposal]:
+        """Yield proposals with further families.
+
+        Args:
+            families: positions in FAMILIES.
+            bound: units that may not be by columns; all of them are converted in every proposal.
+        """
+        chosen = self._cheapest_forms(families)
+        if any(unit not in chosen for unit in bound):
+            return
+        sweep = _Sweep(self._problem, self._traits, self._kinds, self._devices)
+        for unit in bound:
+            if not sweep.convert(unit, chosen[unit], slice(*self._ends[unit : unit + 2])):
+                return
+        if bound:
+            yield sweep.proposal()
+        savings = {unit: self._now(unit) - self._form_cost(form) for unit, form in chosen.items()}
+        ranked = sorted((unit for unit in chosen if unit not in set(bound)), key=lambda unit: -savings[unit])
+        counts = set(_counts(len(ranked)))
+        for count, unit in enumerate(ranked, start=1):
+            sweep.convert(unit, chosen[unit], slice(*self._ends[unit : unit + 2]))
+            if count in counts:
+                yield sweep.proposal()
+
+    def choice(self, families: IndexArray) -> Proposal | None:
+        """Return the proposal in which each unit is of a family [units]; None where all are by columns.
+
+        Units for which there is no room stay by columns.
+        """
+        sweep = _Sweep(self._problem, self._traits, self._kinds, self._devices)
+        for unit in np.flatnonzero(families != COLUMNS).tolist():
+            form = self._cheapest_form(unit, families[[unit]].tolist())
+            if form is not None:
+                sweep.convert(unit, form, slice(*self._ends[unit : unit + 2]))
+        return sweep.proposal() if sweep.has_options else None
+
+    def _cheapest_forms(self, families: Collection[int]) -> dict[int, Form]:
+        """Return, by unit, the form of these families that costs the mean device least; first of equals."""
+        found = {unit: self._cheapest_form(unit, families) for unit in range(len(self._problem.units))}
+        return {unit: form for unit, form in found.items() if form is not None}
+
+    def _cheapest_form(self, unit: int, families: Collection[int]) -> Form | None:
+        forms = [form for form in self._forms.of(unit) if FAMILIES.index(Family.of(form.sharding_type)) in families]
+        return min(forms, key=self._form_cost) if forms else None
+
+    def _form_cost(self, form: Form) -> float:
+        return float(self._cost[form.pieces].sum()) * form.num_placed
+
+    def _now(self, unit: int) -> float:
+        return float(self._cost[self._kinds[self._ends[unit] : self._ends[unit + 1]]].sum())
+
+
+class _Sweep:
+    """The devices of a start whose units are converted one after another."""
+
+    def __init__(self, problem: Problem, traits: FloatArray, kinds: IndexArray, devices: IndexArray) -> None:
+        self._problem = problem
+        self._traits = traits
+        self._kinds, self._devices = kinds, devices
+        self._sums = problem.device_sums(kinds, devices).astype(np.float64)
+        self._levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
+        np.add.at(self._levels, devices, traits[kinds])
+        topology = problem.request.topology
+        self._shape = topology.num_nodes, topology.devices_per_node
+        self._options: list[PlacedOption] = []
+        self._families: set[int] = set()
+
+    @property
+    def has_options(self) -> bool:
+        """Whether some unit was converted."""
+        return bool(self._options)
+
+    def convert(self, unit: int, form: Form, own: slice) -> bool:
+        """Convert a unit, whose shards are a slice of the start's; return whether there was room."""
+        kinds, devices = self._kinds[own], self._devices[own]
+        traits, representation = self._traits, self._problem.kinds.representation
+        np.subtract.at(self._levels, devices, traits[kinds])
+        np.subtract.at(self._sums, devices, representation[kinds])
+        places = self._places(unit, form)
+        is_placed = places is not None
+        if places is None:
+            np.add.at(self._levels, devices, traits[kinds])
+            np.add.at(self._sums, devices, representation[kinds])
+        else:
+            for piece, there in zip(form.pieces.tolist(), places, strict=True):
+                self._levels[there] += traits[piece]
+                self._sums[there] += representation[piece]
+            self._options.append(PlacedOption(unit, form.kinds, np.concatenate(places)))
+            self._families.add(FAMILIES.index(Family.of(form.sharding_type)))
+        return is_placed
+
+    def _places(self, unit: int, form: Form) -> list[IndexArray] | None:
+        """Return the devices of each piece: all, or those of the least loaded nodes. None: there is no room."""
+        problem = self._problem
+        room = problem.memory.shard_capacity_bytes - self._levels[:, MEMORY]
+        needed = problem.kinds.memory_bytes[form.pieces[0]]
+        every = np.arange(problem.num_devices)
+        if form.num_placed == problem.num_devices:
+            return [every] if room.min() >= needed else None
+        is_allowed = np.ones(problem.num_devices, dtype=np.bool_) if problem.allowed is None else problem.allowed[unit]
+        nodes = whole_nodes(problem.request, is_allowed)
+        nodes = nodes[room.reshape(self._shape).min(axis=1)[nodes] >= needed]
+        if len(nodes) < len(form.pieces):
+            return None
+        load = self._levels[:, TIMES].sum(axis=1).reshape(self._shape).max(axis=1)
+        chosen = nodes[np.argsort(load[nodes], kind="stable")[: len(form.pieces)]]
+        return list(every.reshape(self._shape)[chosen])
+
+    def proposal(self) -> Proposal:
+        """Return the units converted so far as a proposal."""
+        problem = self._problem
+        levels = self._levels[:, :NUM_LEVELS].copy()
+        sums = np.maximum(self._sums, 0.0)
+        levels[:, TIMES] = problem.pass_levels(sums.astype(np.float32), in_bulk=True)
+        fits = self._levels[:, MEMORY].max() <= problem.memory.shard_capacity_bytes
+        even = levels.mean(axis=0)
+        even[TIMES] = problem.pass_levels(sums.mean(axis=0, keepdims=True).astype(np.float32))[0]
+        total_ms, evened_ms = problem.step_cost.total_ms(np.stack((levels.max(axis=0), even))).tolist()
+        by_columns = {COLUMNS} if len(self._options) < len(problem.units) else set()
+        families = tuple(sorted(self._families | by_columns))
+        return Proposal(tuple(self._options), families, total_ms if fits else np.inf, evened_ms)
+
+
+def reference_prices(problem: Problem, forms: Forms, traits: FloatArray, start: Placement | None) -> FloatArray:
+    """Return [levels + 1] milliseconds of one unit more of each peak where all families are in use.
+
+    Families that the start does not use are taken at half of the traffic that all units would bring them.
+    """
+    peaks = traits[problem.whole].sum(axis=0)[:NUM_LEVELS] / problem.num_devices
+    if start is not None:
+        peaks = problem.device_levels([start])[0].max(axis=0)
+    most = np.zeros(len(Collective))
+    for unit in range(len(problem.units)):
+        traffic = [problem.kinds.traffic[form.pieces].sum(axis=0) * form.num_placed for form in forms.of(unit)]
+        most += np.max(traffic, axis=0) / problem.num_devices
+    peaks[TRAFFIC] = np.where(peaks[TRAFFIC] > 0, peaks[TRAFFIC], most / 2)
+    return np.append(problem.step_cost.prices(peaks), 0.0)
+
+
+def packed_proposal(problem: Problem, forms: Forms, traits: FloatArray, chosen: dict[int, Form]) -> Placement | None:
+    """Return all units placed by memory, largest first. None: no room was found.
+
+    Args:
+        problem: of which no placement by columns fits.
+        forms: of its units.
+        traits: [kinds, levels + 1] of its kinds.
+        chosen: the forms of some units; the others are by columns, in as few pieces as fit.
+    """
+    levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
+    options: list[PlacedOption] = []
+    sizes = problem.kinds.memory_bytes[problem.whole]
+    for unit in sorted(range(len(problem.units)), key=lambda unit: (unit not in chosen, -sizes[unit])):
+        room = problem.memory.shard_capacity_bytes - levels[:, MEMORY]
+        by_columns = (form for form in forms.of(unit) if form.sharding_type.is_by_columns)
+        ways = [chosen[unit]] if unit in chosen else by_columns
+        option = next((each for form in ways for each in forms.placed(unit, form, levels[:, MEMORY], room)), None)
+        if option is None:
+            return None
+        levels[option.devices] += traits[option.kinds]
+        options.append(option)
+    return Placement(
+        kinds=np.concatenate([each.kinds for each in options]),
+        devices=np.concatenate([each.devices for each in options]),
+    )
+
+
+def packings(
+    problem: Problem, forms: Forms, traits: FloatArray, families: Collection[int], bound: Sequence[int]
+) -> Iterator[Placement]:
+    """Yield placements by memory: of further families those that must be, and 0, 1, 2, ... of the largest units."""
+    prices = reference_prices(problem, forms, traits, None)
+    cost = traits @ prices
+    chosen: dict[int, Form] = {}
+    for unit in range(len(problem.units)):
+        own = [form for form in forms.of(unit) if FAMILIES.index(Family.of(form.sharding_type)) in families]
+        if own:
+            chosen[unit] = min(own, key=lambda form: float(cost[form.pieces].sum()) * form.num_placed)
+    if any(unit not in chosen for unit in bound):
+        return
+    sizes = problem.kinds.memory_bytes[problem.whole]
+    ranked = sorted((unit for unit in chosen if unit not in set(bound)), key=lambda unit: -sizes[unit])
+    for count in (0, *_counts(len(ranked))):
+        units = [*bound, *ranked[:count]]
+        placement = packed_proposal(problem, forms, traits, {unit: chosen[unit] for unit in units}) if units else None
+        if placement is not None:
+            yield placement
+
+
+def bound_to_convert(problem: Problem) -> list[int]:
+    """Return the units that may neither be cut by columns nor be whole on a device."""
+    return [unit for unit, own in enumerate(problem.sharding_types) if ShardingType.TABLE_WISE not in own]
+
+
+def _counts(most: int) -> list[int]:
+    """Return 1, 2, 3, ... up to and with ``most``, above 16 in steps of an eighth."""
+    counts, count = [], 1
+    while count < most:
+        counts.append(count)
+        count += max(1, count // 8)
+    return [*counts, most] if most else []
