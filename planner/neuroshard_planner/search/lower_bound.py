@@ -125,6 +125,8 @@ class FamilyBounds:
 
     @cached_property
     def _has_tangents(self) -> bool:
+        if any(choice.kernels for choice in self._problem.host_choices):
+            return False  # a table in host memory takes less of the device than any option here
         sums = np.ones(self._problem.kinds.representation.shape[1])
         return self._problem.costs.tangent_ms(sums, num_calls=1) is not None
 
