@@ -167,7 +167,7 @@ class _Options:
         total = representation / width[:, None].astype(np.float32)
         if num_placed.max() > 1:
             total *= num_placed[:, None].astype(np.float32)
-        self._total: Float32Array = total
+        self._total: Float32Array = np.asarray(total, dtype=np.float32)
         # Some shard of each unit has at least its columns divided by the most shards.
         pieces = np.array(
             [
