@@ -386,6 +386,14 @@ class Problem:
         self.evaluations += sums.size // sums.shape[-1]
         return self.costs.least_ms(sums[..., : self._num_networks], pipeline=self.request.pipeline)
 
+    def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
+        """Return the cost model's tangent at these [r] sums (see CostModel); without what host memory adds."""
+        found = self.costs.tangent_ms(sums[: self._num_networks], num_calls=num_calls)
+        if found is None:
+            return None
+        times, slopes = found
+        return times, np.pad(slopes, ((0, 0), (0, len(sums) - self._num_networks)))
+
     def pass_levels(self, sums: Float32Array, *, in_bulk: bool = False) -> FloatArray:
         """Return [..., 2] the compute levels of devices with these [..., r] sums, counted as compute_ms counts."""
         return self.step_cost.passes(self.compute_ms(sums, in_bulk=in_bulk).astype(np.float64))

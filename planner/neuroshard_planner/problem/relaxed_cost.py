@@ -33,7 +33,7 @@ class RelaxedCost:
             families: positions in FAMILIES.
             most_traffic: [collectives] that the mean device may have.
         """
-        self._costs = problem.costs
+        self._tangent_ms = problem.tangent_ms
         self._num_traits = problem.kinds.representation.shape[1]
         self._num_calls = len({ROWS, REPLICATED} & set(families)) + bool({COLUMNS, NODE_ROWS} & set(families))
         step_cost = problem.step_cost
@@ -45,7 +45,7 @@ class RelaxedCost:
     def tangent(self, mean: FloatArray) -> tuple[float, FloatArray]:
         """Return the milliseconds at a mean device and the slopes there: no mean device goes below this tangent."""
         sums, traffic = mean[: self._num_traits], mean[self._num_traits :]
-        found = self._costs.tangent_ms(sums, num_calls=self._num_calls)
+        found = self._tangent_ms(sums, num_calls=self._num_calls)
         assert found is not None, "asked only of costs that have tangents"
         times, slopes = found
         total, slope = float(times.sum()), np.zeros_like(mean)

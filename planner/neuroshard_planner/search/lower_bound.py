@@ -128,7 +128,7 @@ class FamilyBounds:
         if any(choice.kernels for choice in self._problem.host_choices):
             return False  # a table in host memory takes less of the device than any option here
         sums = np.ones(self._problem.kinds.representation.shape[1])
-        return self._problem.costs.tangent_ms(sums, num_calls=1) is not None
+        return self._problem.tangent_ms(sums, num_calls=1) is not None
 
 
 class _Least(NamedTuple):
