@@ -38,6 +38,8 @@ class RelaxedCost:
         self._num_calls = len({ROWS, REPLICATED} & set(families)) + bool({COLUMNS, NODE_ROWS} & set(families))
         step_cost = problem.step_cost
         used = {collective for family in families for collective in _COLLECTIVES[family]}
+        if any(table.is_sequence for table in problem.request.tables.tables):
+            used -= {Collective.ROW_SUMS}  # rows of sequences are not added up
         self._hulls = {each: _Hull(step_cost.collective(each), float(most_traffic[each])) for each in sorted(used)}
         self._hides_inputs = step_cost.hides_inputs
         self._dense_update_ms = float(step_cost.dense_update_ms(np.eye(len(Collective))[Collective.GRADIENTS]))

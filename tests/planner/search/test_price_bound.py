@@ -9,6 +9,7 @@ from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import RelaxedCost
+from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.price_bound import price_bound
 
 FAMILY_SETS = ((COLUMNS, REPLICATED), (ROWS, NODE_ROWS), (COLUMNS, ROWS, NODE_ROWS, REPLICATED))
@@ -25,7 +26,7 @@ def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[R
     problem = Problem(asked, bundled_bundle("h100-80gb"))
     generator = np.random.default_rng(len(families))
     representation = problem.kinds.representation[problem.whole].astype(np.float64)
-    traffic = np.abs(problem.kinds.traffic[problem.whole]).max() * generator.random((24, 5))
+    traffic = np.abs(problem.kinds.traffic[problem.whole]).max() * generator.random((24, len(Collective)))
     rows = np.concatenate((np.repeat(representation, 3, axis=0) * generator.random((24, 1)) / 4, traffic), axis=1)
     return RelaxedCost(problem, families, most_traffic=traffic.sum(axis=0)), rows, np.arange(0, 24, 3)
 
