@@ -123,7 +123,8 @@ class Context:
         seen = {job.meta.uid for job in self.observed.jobs}
         pods = (pod for pod in self.observed.pods if pod.role == names.WORKER and pod.live and not self.is_lost(pod))
         unseen = {names.worker_job(self.name, pod.attempt) for pod in pods if pod.meta.owner_uid not in seen}
-        return tuple(sorted(unseen - self.observed.missing_jobs))
+        named = {job.meta.name for job in self.observed.jobs if job.meta.owner_uid == self.uid}
+        return tuple(sorted(unseen - named - self.observed.missing_jobs))
 
     def pods_of(self, job: ChildJob) -> list[ChildPod]:
         """Return the pods of one Job."""

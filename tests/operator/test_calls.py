@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from copy import deepcopy
 
 import pytest
 from neuroshard_operator import names
@@ -47,6 +48,23 @@ def test_every_config_map_is_read_once() -> None:
     assert [story.world.reads[name] for name in results] == [1, 1]
     assert story.world.reads[plan["metadata"]["name"]] == 0
     assert story.world.reads[profile["metadata"]["name"]] <= 1  # once by its key among the namespace's
+
+
+@pytest.mark.usefixtures("counting")
+def test_a_pod_that_only_looks_like_a_worker_asks_for_no_job_that_is_seen() -> None:
+    """Such as a copy that somebody debugs with: the plan is read after a restart as before."""
+    story = Story().running()
+    assert isinstance(story.world, CountingWorld)
+    [pod, *_] = story.world.of_kind("Pod", names.WORKER)
+    copied = deepcopy(pod)
+    copied["metadata"] |= {"name": "debug", "uid": "uid-debug", "ownerReferences": []}
+    story.world.put(copied)
+    story.operator = OperatorProcess(story.world)
+    story.settle()
+    [plan] = story.world.of_kind("ConfigMap", names.PLAN)
+
+    assert story.world.reads["job-worker-0"] == 0
+    assert story.world.reads[plan["metadata"]["name"]] == 1
 
 
 @pytest.mark.usefixtures("counting")

@@ -51,8 +51,9 @@ def test_the_node_with_most_decides_for_all() -> None:
     assert plan_summary(text, key="plan.json", where="plan").host_bytes_per_node == 5 * GIB
 
 
-def test_workers_are_started_with_the_memory_of_their_plans_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gibibyte for each device of a node."""
+@pytest.mark.parametrize("key", ["requests", "limits"])
+def test_workers_are_started_with_the_memory_of_their_plans_tables(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gibibyte for each device of a node, also on top of what the pod template asks for."""
 
     def with_host_tables(asked: PlanRequest) -> Plan:
         found = plan(asked)
@@ -66,6 +67,10 @@ def test_workers_are_started_with_the_memory_of_their_plans_tables(monkeypatch: 
 
     devices = story.status["plan"]["worldSize"] // 2
     assert resources_of_workers(story) == {"requests": {"memory": str(devices * GIB)}}
+
+    container = {"name": names.TRAINER, "resources": {key: {"memory": "2Gi"}}}
+    story = Story(podTemplate={"spec": {"containers": [container]}}).planned()
+    assert resources_of_workers(story)[key] == {"memory": str((devices + 2) * GIB)}
 
 
 def resources_of_workers(story: Story) -> dict[str, Any]:

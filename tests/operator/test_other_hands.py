@@ -9,16 +9,25 @@ from operator_process import JOB, KEY, ONE_NODE, SETTINGS, OperatorProcess, Stor
 from operator_world import World
 
 
-def test_a_foreign_object_is_never_adopted() -> None:
-    """A Service of the same name stays as it is, and the job says why it cannot go on."""
+@pytest.mark.parametrize(("kind", "name"), [("Service", "job-workers"), ("RoleBinding", "job-worker")])
+def test_a_foreign_object_is_never_adopted(kind: str, name: str) -> None:
+    """It stays as it is, no workers are started beside it, and the job says why it cannot go on."""
     story = Story()
-    foreign = story.world.put(
-        {"kind": "Service", "metadata": {"name": "job-workers"}, "spec": {"clusterIP": "10.0.0.1"}}
-    )
+    foreign = story.world.put({"kind": kind, "metadata": {"name": name}, "spec": {"clusterIP": "10.0.0.1"}})
     story.planned()
 
     assert story.seen == ("Failed", "NameConflict")
     assert foreign["spec"] == {"clusterIP": "10.0.0.1"}
+    assert not story.world.of_kind("Job", names.WORKER)
+
+
+def test_labels_of_the_user_are_not_missed() -> None:
+    """A label of the pod template with the operator's prefix belongs to the pods alone."""
+    story = Story(podTemplate={"metadata": {"labels": {"training.neuroshard.dev/team": "ads"}}}).running()
+
+    [job] = story.world.of_kind("Job", names.WORKER)
+    assert "training.neuroshard.dev/team" not in job["metadata"]["labels"]
+    assert "ChildRepaired" not in story.reasons()
 
 
 def test_a_widened_role_is_narrowed_again() -> None:

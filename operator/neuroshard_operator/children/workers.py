@@ -92,9 +92,11 @@ def worker_job(
         names.INPUTS_HASH_LABEL: names.short(workers_hash),
     }
     spec = _pod_spec(context, plan, plan_key, files, result)
-    if host_bytes:
-        spec["containers"][0]["resources"] = with_host_tables(spec["containers"][0]["resources"], host_bytes)
     template = pod_template(context, names.WORKER, spec, more, overlay=context.spec.pod_template.spec)
+    if host_bytes:
+        trainers = (each for each in template["spec"]["containers"] if each["name"] == names.TRAINER)
+        for each in trainers:
+            each["resources"] = with_host_tables(each.get("resources") or {}, host_bytes)
     template["spec"] = _away_from_failed_node(context, template["spec"])
     said = context.spec.pod_template.metadata
     template["metadata"] = {

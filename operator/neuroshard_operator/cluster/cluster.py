@@ -391,4 +391,4 @@ def _together(actions: Sequence[Action]) -> Iterator[list[Action]]:
 
 def _turn(action: Action) -> int:
     """Return after how many others an object is made: a binding's Role must be there, and what a Job's pods mount."""
-    return {"RoleBinding": 1, "Job": 1}.get(action.manifest["kind"], 0) if isinstance(action, Create) else 0
+    return {"RoleBinding": 1, "Job": 2}.get(action.manifest["kind"], 0) if isinstance(action, Create) else 0

@@ -1,8 +1,8 @@
 """Kubernetes objects as the watch brings them, cut down to what decisions need. Pure functions; calls no API."""
 
+import functools
 import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -37,8 +37,19 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 _SHARED_CHARACTERS = 64
 """Longest text that is worth being looked for among those that other objects have."""
 _NONE_LOST: Mapping[str, str] = MappingProxyType({})
-_MADE_LABELS = (f"{GROUP}/", names.MANAGED_BY_LABEL)
+_MADE_LABELS = {
+    names.MANAGED_BY_LABEL,
+    names.JOB_LABEL,
+    names.ROLE_LABEL,
+    names.ATTEMPT_LABEL,
+    names.INPUTS_HASH_LABEL,
+    names.PROFILE_KEY_LABEL,
+}
 _KEPT_LABELS = (f"{GROUP}/", names.KUEUE_LABEL_PREFIX)
+
+
+_shared = functools.lru_cache(maxsize=2**16)(str)
+"""One object for equal texts. Not sys.intern: what Python 3.12 interns it keeps for ever."""
 
 
 def training_job(body: Raw) -> TrainingJobObject:
@@ -96,7 +107,7 @@ def pod(body: Raw) -> ChildPod:
         ended_well=phase == "Succeeded" or _all_ended_well(status),
         termination=_termination(status) or _whole_pod_termination(status),
         conditions={
-            sys.intern(each["type"]): sys.intern(each["status"])
+            _shared(each["type"]): _shared(each["status"])
             for each in status.get("conditions") or ()
             if each["type"] not in _STEPS
         },
@@ -186,11 +197,11 @@ def _meta(body: Raw) -> Meta:
     owner = _controller(metadata)
     return Meta(
         name=metadata["name"],
-        uid=sys.intern(metadata.get("uid", "")),
+        uid=_shared(metadata.get("uid", "")),
         resource_version=metadata.get("resourceVersion", ""),
-        owner_uid=sys.intern(owner.get("uid", "")),
+        owner_uid=_shared(owner.get("uid", "")),
         labels={
-            sys.intern(key): sys.intern(value)
+            _shared(key): _shared(value)
             for key, value in _map(metadata, "labels").items()
             if key.startswith(_KEPT_LABELS)
         },
@@ -205,18 +216,18 @@ def _controller(metadata: Raw) -> Raw:
 
 
 def _labels_of_pods(body: Raw) -> dict[str, str]:
-    """Return the labels that the operator gave a Job and its pods: those of the template that are not the user's."""
+    """Return the labels that the operator gave a Job and its pods: its template also has the user's."""
     labels = _map(_map(_map(body, "spec").get("template") or {}, "metadata"), "labels")
-    return {sys.intern(key): sys.intern(value) for key, value in labels.items() if key.startswith(_MADE_LABELS)}
+    return {_shared(key): _shared(value) for key, value in labels.items() if key in _MADE_LABELS}
 
 
 def _shared_words(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return JSON whose keys and short texts are one object each: thousands of jobs have the same ones."""
     if isinstance(value, Mapping):
-        return {sys.intern(key): _shared_words(below) for key, below in value.items()}
+        return {_shared(key): _shared_words(below) for key, below in value.items()}
     if isinstance(value, list):
         return [_shared_words(each) for each in value]
-    return sys.intern(value) if type(value) is str and len(value) <= _SHARED_CHARACTERS else value
+    return _shared(value) if type(value) is str and len(value) <= _SHARED_CHARACTERS else value
 
 
 def _map(body: Raw, key: str) -> Mapping[str, Any]:
