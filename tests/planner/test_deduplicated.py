@@ -90,3 +90,11 @@ def test_a_table_is_explained_with_its_repeats() -> None:
     )
     assert repeats("page") == "group 'page', 1.01 samples per distinct list in runs of 8; all lists are looked up"
     assert repeats(request.tables.tables[-1].name) is None
+
+
+def test_the_search_counts_the_expansion_of_plans_by_columns() -> None:
+    """On one device there is one placement: nothing is left between its cost and the lower bound."""
+    plan = planned(asked(history("seen", 8.0), topology=builders.topology(1)))
+
+    assert plan.predicted.devices[0].expansion_ms
+    assert plan.gap == pytest.approx(0, abs=1e-3)

@@ -241,6 +241,8 @@ class StepCost:
         compute = peaks[..., FORWARD] + peaks[..., BACKWARD]
         traffic = peaks[..., TRAFFIC]
         total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(traffic)
+        if self.expansion_ms:
+            total += self.expansion_ms
         if not traffic[..., _BEYOND_COLUMNS[0] :].any():
             return total
         for collective in _BEYOND_COLUMNS:
@@ -249,8 +251,6 @@ class StepCost:
                 total += self._costs[collective].total_ms(peak)
         if traffic[..., Collective.GRADIENTS].any():
             total += self.dense_update_ms(traffic)
-        if self.expansion_ms:
-            total += self.expansion_ms
         return total
 
     def input_ms(self, peaks: FloatArray) -> FloatArray:

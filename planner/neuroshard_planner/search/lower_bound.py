@@ -79,7 +79,7 @@ class FamilyBounds:
         """
         options = self._by_columns if families == (COLUMNS,) else self._options
         least = options.least(limit_ms).of(families)
-        if len(np.unique(least.unit)) < len(self._problem.units):
+        if np.count_nonzero(np.bincount(least.unit)) < len(self._problem.units):
             return np.inf
         level_ms = options.spread_ms(least)
         if families == (COLUMNS,) or not self._has_tangents or level_ms >= enough_ms:
