@@ -70,7 +70,8 @@ def _with_host_memory(topology: Topology, num_bytes: int) -> Topology:
 def with_known_repeats(job: DLRMTrainingJob, tables: TableSet) -> TableSet:
     """Return the tables with the duplication factors that the job's synthetic sessions have.
 
-    A table is in the group of its features, if they are all in one.
+    A table is in the group of its features, if they are all in one; all others have no repeats in such samples, and
+    none has where samples are read as they are stored, for there sessions take turns.
     """
     data = job.spec.data
     if data.synthetic_sessions is None:
@@ -80,10 +81,10 @@ def with_known_repeats(job: DLRMTrainingJob, tables: TableSet) -> TableSet:
     for table in tables.tables:
         own = [groups.get(name) for name in table.feature_names or (table.name,)]
         group = own[0] if all(each is own[0] for each in own) else None
-        if group is not None and not table.is_sequence:
-            factor = data.synthetic_sessions.factor(group, run=data.session_run)
-            table = table.model_copy(update={"duplication_group": group.features[0], "duplication_factor": factor})  # noqa: PLW2901
-        known.append(table)
+        repeats = group is not None and not table.is_sequence and data.shuffle  # stored order interleaves the sessions
+        factor = data.synthetic_sessions.factor(group, run=data.session_run) if group is not None and repeats else None
+        name = group.features[0] if group is not None and repeats else None
+        known.append(table.model_copy(update={"duplication_group": name, "duplication_factor": factor}))
     return tables.model_copy(update={"tables": tuple(known), "session_run": data.session_run})
 
 

@@ -111,7 +111,8 @@ class SyntheticSessions(Part):
         chance p (1 - p) ** k, hence starts a run with the chance p / (1 - (1 - p) ** run). All others change by chance.
         """
         opens = 1 / max(1.0, float(self.samples_per_session))
-        opens += (1 - opens) * min(1.0, self.concurrency / SESSION_BLOCK_SAMPLES)
+        used = 1 - (1 - 1 / self.concurrency) ** SESSION_BLOCK_SAMPLES  # share of the open sessions with a sample in it
+        opens += (1 - opens) * used * self.concurrency / SESSION_BLOCK_SAMPLES
         starts = opens / (1 - (1 - opens) ** run) if run else opens
         return 1 / (starts + (1 - starts) * float(group.change_probability))
 

@@ -57,19 +57,23 @@ class JobsClient:
             return found
 
     def drift(self, name: str) -> "DriftReport | None":
-        """Return a job's drift report. None: there is none, it cannot be used, or the user may not read it."""
+        """Return a job's drift report.
+
+        None: there is none, it cannot be used, the user may not read it, or the API server does not answer.
+        """
         from kubernetes.client import ApiException
         from neuroshard_api.config_map import contents_of, unpack_files
         from neuroshard_api.document import DocumentError
         from neuroshard_api.drift_report import DriftReport
         from neuroshard_api.stage_commands import DRIFT_REPORT_FILE
+        from urllib3.exceptions import HTTPError
 
         where = f"{name}-report"
         try:
             found = self._core.read_namespaced_config_map(where, self.namespace, _request_timeout=CALL_TIMEOUT_S)
             files = unpack_files(contents_of(self._core.api_client.sanitize_for_serialization(found)), where=where)
             return DriftReport.from_json(files[DRIFT_REPORT_FILE], where=where) if DRIFT_REPORT_FILE in files else None
-        except (ApiException, DocumentError):
+        except (ApiException, DocumentError, HTTPError):
             return None
 
     def create(self, job: dict[str, Any]) -> dict[str, Any]:

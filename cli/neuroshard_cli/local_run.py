@@ -12,7 +12,7 @@ from neuroshard_cli.job_file import JobFile
 from neuroshard_cli.output import write_file
 from neuroshard_cli.plan_file import misfits
 from neuroshard_cli.run_directory import RunDirectory, file_digest
-from neuroshard_cli.run_inputs import data_files, digest, machine, versions
+from neuroshard_cli.run_inputs import data_files, digest, machine, samples_text, versions
 from neuroshard_cli.run_view import RunView
 from neuroshard_cli.stage_runner import StageFailedError, StageRunner
 
@@ -173,9 +173,7 @@ class LocalRun:
         directory, spec = self._directory, self.spec
         files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
-        # Trainings are kept over upgrades: a field that came later counts only where it is set.
-        data = spec.data.model_dump_json(exclude=None if spec.data.drift else {"drift"})
-        identity = digest([self._tables.to_json(), spec.model.model_dump_json(), data, *files])
+        identity = digest([self._tables.to_json(), spec.model.model_dump_json(), samples_text(spec.data), *files])
         plan_text = directory.plan_file.read_text(encoding="utf-8")
         inputs = digest([identity, plan_text, training, checkpoint, spec.trainer.model_dump_json(), *versions()])
         if directory.is_finished("train", inputs):

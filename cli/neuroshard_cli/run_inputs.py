@@ -5,9 +5,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neuroshard_api.job_training import Data
 
 MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
 """Packages whose versions a profile and a training depend on."""
+_LATER_FIELDS = ("drift", "session_column", "time_column", "session_run", "synthetic_sessions")
+"""Of the data, in the order in which releases brought them."""
 
 
 def digest(parts: Sequence[str]) -> str:
@@ -40,3 +46,13 @@ def versions() -> list[str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def samples_text(data: "Data") -> str:
+    """Return what decides which samples a training reads, in which order.
+
+    A field that came with a later release counts only where it is set, for trainings are kept over upgrades. To leave
+    out repeated lists changes no sample.
+    """
+    unset = {name for name in _LATER_FIELDS if getattr(data, name) == type(data).model_fields[name].default}
+    return data.model_dump_json(exclude={"deduplication", *unset})

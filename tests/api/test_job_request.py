@@ -186,6 +186,23 @@ def test_synthetic_sessions_tell_the_groups_and_their_factor(
         assert request.tables == tables
 
 
+def test_synthetic_sessions_have_the_repeats_of_their_groups_alone() -> None:
+    """What was measured elsewhere does not count, and in stored order sessions take turns: nothing repeats."""
+    measured = builders.table("shop", duplication_group="shop", duplication_factor=6.0)
+    tables = builders.table_set(builders.table("user"), measured, session_run=8)
+
+    def factors(**data: Any) -> list[float | None]:
+        job = builders.job(data={"syntheticSessions": SESSIONS, **data})
+        found = plan_request(job, tables=tables, topology=builders.topology(1)).tables
+        return [table.duplication_factor for table in found.tables]
+
+    first, other = factors()
+    assert first is not None
+    assert first > 3
+    assert other is None
+    assert factors(shuffle=False) == [None, None]
+
+
 @pytest.mark.parametrize(("measured", "wanted"), [(8, ("user",)), (4, None)], ids=["same", "another"])
 def test_factors_count_for_the_run_at_which_they_were_measured(measured: int, wanted: tuple[str, ...] | None) -> None:
     """And a trainer of the user's own gets all lists."""

@@ -1,8 +1,11 @@
 """What a stage of a run depends on."""
 
 from pathlib import Path
+from typing import Any
 
-from neuroshard_cli.run_inputs import data_files, digest, machine, versions
+import builders
+import pytest
+from neuroshard_cli.run_inputs import data_files, digest, machine, samples_text, versions
 
 
 def test_digests_tell_sequences_apart() -> None:
@@ -30,3 +33,15 @@ def test_machine_and_versions_are_the_same_in_the_next_moment() -> None:
     assert machine() == machine()
     assert versions() == versions()
     assert any(line.startswith("neuroshard-operator ") for line in versions())
+
+
+@pytest.mark.parametrize(
+    ("data", "is_other"),
+    [({"deduplication": "Off"}, False), ({"sessionRun": 8}, False), ({"shuffle": False}, True)],
+)
+def test_samples_are_others_where_a_setting_changes_them(data: dict[str, Any], *, is_other: bool) -> None:
+    """Not where repeats are left out; a field that a later release brought counts only where it is set."""
+    usual = samples_text(builders.job().spec.data)
+
+    assert "session" not in usual
+    assert (samples_text(builders.job(data=data).spec.data) != usual) is is_other

@@ -12,7 +12,7 @@ from neuroshard_api.drift_report import Cause, DriftReport
 from neuroshard_api.input_statistics import InputStatistics
 from neuroshard_trainer.data.synthetic import zipf_ranks
 from neuroshard_trainer.drift.drift_state import DriftState
-from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, process_age_ms
+from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, forget, process_age_ms
 from neuroshard_trainer.run_identity import RunIdentity, file_sha256
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainer_builders import TABLES, plan_of, write_plan
@@ -244,3 +244,14 @@ def test_the_price_of_a_restart_is_in_the_report(tmp_path: Path) -> None:
     assert report.checkpoint_ms == 1200.0
     assert report.start_ms is not None
     assert 100 < report.start_ms < 24 * 3600 * 1000
+
+
+def test_what_an_earlier_start_found_is_removed_where_nothing_watches(tmp_path: Path) -> None:
+    """It would be shown as today's; nothing else is removed, and nothing need be there."""
+    (tmp_path / "drift-report.json").write_text("{}")
+    (tmp_path / "step-report.json").write_text("{}")
+
+    forget(tmp_path)
+    forget(tmp_path)
+
+    assert [file.name for file in tmp_path.iterdir()] == ["step-report.json"]

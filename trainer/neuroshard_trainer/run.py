@@ -25,6 +25,7 @@ from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.training_data import TrainingData, open_training_data
 from neuroshard_trainer.devices import DeviceChoice, compute_device
+from neuroshard_trainer.drift.watch import forget
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import lost_peers
 from neuroshard_trainer.files import storage_error, write_file
@@ -188,6 +189,8 @@ def _set_up(
             position=resumed.position,
         )
     report_file = places.run_dir / STEP_REPORT_FILE
+    if process.is_first and not spec.training.watch_drift:
+        forget(places.run_dir)
     reporter = StepReporter(
         model,
         places.plan_file,

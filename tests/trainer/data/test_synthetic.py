@@ -145,10 +145,10 @@ def test_groups_have_features_of_the_model(groups: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize("run", [1, 3, 8, 0])
-@pytest.mark.parametrize("chance", ["0.02", "0.4"])
-def test_the_factor_of_sessions_is_that_of_their_runs(run: int, chance: str) -> None:
+@pytest.mark.parametrize(("chance", "concurrency"), [("0.02", 20), ("0.4", 20), ("0.02", BLOCK_SAMPLES)])
+def test_the_factor_of_sessions_is_that_of_their_runs(run: int, chance: str, concurrency: int) -> None:
     """As training finds it in a shuffled block; SyntheticSessions computes it from its parameters alone."""
-    drawn = in_sessions((["user"], chance), samplesPerSession=12, concurrency=20)
+    drawn = in_sessions((["user"], chance), samplesPerSession=12, concurrency=concurrency)
     made = source(40 * BLOCK_SAMPLES, sessions=drawn)
     distinct = 0
     for block in range(40):

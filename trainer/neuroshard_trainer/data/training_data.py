@@ -140,6 +140,11 @@ def open_training_data(
 
     percent = data.validation_percent if data.evaluation_path is None else 0
     maker, order = opened(None, percent=percent, shuffle=data.shuffle, leave_out=data.evaluation_path)
+    if not order.num_training:
+        raise DataError(
+            "spec.data.validationPercent: every session is held out for evaluation; hint: lower it, or give samples of "
+            "their own in spec.data.evaluationPath"
+        )
     evaluate, held_out = (
         (maker, order) if data.evaluation_path is None else opened(data.evaluation_path, percent=100, shuffle=False)
     )

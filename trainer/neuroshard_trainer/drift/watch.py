@@ -41,6 +41,12 @@ TIMES: Final = tuple(name for name in RankTimes.model_fields if name.endswith("_
 logger = logging.getLogger(__name__)
 
 
+def forget(folder: Path) -> None:
+    """Remove what the watch of an earlier start wrote."""
+    for name in (DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE, STATE_FILE):
+        (folder / name).unlink(missing_ok=True)
+
+
 class ReferenceTimes:
     """The medians of one rank's first steps after the warm-up: those that the detector's reference is of."""
 
@@ -107,8 +113,7 @@ class DriftWatch:
         if state is not None:
             self._detector.restarted()
         else:  # what is there is of another plan or other settings
-            for name in (DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE, STATE_FILE):
-                (folder / name).unlink(missing_ok=True)
+            forget(folder)
 
     def add_steps(self, first_step: int, step_ms: Sequence[NDArray[np.float32]]) -> None:
         """Take in the times of consecutive steps, by rank; a step is as long as the slowest rank's.
