@@ -28,6 +28,7 @@ from neuroshard_torchrec import NeuroShardPlanner
 from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
+from torchrec.distributed.planner.types import PlannerError as TorchRecPlannerError
 from torchrec.distributed.types import ModuleSharder
 
 from benchmarks.results_file import write_result
@@ -168,8 +169,8 @@ def plans_of(taken: Taken) -> tuple[Plan, Plan, Plan | str]:
         found = theirs.plan(taken.module, taken.sharders or _default_sharders())
         bundle = bundled_bundle(DEVICE_TYPE)
         return ours, by_rows, imported_plan(placements(found, request), request, bundle=bundle, must_fit=False)
-    except PlannerError as error:
-        return ours, by_rows, str(error)
+    except (PlannerError, TorchRecPlannerError) as error:
+        return ours, by_rows, " ".join(str(error).split())
 
 
 def _our_plan(taken: Taken, topology: Topology, constraints: dict[str, ParameterConstraints]) -> Plan:

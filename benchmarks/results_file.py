@@ -63,4 +63,5 @@ def _versions(packages: Sequence[str]) -> str:
 
 def _command() -> str:
     name = Path(sys.argv[0]).stem
-    return " ".join([f"python -m benchmarks.{name}", *sys.argv[1:]])
+    arguments = (Path(each).name if Path(each).is_absolute() else each for each in sys.argv[1:])  # no machine's paths
+    return " ".join([f"python -m benchmarks.{name}", *arguments])

@@ -46,7 +46,13 @@ def finish_together(work: Callable[[], Result], *, what: str, limit_seconds: flo
     watch = _Watch(board, what, limit_seconds)
     thread = threading.Thread(target=watch.run, name=f"deadline of {what}", daemon=True)
     thread.start()
-    result, problem = attempt(work)
+    try:
+        result, problem = attempt(work)
+    except BaseException as error:  # the script ends this rank, and the others need not wait for it
+        watch.finished.set()
+        with suppress(dist.DistError):
+            board.write(f"{type(error).__name__}: {error}")
+        raise
     watch.finished.set()
     thread.join()
     board.write(problem)
