@@ -156,7 +156,7 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
     decided = verdict(
         context.spec.failure_policy,
         cause,
-        has_run=context.ready_since is not None,
+        has_run=context.ready_since is not None or current.parallelism == 1,  # one alone waits for nobody
         stopped=was_stopped(current, context.observed.pods),
         lost_node=lost_node,
     )

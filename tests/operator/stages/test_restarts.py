@@ -6,7 +6,7 @@ from typing import Any
 import builders
 import pytest
 from neuroshard_operator import names
-from operator_process import Story
+from operator_process import ONE_NODE, Story
 
 
 def report(story: Story, step: int, run_id: str | None = None) -> None:
@@ -288,3 +288,13 @@ def test_repeated_events_of_one_cause_are_one_event() -> None:
 
     [event] = [event for event in story.world.events if event["reason"] == "ChildRepaired"]
     assert event["count"] == 3
+
+
+def test_a_worker_that_is_alone_is_not_late() -> None:
+    """Exit code 7 of the only worker is its own, even where nobody saw it ready: restarts have an end."""
+    story = Story(trainer=ONE_NODE, failurePolicy={"maxRestarts": 1}).planned()
+    story.fail(names.WORKER, 7)
+    story.fail(names.WORKER, 7)
+
+    assert story.seen == ("Failed", "MaxRestartsExceeded")
+    assert (story.status["restarts"], story.status["restartsCountTowardsMax"]) == (1, 1)
