@@ -3,8 +3,8 @@
 A price per byte of device memory decides which tables leave it: each takes the form, on the device or on the host, that
 costs least with its bytes at that price. Higher prices free more memory, at more time on the host link. A limit on the
 time of a shard spreads tables over devices. For each price, limit, and size of caches the tables on the host are placed
-first; the search of the others runs in what is left of the
-fullest device. The cheapest plans by additive loads are tried first.
+first; the search of the others runs in what is left of the fullest device. The cheapest plans by additive loads are
+tried first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,6 @@ from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES
 from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.problem.host_tables import CACHED
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from neuroshard_planner.search.conversion import additive_traits
@@ -26,6 +25,7 @@ from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.local_search import MEMORY, LocalSearch
 from neuroshard_planner.search.placed_options import Form, Forms, PlacedOption
+from neuroshard_planner.search.residual import completed, units_alone
 
 MOST_TRIED = 4  # assignments that the tables in device memory are searched for
 MOST_TRIED_WHERE_ALL_FITS = 2  # where host memory is not needed, and rarely helps
@@ -247,55 +247,27 @@ class _HostSearch:
                 yield option
 
     def _completed(self, fixed: Placement) -> Found | None:
-        """Return the fixed shards and a searched placement of all other units. None: nothing was found."""
+        """Return the fixed shards and a searched placement of all other units. None: nothing was found that fits."""
         problem = self._problem
-        left = np.setdiff1d(np.arange(len(problem.units)), problem.kinds.unit[fixed.kinds])
-        if not len(left):
-            return Found(placement=fixed)
-        used: IndexArray = np.zeros(problem.num_devices, dtype=np.int64)
-        np.add.at(used, fixed.devices, problem.kinds.memory_bytes[fixed.kinds])
-        room_bytes = problem.memory.shard_capacity_bytes - int(used.max(initial=0))
-        if room_bytes <= 0:
-            return None
-        part = Problem(_in_device_memory(problem, left.tolist(), room_bytes), problem.costs)
-        before = part.work
-        found = self._solve(part)
-        problem.evaluations += part.work - before
-        if found is None:
-            return None
-        placed = found.placement
-        kinds = problem.kinds_of(left[part.kinds.unit[placed.kinds]].tolist(), part.sizes_of(placed.kinds))
-        whole = Placement(
-            kinds=np.concatenate((fixed.kinds, kinds)), devices=np.concatenate((fixed.devices, placed.devices))
+        found = completed(
+            problem, fixed, request_of=lambda units: _in_device_memory(problem, units), search=self._solve
         )
-        return replace(found, placement=whole) if problem.fits(whole) else None
+        return found if found is not None and problem.fits(found.placement) else None
 
 
-def _in_device_memory(problem: Problem, units: Sequence[int], room_bytes: int) -> PlanRequest:
-    """Return the request for some units alone, without host memory, on devices with so many bytes for their shards."""
-    request = problem.request
-    all_tables, constraints = request.tables.tables, request.constraints
-    members = sorted(table for unit in units for table in problem.units[unit].tables)
-    names = {all_tables[table].name for table in members}
-    own = {name: constraints.tables.get(name, TableConstraints()) for name in sorted(names)}
-    for name, each in own.items():
+def _in_device_memory(problem: Problem, units: Sequence[int]) -> PlanRequest:
+    """Return the request for some units alone, without host memory."""
+    constraints = problem.request.constraints
+
+    def restricted(own: TableConstraints, name: str, _unit: int) -> TableConstraints:
         kernels = constraints.compute_kernels_of(name)
         left = None if kernels is None else tuple(kernel for kernel in kernels if not kernel.is_on_host)
-        own[name] = each.model_copy(update={"compute_kernels": left})
-    part = request.model_copy(
+        return own.model_copy(update={"compute_kernels": left})
+
+    part = units_alone(problem, units, restricted)
+    return part.model_copy(
         update={
-            "tables": request.tables.model_copy(update={"tables": tuple(all_tables[table] for table in members)}),
-            "topology": request.topology.model_copy(update={"host_memory": None}),
-            "constraints": constraints.model_copy(
-                update={
-                    "compute_kernels": None,
-                    "tables": own,
-                    "colocate": tuple(group for group in constraints.colocate if set(group) <= names),
-                }
-            ),
+            "topology": part.topology.model_copy(update={"host_memory": None}),
+            "constraints": part.constraints.model_copy(update={"compute_kernels": None}),
         }
     )
-    # A reserve takes what other purposes need less of than in the whole request.
-    spare_bytes = MemoryLedger(part).shard_capacity_bytes - room_bytes
-    reserve = request.memory.model_copy(update={"reserve_bytes": request.memory.reserve_bytes + spare_bytes})
-    return part.model_copy(update={"memory": reserve})

@@ -1,10 +1,11 @@
-"""The search by columns for the units that others leave: whole tables and column shards next to blocks of rows.
+"""The search for the units that others leave: whole tables and column shards next to blocks of rows or to host memory.
 
 It sees the remaining tables alone, in the memory that is left on the fullest device. What the other units add to all
 devices alike changes little about which placement of the rest is best; local search of the whole corrects that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from neuroshard_api.request import PlanRequest, TableConstraints
@@ -13,7 +14,7 @@ from neuroshard_costs.shards import IndexArray
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.search.iterated import iterated
+from neuroshard_planner.search.iterated import Found, iterated
 
 
 def residual_placement(problem: Problem, fixed: Placement, *, work_budget: int) -> Placement | None:
@@ -24,47 +25,91 @@ def residual_placement(problem: Problem, fixed: Placement, *, work_budget: int) 
         fixed: all shards of some units.
         work_budget: device evaluations of the search, counted as the problem's own.
     """
+    found = completed(
+        problem,
+        fixed,
+        request_of=lambda units: _by_columns(problem, units),
+        search=lambda part: iterated(part, starts=[], work_budget=work_budget, bound_ms=0.0),
+    )
+    return None if found is None else found.placement
+
+
+def completed(
+    problem: Problem,
+    fixed: Placement,
+    *,
+    request_of: Callable[[Sequence[int]], PlanRequest],
+    search: Callable[[Problem], Found | None],
+) -> Found | None:
+    """Return the fixed shards and a searched placement of all units that have none. None: nothing was found.
+
+    Args:
+        problem: of all units; the evaluations of the search are counted as its own.
+        fixed: all shards of some units.
+        request_of: request for some units alone (see units_alone).
+        search: finds a placement of that request's problem, in the memory that is left.
+    """
     left = np.setdiff1d(np.arange(len(problem.units)), problem.kinds.unit[fixed.kinds])
     if not len(left):
-        return fixed
+        return Found(placement=fixed)
     used: IndexArray = np.zeros(problem.num_devices, dtype=np.int64)
     np.add.at(used, fixed.devices, problem.kinds.memory_bytes[fixed.kinds])
     room_bytes = problem.memory.shard_capacity_bytes - int(used.max(initial=0))
     if room_bytes <= 0:
         return None
-    part = Problem(_part(problem, left.tolist(), room_bytes), problem.costs)
+    part = Problem(_with_room(request_of(left.tolist()), room_bytes), problem.costs)
     before = part.work
-    found = iterated(part, starts=[], work_budget=work_budget, bound_ms=0.0)
+    found = search(part)
     problem.evaluations += part.work - before
     if found is None:
         return None
     placed = found.placement
     kinds = problem.kinds_of(left[part.kinds.unit[placed.kinds]].tolist(), part.sizes_of(placed.kinds))
-    return Placement(
+    whole = Placement(
         kinds=np.concatenate((fixed.kinds, kinds)), devices=np.concatenate((fixed.devices, placed.devices))
     )
+    return replace(found, placement=whole)
 
 
-def _part(problem: Problem, units: Sequence[int], room_bytes: int) -> PlanRequest:
-    """Return the request for some units alone, on devices with so many bytes for their shards."""
+def units_alone(
+    problem: Problem, units: Sequence[int], restricted: Callable[[TableConstraints, str, int], TableConstraints]
+) -> PlanRequest:
+    """Return the request for some units alone.
+
+    Args:
+        problem: of all units.
+        units: that remain.
+        restricted: constraints of a table of this name and unit, made of those that it has.
+    """
     request = problem.request
     all_tables, constraints = request.tables.tables, request.constraints
     owner = {table: unit for unit in units for table in problem.units[unit].tables}
-    names = {all_tables[table].name for table in owner}
     own = {
-        all_tables[table].name: constraints.tables.get(all_tables[table].name, TableConstraints()).model_copy(
-            update={"sharding_types": tuple(kind for kind in BY_COLUMNS if kind in problem.sharding_types[unit])}
-        )
-        for table, unit in owner.items()
+        name: restricted(constraints.tables.get(name, TableConstraints()), name, unit)
+        for name, unit in ((all_tables[table].name, unit) for table, unit in owner.items())
     }
-    groups = tuple(group for group in constraints.colocate if set(group) <= names)
-    part = request.model_copy(
+    colocate = tuple(group for group in constraints.colocate if own.keys() >= set(group))
+    return request.model_copy(
         update={
             "tables": request.tables.model_copy(update={"tables": tuple(all_tables[table] for table in sorted(owner))}),
-            "constraints": constraints.model_copy(update={"tables": own, "colocate": groups}),
+            "constraints": constraints.model_copy(update={"tables": own, "colocate": colocate}),
         }
     )
-    # A reserve takes what other purposes need less of than in the whole request.
+
+
+def _by_columns(problem: Problem, units: Sequence[int]) -> PlanRequest:
+    def restricted(own: TableConstraints, _name: str, unit: int) -> TableConstraints:
+        kinds = tuple(kind for kind in BY_COLUMNS if kind in problem.sharding_types[unit])
+        return own.model_copy(update={"sharding_types": kinds})
+
+    return units_alone(problem, units, restricted)
+
+
+def _with_room(part: PlanRequest, room_bytes: int) -> PlanRequest:
+    """Return the request on devices with so much room for its shards, in bytes.
+
+    A reserve takes what other purposes need less of than in the whole request.
+    """
     spare_bytes = MemoryLedger(part).shard_capacity_bytes - room_bytes
-    reserve = request.memory.model_copy(update={"reserve_bytes": request.memory.reserve_bytes + spare_bytes})
+    reserve = part.memory.model_copy(update={"reserve_bytes": part.memory.reserve_bytes + spare_bytes})
     return part.model_copy(update={"memory": reserve})
