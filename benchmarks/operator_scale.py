@@ -353,7 +353,7 @@ def measure(cluster: LocalCluster, *, nodes: int, jobs: int, waiting: int, per_s
 
 
 def _shares(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """Return which programs had the processors between two measurements."""
+    """Return the programs that had the processors between two measurements."""
     used = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     programs = sorted(used.keys() - {IDLE, ALL}, key=lambda name: -used[name])[:SHOWN_PROGRAMS]
     return ", ".join(f"{name} {100 * used[name] / used[ALL]:.0f} %" for name in (*programs, IDLE))

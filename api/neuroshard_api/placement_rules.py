@@ -99,7 +99,7 @@ def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
 
 
 def has_means_next_to(table: Table, tables: Sequence[Table]) -> bool:
-    """Return whether a table of the same collection, or this one, has mean pooling."""
+    """Tell whether this table or another one of its collection has mean pooling."""
     return any(each.is_mean and each.collection_key == table.collection_key for each in tables)
 
 
@@ -275,7 +275,7 @@ def _empty_block_problem(placement: TablePlacement, devices: Devices) -> Problem
 
 
 def kernel_obstacle(kernel: ComputeKernel, kind: ShardingType, topology: Topology) -> str | None:
-    """Return why tables of a sharding type cannot run with a kernel on these devices. None: they can."""
+    """Return the obstacle to a kernel for tables of a sharding type on these devices. None: there is none."""
     if kernel not in kernels_of(kind):
         return f"a {kind.value} table runs with {' or '.join(kernels_of(kind))}"
     if not kernel.is_on_host:

@@ -71,6 +71,6 @@ class TrainingComparison(Document):
 
 
 def file_names(files: Sequence[Path]) -> list[str]:
-    """Return what the plan of each file is called: the file's name where that tells them apart, else its path."""
+    """Return a name for the plan of each file: the file's stem where all differ, else its path."""
     short = [file.stem for file in files]
     return short if len(set(short)) == len(short) else [str(file) for file in files]

@@ -71,7 +71,7 @@ def compare_training(  # noqa: PLR0917 - typer passes by name
 
 
 def _checked(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]":
-    """Return how many processes the job has, and the plans, all of which are for it. Raises CommandError."""
+    """Return the number of the job's processes, and the plans, all of which are for it. Raises CommandError."""
     from neuroshard_cli.job_file import read_job_file
     from neuroshard_cli.plan_file import misfits, read_given_plan
     from neuroshard_cli.run import require_local

@@ -49,7 +49,7 @@ def versions() -> list[str]:
 
 
 def samples_text(data: "Data") -> str:
-    """Return what decides which samples a training reads, in which order.
+    """Return the settings that decide which samples a training reads, and their order, as JSON.
 
     A field that came with a later release counts only where it is set, for trainings are kept over upgrades. To leave
     out repeated lists changes no sample.

@@ -93,7 +93,7 @@ class CostBundle:
     def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
         """Return times [2] at these sums [R + NUM_CALL_COUNTS] and slopes [2, R + NUM_CALL_COUNTS]; None: not convex.
 
-        No device that makes so many calls goes below this tangent, with a pipeline or without.
+        No device with this number of calls goes below this tangent, with a pipeline or without.
         """
         if not self.is_convex:
             return None

@@ -54,7 +54,7 @@ def shard_arrays(
 
 
 def unique_rows(tables: TableSet, num_samples: int) -> FloatArray:
-    """Return [n] distinct rows of each whole table that a batch of so many samples looks up."""
+    """Return [n] distinct rows of each whole table that a batch of this number of samples looks up."""
     rows = np.array([table.num_embeddings for table in tables.tables], dtype=np.float64)
     pooling = np.array([table.pooling_factor for table in tables.tables])
     touched = _row_counts(tables, rows, pooling, num_samples).sum(axis=1)

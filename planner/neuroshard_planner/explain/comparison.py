@@ -81,7 +81,7 @@ def regrets_of(comparisons: Iterable[Comparison]) -> dict[Algorithm, Regret]:
 
 def _found(problem: Problem) -> Found:
     if problem.request.algorithm is not Algorithm.NEUROSHARD:
-        return find(problem, baselines={}, bounds=FamilyBounds(problem))  # a baseline looks at neither
+        return find(problem, baselines={}, bounds=FamilyBounds(problem))  # a baseline uses neither
     return find(problem, baselines=attempts(problem), bounds=FamilyBounds(problem))
 
 

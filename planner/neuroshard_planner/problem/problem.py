@@ -58,7 +58,7 @@ class CostModel(TransferModel, Protocol):
     def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
         """Return times [2] at these sums [r] and slopes [2, r] of an affine function of the sums.
 
-        No device that makes so many calls goes below it. None: no such function is known.
+        No device with this number of calls goes below it. None: no tangent is known.
         """
 
 
