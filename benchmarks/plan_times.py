@@ -6,8 +6,10 @@
 
 Three models under six plans each: those of the neural search, of TorchRec's planner, of two greedy baselines, and two
 random ones, all by columns, since the profile measures no other collectives. The plans of a model are trained in turn,
-round by round, in the same two processes, each pinned to a core with one thread, gloo between them. No plan's table
-sets are in the profile, whose sets are drawn at random.
+round by round, in the same two processes, each pinned to a core with one thread, gloo between them. Where a process's
+tables lie in physical memory changes how long their lookups take, for as long as it lives: so each model's training is
+started several times, and makes its plans' tables in another order each time. No plan's table sets are in the profile,
+whose sets are drawn at random.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
+from typing import TypeVar
 
 import numpy as np
 import torch.distributed as dist
@@ -50,12 +53,17 @@ from benchmarks.sharded_training import (
 
 ALGORITHMS = (Algorithm.NEUROSHARD, Algorithm.TORCHREC, Algorithm.SIZE_GREEDY, Algorithm.LOOKUP_GREEDY)
 RANDOM_SEEDS = range(2)
-ROUNDS = 4
+STARTS = 6  # of each model's training
+ROUNDS = 2  # of each start
 STEPS = 8  # of each plan and round
 WARM_UP_STEPS = 2
 COMPUTE = ("forward_compute_ms", "backward_compute_ms")
 EXCHANGES = ("forward_communication_ms", "backward_communication_ms")
 TIMES_FILE = "times.json"
+
+Each = TypeVar("Each")
+TimesByPlan = dict[str, list[list[dict[str, list[float]]]]]
+"""Of each plan, by round and step: each rank's times, and whether it ran at full speed."""
 
 HEAD = """# Predicted and measured embedding time of whole plans
 
@@ -64,19 +72,21 @@ Machine: {machine}, two cores, shared with other work; load average at the start
 own with one thread; plans by columns. Cost models: `{bundle}`, {source}, {num_records}, hold-out error of compute
 {error:.1%}.
 
-Measured, median of {rounds} rounds of {steps} steps under each plan, the plans taking turns: compute is processor time
-of lookups and of backward kernels with the optimizer, of the slowest process in each; an exchange is the time by the
-clock of the process that waits least, first quartile. Processor time leaves out other processes. A process's steps at
-whose begin or end its core was slowed by what runs on the same physical core are left out ({left_out:.0%} of them);
-rounds without others count by their faster half. Predicted are the same terms. Neither has the exchange of indices."""
+Measured, median of {starts} fresh starts of the processes, in each {rounds} rounds of {steps} steps under each plan,
+the plans taking turns: compute is processor time of lookups and of backward kernels with the optimizer, of the slowest
+process in each; an exchange is the time by the clock of the process that waits least, first quartile. Processor time
+leaves out other processes. A process's steps at whose begin or end its core was slowed by what runs on the same
+physical core are left out ({left_out:.0%} of them); rounds without others count by their faster half. Predicted are the
+same terms. Neither has the exchange of indices."""
 
 FOOT = """| aim | found |
 |---|---|
 | error of the total at most 10 %, mean of {count} plans | {error:.1%}; largest {largest:.1%}, signed {signed:+.1%} |
 | the same of compute alone | {compute_error:.1%}; signed {compute_signed:+.1%} |
-| Kendall's tau at least 0.75 within each model, total | {tau} |
+| Kendall's tau at least 0.75, total, over all {count} plans | {tau_of_all:.2f} |
+| Kendall's tau within each model, total | {tau} |
 | the same of compute alone | {compute_tau} |
-| what noise allows: tau of the even rounds with the odd ones, total | {noise} |
+| what noise allows: tau of the even starts with the odd ones, total | {noise} |
 | regret of the chosen plan at most 2 % | {regret} |
 
 The exchange here is gloo's, which copies through sockets with the very cores that compute: it says nothing of a GPU's
@@ -109,12 +119,12 @@ class Comparison:
     model: str
     name: str
     predicted: Terms
-    rounds: tuple[Terms, ...]
+    starts: tuple[Terms, ...]
 
     @property
     def measured(self) -> Terms:
-        """Medians over the rounds."""
-        return _median(self.rounds)
+        """Medians over the starts."""
+        return _median(self.starts)
 
 
 class ProcessorClock:
@@ -135,11 +145,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", type=Path, nargs="?", help="what `neuroshard profile` wrote")
     parser.add_argument("--tables", type=Path, help="write the tables of all models to this file, and end")
-    parser.add_argument("--train", nargs=2, metavar=("MODEL", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--train", nargs=3, metavar=("MODEL", "FOLDER", "START"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train is not None:
-        model, folder = options.train
-        train(next(each for each in MODELS if each.name == model), Path(folder))
+        model, folder, start = options.train
+        train(next(each for each in MODELS if each.name == model), Path(folder), start=int(start))
     elif options.tables is not None:
         write_tables(options.tables)
     elif options.profile is not None:
@@ -183,15 +193,26 @@ def compared_plans(profile: Path, tables: TableSet) -> tuple[list[Comparison], f
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         plans = make_plans(profile, tables, folder)
-        command = [sys.executable, *torchrun(Path(__file__), "--train", tables.name, scratch)]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - this script
-        times = json.loads((folder / TIMES_FILE).read_text())
-    ranks = [rank for name in plans for steps in times[name] for step in steps for rank in step["full_speed"]]
+        times = [_times(tables.name, folder, start=start) for start in range(STARTS)]
+    rounds = [steps for each in times for name in plans for steps in each[name]]
     compared = [
-        Comparison(tables.name, name, _predicted(plan), tuple(_measured(steps) for steps in times[name]))
+        Comparison(
+            tables.name,
+            name,
+            _predicted(plan),
+            tuple(_median([_measured(steps) for steps in each[name]]) for each in times),
+        )
         for name, plan in plans.items()
     ]
-    return compared, 1 - mean(ranks)
+    return compared, 1 - mean(rank for steps in rounds for step in steps for rank in step["full_speed"])
+
+
+def _times(model: str, folder: Path, *, start: int) -> TimesByPlan:
+    """Train in fresh processes; return what they measured, by plan and round."""
+    command = [sys.executable, *torchrun(Path(__file__), "--train", model, str(folder), str(start))]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - this script
+    times: TimesByPlan = json.loads((folder / TIMES_FILE).read_text())
+    return times
 
 
 def make_plans(profile: Path, tables: TableSet, folder: Path) -> dict[str, Plan]:
@@ -214,15 +235,19 @@ def make_plans(profile: Path, tables: TableSet, folder: Path) -> dict[str, Plan]
     return plans
 
 
-def train(tables: TableSet, folder: Path) -> None:
-    """Train under the plans in turn and write, by plan, round, and step, what each rank measured."""
+def train(tables: TableSet, folder: Path, *, start: int) -> None:
+    """Train under the plans in turn and write, by plan, round, and step, what each rank measured.
+
+    The number of the start says which plan's tables are made first.
+    """
     start_process()
     data = batches(tables=tables)
     trainings: dict[str, ShardedTraining] = {}
     reporters: dict[str, tuple[StepReporter, StepReporter]] = {}
     by_clock: list[StepReport] = []
     by_processor: list[StepReport] = []
-    for file in sorted(folder.glob("*.plan.json")):
+    files = sorted(folder.glob("*.plan.json"))
+    for file in _turned(files, start):
         name = file.name.removesuffix(".plan.json")
         trainings[name] = ShardedTraining(Plan.read(file), tables)
         model = trainings[name].model
@@ -231,10 +256,10 @@ def train(tables: TableSet, folder: Path) -> None:
             StepReporter(model, file, write=by_processor.append, report_every=1, window=1, clock=ProcessorClock()),
         )
     gauge = CoreGauge()
-    times: dict[str, list[list[dict[str, list[float]]]]] = {name: [] for name in trainings}
+    times: TimesByPlan = {name: [] for name in trainings}
     names = list(trainings)
     for turn in range(ROUNDS):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        for name in _turned(names, turn):
             clock, processor = reporters[name]
             full_speed = []
             for batch in clock.steps(processor.steps([data[step % len(data)] for step in range(STEPS)])):
@@ -258,6 +283,12 @@ def train(tables: TableSet, folder: Path) -> None:
     os._exit(0)  # gloo's threads of plans with copied tables abort an orderly end of the interpreter
 
 
+def _turned(several: list[Each], turn: int) -> list[Each]:
+    """Return them from that one on, and then those before it."""
+    first = turn % len(several)
+    return several[first:] + several[:first]
+
+
 def report(profile: Path, compared: Sequence[Comparison], *, left_out: float, start_load: float) -> list[str]:
     """Return the lines of the result."""
     bundle = load_bundle(profile / "bundle").manifest
@@ -271,6 +302,7 @@ def report(profile: Path, compared: Sequence[Comparison], *, left_out: float, st
         source=bundle.source,
         num_records=f"{num_lines:,} records",
         error=bundle.networks[0].hold_out.mape,
+        starts=STARTS,
         rounds=ROUNDS,
         steps=STEPS - WARM_UP_STEPS,
         left_out=left_out,
@@ -286,7 +318,7 @@ def report(profile: Path, compared: Sequence[Comparison], *, left_out: float, st
             each.model,
             each.name,
             f"{each.predicted.total:.2f}",
-            spread([terms.total for terms in each.rounds]),
+            spread([terms.total for terms in each.starts]),
             f"{each.predicted.total / each.measured.total - 1:+.0%}",
             f"{each.predicted.compute:.2f}",
             f"{each.measured.compute:.2f}",
@@ -305,6 +337,7 @@ def report(profile: Path, compared: Sequence[Comparison], *, left_out: float, st
         signed=errors.mean(),
         compute_error=np.abs(of_compute).mean(),
         compute_signed=of_compute.mean(),
+        tau_of_all=_tau(compared, lambda terms: terms.total),
         tau=_by_model({name: _tau(plans, lambda terms: terms.total) for name, plans in models.items()}),
         compute_tau=_by_model({name: _tau(plans, lambda terms: terms.compute) for name, plans in models.items()}),
         noise=_by_model({name: _noise(plans) for name, plans in models.items()}),
@@ -349,8 +382,8 @@ def _tau(plans: Sequence[Comparison], of: Callable[[Terms], float]) -> float:
 
 
 def _noise(plans: Sequence[Comparison]) -> float:
-    """Return the rank correlation of the even rounds with the odd ones."""
-    halves = [np.array([_median(each.rounds[first::2]).total for each in plans]) for first in (0, 1)]
+    """Return the rank correlation of the even starts with the odd ones."""
+    halves = [np.array([_median(each.starts[first::2]).total for each in plans]) for first in (0, 1)]
     return kendall_tau(*halves)
 
 
