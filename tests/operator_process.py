@@ -12,6 +12,7 @@ from neuroshard_operator.cluster.resync import Resync, Resynced
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.context import earliest
 from neuroshard_operator.controller import gathered
+from neuroshard_operator.pace import StatusPace
 from neuroshard_operator.reconcile import reconcile
 from neuroshard_operator.settings import Settings
 from operator_world import NAMESPACE, START, World
@@ -33,6 +34,7 @@ class OperatorProcess:
         caches = Caches(world.watches.brought, clock=self._seconds)
         self._cluster = Cluster(world, caches, settings, clock=self._seconds)
         self._lists = Resync(world, caches.watched, ())
+        self._pace = StatusPace(clock=self._seconds)
         self.requeue_after_s: float | None = None
 
     def _seconds(self) -> float:
@@ -49,12 +51,14 @@ class OperatorProcess:
         if observed is None:
             return True
         context = await gathered(self._cluster, observed, now=world.now, settings=self._settings)
-        decision = reconcile(context)
+        decision = self._pace.paced(key, context.status, reconcile(context))
         before = world.writes
         try:
             due_s = await self._cluster.apply(context.observed, decision)
         except StaleError:
             return False
+        if decision.status is not None:
+            self._pace.wrote(key)
         self.requeue_after_s = earliest([due_s, decision.requeue_after_s])
         return due_s != 0 and world.writes == before
 

@@ -3,7 +3,9 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
 from neuroshard_operator import names
+from neuroshard_operator.cluster.api import ApiError
 from operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
 from operator_world import World
 
@@ -61,13 +63,19 @@ def test_a_child_that_no_watch_ever_showed_is_made_again() -> None:
 
 
 def test_a_result_that_goes_before_it_is_copied_makes_the_look_stale() -> None:
-    """The watch had shown it; the next look sees what is left, without a pause as after an error."""
+    """An earlier pass had read it; the next look sees what is left, without a pause as after an error."""
     story = Story(trainer=ONE_NODE)
     [pod] = story.pods(names.PROFILER)
     story.world.work(pod)
     story.world.run_job_controller()
     story.world.watches.catch_up()
+    story.world.refuse["ConfigMap"] = ApiError(503, "ServiceUnavailable", "try again")
+    with pytest.raises(ApiError):
+        asyncio.run(story.operator.look(KEY))
+    story.world.refuse.clear()
     story.lose(names.PROFILER)
+    writes = story.world.writes
 
     assert not asyncio.run(story.operator.look(KEY))
+    assert story.world.writes == writes
     assert story.world.of_kind("ConfigMap", names.PROFILE) == []

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from neuroshard_operator import names
+from neuroshard_operator.pace import COUNTS_EVERY_S
 from operator_process import JOB, OperatorProcess, Story
 from operator_world import World
 
@@ -60,6 +61,7 @@ def test_a_planner_that_kueue_suspends_gets_the_jobs_queue() -> None:
     assert profiler["metadata"]["labels"][names.QUEUE_LABEL] == "queue"
     for role in (names.PROFILER, names.PLANNER):
         assert story.seen == ("Suspended", "WaitingForAdmission")
+        story.later(COUNTS_EVERY_S)
         assert "in queue queue" in story.status["message"]
         story.world.admit()
         story.settle()

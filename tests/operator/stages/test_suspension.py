@@ -3,6 +3,7 @@
 import builders
 import pytest
 from neuroshard_operator import names
+from neuroshard_operator.pace import COUNTS_EVERY_S
 from operator_process import JOB, OperatorProcess, Story
 from operator_world import World
 
@@ -41,6 +42,7 @@ def test_a_suspended_job_counts_no_workers() -> None:
     story.world.change_spec(JOB, suspend=True)
     story.settle()
     story.bury()
+    story.later(COUNTS_EVERY_S)
     resting = story.status["workers"]
 
     assert (before["desired"], before["ready"]) == (2, 2)

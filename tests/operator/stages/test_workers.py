@@ -7,6 +7,7 @@ import builders
 import pytest
 from neuroshard_operator import names
 from neuroshard_operator.children.pods import KEEPING_SIGTERM
+from neuroshard_operator.pace import COUNTS_EVERY_S
 from operator_process import SETTINGS, TWO_NODES, Story
 
 
@@ -292,6 +293,8 @@ def test_workers_that_end_one_after_another_are_still_running() -> None:
     assert story.seen == ("Running", "AllWorkersReady")
     story.world.end_pod(first, 0)
     story.settle()
+    assert story.status["message"] == "2 of 2 workers are ready"
+    story.later(COUNTS_EVERY_S)
     assert story.seen == ("Running", "AllWorkersReady")
     assert story.status["message"] == "1 of 2 workers are ready, 1 ended well"
     story.world.end_pod(second, 0)
