@@ -105,6 +105,22 @@ def without_repeats(plan: Plan) -> Plan:
     return plan.model_copy(update=update)
 
 
+def in_collections(plan: Plan, *paths: str) -> Plan:
+    """Return a plan whose tables are in the collections at these paths, in turn."""
+    tables = plan.request.tables
+    members = [
+        table.model_copy(update={"collection": paths[index % len(paths)]}) for index, table in enumerate(tables.tables)
+    ]
+    request = plan.request.model_copy(update={"tables": tables.model_copy(update={"tables": tuple(members)})})
+    return plan.model_copy(update={"request": request})
+
+
+def with_managed_collision(plan: Plan, num_bytes: int) -> Plan:
+    """Return a plan whose devices have this much memory for managed collision."""
+    memory = [each.model_copy(update={"managed_collision_bytes": num_bytes}) for each in plan.memory]
+    return plan.model_copy(update={"memory": tuple(memory)})
+
+
 def _costs(loads: list[float], dims: list[int]) -> tuple[DeviceCost, ...]:
     """Return costs in proportion to read volume and columns; every device waits for the slowest forward pass."""
     forward = [0.004 * load for load in loads]

@@ -142,6 +142,8 @@ class DeviceMemory(Value):
     """Weights and optimizer state of the device's shards in host memory, which is the node's and no device memory."""
     dense_bytes: Count
     """The dense part; if it was counted, without its working memory where another moment needs more."""
+    managed_collision_bytes: Count | None = None
+    """Maps of ids to rows, and histories of ids, of managed collision. If unset: there is none."""
     reserve_bytes: Count
     capacity_bytes: PositiveCount
     """The limit: the device's memory or the constraint, whichever is less."""
@@ -149,7 +151,7 @@ class DeviceMemory(Value):
     @property
     def used_bytes(self) -> int:
         """The sum of all purposes; a plan fits if it is at most the capacity."""
-        return sum(getattr(self, field) for field in type(self).model_fields if field not in _NOT_USED)
+        return sum(getattr(self, field) or 0 for field in type(self).model_fields if field not in _NOT_USED)
 
 
 _NOT_USED = {"capacity_bytes", "host_bytes"}

@@ -113,6 +113,8 @@ class MemorySettings(Value):
     """Share of the device's memory kept free, for what grows with it: fragmentation of the allocator."""
     reserve_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] = 0
     """Memory kept free besides, for what does not: CUDA context, libraries, NCCL's buffers."""
+    managed_collision_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] | None = None
+    """Memory of managed collision on every device: maps of ids to rows, and histories of ids. None: there is none."""
     num_pipelined_batches: Annotated[int, Field(ge=1, le=8)] | None = None
     """Input batches on the device at once. None: 3 with the pipeline sparse-dist, which trains one, distributes the
     next and copies the one after it; 1 without a pipeline."""

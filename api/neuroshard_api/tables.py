@@ -141,6 +141,11 @@ class Table(Value):
         return self.collection, self.is_sequence
 
     @property
+    def name_in_collection(self) -> str:
+        """The name without its collection's path, which tables of one name in several collections have before it."""
+        return self.name if self.collection is None else self.name.removeprefix(allowed_name(f"{self.collection}/"))
+
+    @property
     def num_features(self) -> int:
         """Features that look the table up; each has a list of lookups per sample."""
         return max(1, len(self.feature_names))

@@ -1,6 +1,6 @@
 """A TorchRec sharding plan as a JSON document that needs no torchrec to write or to read."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -12,7 +12,7 @@ from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.placement_rules import Devices, Problem, cache_problem, placement_problems, shard_problem
 from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
 from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of, row_blocks
-from neuroshard_api.tables import DataType
+from neuroshard_api.tables import DataType, Table
 from neuroshard_api.topology import Topology
 
 DEFAULT_MODULE_PATH = "model.sparse_arch.embedding_bag_collection"
@@ -102,7 +102,7 @@ class TorchRecPlan(Document):
         cls,
         plan: GivenPlan,
         *,
-        module_path: str = DEFAULT_MODULE_PATH,
+        module_path: str | None = None,
         collections: Mapping[str, Mapping[str, str]] | None = None,
         column_wise: Collection[str] = (),
         compute_device: ComputeDevice = "cuda",
@@ -116,14 +116,16 @@ class TorchRecPlan(Document):
         Args:
             plan: a plan that matches its request.
             module_path: of the collection of all tables within the module given to DistributedModelParallel; an empty
-                string if the collection itself is given.
-            collections: where there are several: the plan's name of each table by its name in the collection, by the
-                collection's path. If unset: all tables are in the collection at module_path.
+                string if the collection itself is given. If unset: each table is in the collection that it names, or
+                else at DEFAULT_MODULE_PATH.
+            collections: in place of module_path: the plan's name of each table by its name in the collection, by the
+                collection's path.
             column_wise: tables of the plan that are called column_wise also where they are whole.
             compute_device: ``cpu`` for processes that run gloo on the host.
 
         Raises:
-            DocumentError: TorchRec cannot run the plan, or would compute wrong values.
+            DocumentError: TorchRec cannot run the plan, or would compute wrong values, or two tables of a collection
+                have one name.
         """
         topology = plan.request.topology
         problems = list(placement_problems(plan.tables, plan.request))
@@ -133,7 +135,7 @@ class TorchRecPlan(Document):
         placements = {table.name: table for table in plan.tables}
         num_rows = {table.name: table.num_embeddings for table in plan.request.tables.tables}
         modules: dict[str, dict[str, TorchRecParameter]] = {}
-        for path, names in (collections or {module_path: {name: name for name in placements}}).items():
+        for path, names in (collections or _collections(plan.request.tables.tables, module_path)).items():
             types = _joined_types([placements[known_as] for known_as in names.values()], column_wise)
             modules[path] = {
                 name: _parameter(
@@ -153,6 +155,27 @@ class TorchRecPlan(Document):
             local_world_size=topology.devices_per_node,
             modules=modules,
         )
+
+
+def _collections(tables: Sequence[Table], module_path: str | None) -> Mapping[str, Mapping[str, str]]:
+    """Return the plan's name of each table by its name in the collection, by the collection's path.
+
+    Raises:
+        DocumentError: two tables of a collection have one name.
+    """
+    if module_path is not None:
+        return {module_path: {table.name: table.name for table in tables}}
+    found: dict[str, dict[str, str]] = {}
+    for table in tables:
+        path = DEFAULT_MODULE_PATH if table.collection is None else table.collection
+        members = found.setdefault(path, {})
+        other = members.setdefault(table.name_in_collection, table.name)
+        if other != table.name:
+            raise DocumentError(
+                "plan",
+                [f"tables: {other!r} and {table.name!r} are both {table.name_in_collection!r} in {path}; rename one"],
+            )
+    return found
 
 
 def _joined_types(tables: Iterable[TablePlacement], column_wise: Collection[str]) -> Mapping[str, ShardingType]:

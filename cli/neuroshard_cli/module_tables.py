@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from neuroshard_api.request import Constraints
+    from neuroshard_api.request import Constraints, PlanRequest
     from neuroshard_api.tables import Optimizer
     from neuroshard_torchrec import ModelTables
     from neuroshard_torchrec.given_model import GivenModel
@@ -50,3 +50,13 @@ def with_module_limits(tables: "ModelTables", given: "Constraints") -> "Constrai
     return validated(
         Constraints, {**given.model_dump(mode="json", exclude_none=True), "tables": merged}, where="constraints"
     )
+
+
+def with_managed_collision(request: "PlanRequest", tables: "ModelTables") -> "PlanRequest":
+    """Return a request that counts the memory for managed collision of the module that its tables are of."""
+    from neuroshard_torchrec.managed_collision import managed_collision_bytes
+
+    found = managed_collision_bytes(
+        tables, num_devices=request.topology.num_devices, batch_size=request.batch_size_per_device
+    )
+    return request.model_copy(update={"memory": request.memory.model_copy(update={"managed_collision_bytes": found})})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from neuroshard_api.tables import TableSet
     from neuroshard_api.topology import DeviceType, Topology
     from neuroshard_costs.bundle import CostBundle
+    from neuroshard_torchrec import ModelTables
 
 TABLE_SET_SUFFIXES = (".csv", ".json", ".yaml", ".yml")
 
@@ -189,7 +190,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         raise CommandError("--dense: excludes --dense-memory, which takes the place of the count; give one of them")
     constraints = Constraints() if options.constraints is None else Constraints.read(options.constraints)
     topology = build_topology(options)
-    tables, constraints, dense_bytes = _model(options, constraints)
+    tables, constraints, dense_bytes, of_module = _model(options, constraints)
     limits = constraints.model_dump(mode="json", exclude_none=True)
     if options.max_memory is not None:
         limits["max_memory_bytes_per_device"] = parse_bytes(options.max_memory, option="--max-memory")
@@ -228,19 +229,26 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         "algorithm": algorithm,
     }
     request = validated(PlanRequest, {key: value for key, value in raw.items() if value is not None}, where="request")
+    if of_module is not None:
+        from neuroshard_cli.module_tables import with_managed_collision
+
+        request = with_managed_collision(request, of_module)
     if options.dense is None:
         return request
     return request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
 
 
-def _model(options: RequestOptions, constraints: "Constraints") -> "tuple[TableSet, Constraints, int | None]":
+def _model(
+    options: RequestOptions, constraints: "Constraints"
+) -> "tuple[TableSet, Constraints, int | None, ModelTables | None]":
     """Return tables that the options name in one of the two ways, limits, and memory of the dense part, None: counted.
 
-    A module has what its sharders allow, its own optimizer, and its own dense part, where no option says otherwise.
+    Last come the tables as the module has them. None: they are not a module's. A module has what its sharders allow,
+    its own optimizer, and its own dense part, where no option says otherwise.
     """
     dense_bytes = None if options.dense_memory is None else parse_bytes(options.dense_memory, option="--dense-memory")
     if options.tables is not None:
-        return read_tables(options.tables), constraints, dense_bytes
+        return read_tables(options.tables), constraints, dense_bytes, None
     from neuroshard_cli.module_tables import declared_optimizer, read_module, with_module_limits
 
     assert options.module is not None
@@ -251,7 +259,7 @@ def _model(options: RequestOptions, constraints: "Constraints") -> "tuple[TableS
         table_set = table_set.model_copy(update={"optimizer": declared_optimizer(tables)})
     if dense_bytes is None and options.dense is None:
         dense_bytes = given.dense_bytes(tables)
-    return table_set, with_module_limits(tables, constraints), dense_bytes
+    return table_set, with_module_limits(tables, constraints), dense_bytes, tables
 
 
 def find_bundle(path: Path | None, device: "DeviceType", *, any_device: bool) -> "CostBundle":

@@ -15,6 +15,7 @@ from torchrec.modules.mc_embedding_modules import (
     ManagedCollisionEmbeddingBagCollection,
     ManagedCollisionEmbeddingCollection,
 )
+from torchrec.modules.mc_modules import ManagedCollisionModule
 
 from neuroshard_torchrec.errors import DropInError
 
@@ -36,10 +37,8 @@ class TableCollection:
     sharder: ModuleSharder[nn.Module]
     is_weighted: bool
     """Whether the input has a weight of each lookup; those of feature processors do not travel."""
-    remaps_ids: bool
-    """Whether a managed collision module maps ids to rows, so that the ids of a batch are no rows."""
-    num_buckets: Mapping[str, int]
-    """Buckets that managed collision deals the rows of each table out by; empty: it has none."""
+    id_maps: Mapping[str, ManagedCollisionModule]
+    """Managed collision modules, which map ids to rows, by the table's name; empty: the ids of a batch are rows."""
 
 
 def collections_of(module: nn.Module, sharders: Sharders | None = None) -> tuple[TableCollection, ...]:
@@ -106,16 +105,14 @@ def _collections(
         is_weighted=isinstance(inner, EmbeddingBagCollection)
         and inner.is_weighted()
         and not isinstance(module, FeatureProcessedEmbeddingBagCollection),
-        remaps_ids=isinstance(module, _MANAGED_COLLISION),
-        num_buckets=_num_buckets(module),
+        id_maps=_id_maps(module),
     )
 
 
-def _num_buckets(module: nn.Module) -> Mapping[str, int]:
+def _id_maps(module: nn.Module) -> Mapping[str, ManagedCollisionModule]:
     if not isinstance(module, _MANAGED_COLLISION):
         return {}
-    modules = module._managed_collision_collection._managed_collision_modules  # noqa: SLF001 - it has no public name
-    return {name: each.buckets() for name, each in modules.items()}
+    return dict(module._managed_collision_collection._managed_collision_modules)  # noqa: SLF001 - it has no public name
 
 
 def _tables_of(module: nn.Module) -> EmbeddingBagCollection | EmbeddingCollection | None:

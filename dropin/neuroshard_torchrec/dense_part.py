@@ -1,4 +1,4 @@
-"""Memory of the parameters of a module that are no tables."""
+"""Memory of the parameters of a module that are neither tables nor maps of ids to rows."""
 
 import logging
 
@@ -15,8 +15,10 @@ logger = logging.getLogger(__name__)
 
 def dense_bytes(module: nn.Module, tables: ModelTables) -> int:
     """Return the memory of all other parameters of a module, without activations; a warning counts unknown ones."""
-    of_tables = {id(weight) for each in tables.collections for weight in each.weights.values()}
-    dense = [weight for weight in module.parameters() if id(weight) not in of_tables]
+    sparse = {id(weight) for each in tables.collections for weight in each.weights.values()}
+    for id_map in (id_map for each in tables.collections for id_map in each.id_maps.values()):
+        sparse.update(map(id, id_map.parameters()))
+    dense = [weight for weight in module.parameters() if id(weight) not in sparse]
     lazy = sum(map(is_lazy, dense))
     if lazy:
         logger.warning("%d dense parameters have no shape yet; their memory is not counted", lazy)

@@ -187,7 +187,7 @@ def _counted(tables: Sequence[_Named], batch: Sequence[KeyedJaggedTensor], size:
         parts = [features[each] for each in config.feature_names]
         ids = torch.cat([each.values() for each in parts])
         outside = ids[(ids < 0) | (ids >= config.num_embeddings)]
-        if outside.numel() and not collection.remaps_ids:
+        if outside.numel() and not collection.id_maps:
             raise DropInError(
                 f"sample_batches: have id {int(outside[0])} for table {known_as!r} of {config.num_embeddings} rows"
             )

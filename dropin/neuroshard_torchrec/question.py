@@ -21,6 +21,7 @@ from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.devices import PlannedDevices, planned_devices
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
+from neuroshard_torchrec.managed_collision import managed_collision_bytes
 from neuroshard_torchrec.model_tables import Batches, Limits, ModelTables, model_tables
 from neuroshard_torchrec.optimizers import optimizers_of
 
@@ -134,7 +135,10 @@ def question_of(
         "memory": {
             "dense_bytes": dense_bytes(module, tables)
             if settings.dense_memory_bytes is None
-            else settings.dense_memory_bytes
+            else settings.dense_memory_bytes,
+            "managed_collision_bytes": managed_collision_bytes(
+                tables, num_devices=devices.topology.num_devices, batch_size=settings.batch_size
+            ),
         },
         "constraints": limits.constraints.model_dump(mode="json", exclude_none=True),
     }
@@ -154,7 +158,8 @@ def question_of(
 def _require_even_buckets(tables: ModelTables, num_devices: int) -> None:
     """Do nothing if managed collision deals rows out evenly, as TorchRec's planner asks too. Raises DropInError."""
     for collection in tables.collections:
-        for name, count in collection.num_buckets.items():
+        for name, module in collection.id_maps.items():
+            count = module.buckets()
             if count % num_devices:
                 raise DropInError(
                     f"table {name!r} has {count} buckets of managed collision on {num_devices} devices, which TorchRec "

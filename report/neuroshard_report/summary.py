@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from neuroshard_api.plan import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, Plan, TablePlacement
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Table
+from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.trust import trust_of
 
 from neuroshard_report.quantities import format_bytes, format_ms, format_percent
@@ -41,11 +42,20 @@ MEMORY_TERMS = (
 )
 """Terms of a device's memory ledger, with their names for people."""
 
+MANAGED_COLLISION_TERM = ("managed_collision_bytes", "managed collision")
+"""A further term, of plans for modules that map ids to rows."""
+
 
 def cost_terms(plan: Plan) -> Sequence[tuple[str, str]]:
     """Return the terms of the costs of a plan's devices."""
     expands = all(cost.expansion_ms is not None for cost in plan.predicted.devices)
     return (*COST_TERMS, EXPANSION_TERM) if expands else COST_TERMS
+
+
+def memory_terms(plan: Plan) -> Sequence[tuple[str, str]]:
+    """Return the terms of the memory ledgers of a plan's devices."""
+    maps_ids = all(memory.managed_collision_bytes is not None for memory in plan.memory)
+    return (*MEMORY_TERMS, MANAGED_COLLISION_TERM) if maps_ids else MEMORY_TERMS
 
 
 def cost_terms_ms(cost: DeviceCost, terms: Sequence[tuple[str, str]]) -> list[float]:
@@ -147,6 +157,8 @@ class PlanSummary:
     plan: Plan
     devices: tuple[DeviceView, ...]
     tables: tuple[PlacedTable, ...]
+    collections: tuple[PlacedCollection, ...]
+    """Embedding collections of the model. Empty: the tables name none."""
 
     @property
     def is_simulated(self) -> bool:
@@ -278,7 +290,7 @@ def summarize(plan: Plan) -> PlanSummary:
         PlacedTable(table=table, placement=placement)
         for table, placement in zip(plan.request.tables.tables, plan.tables, strict=True)
     )
-    return PlanSummary(plan=plan, devices=devices, tables=tables)
+    return PlanSummary(plan=plan, devices=devices, tables=tables, collections=tuple(placed_collections(plan)))
 
 
 def index_ranges(indices: Sequence[int]) -> str:

@@ -217,3 +217,33 @@ def test_a_plan_that_cannot_be_run_is_not_exported() -> None:
 
     with pytest.raises(DocumentError, match=r"tables\[1\].shards: row_wise on 4 devices means .*'t1'"):
         TorchRecPlan.of(plan.model_copy(update={"tables": (plan.tables[0], by_row, *plan.tables[2:])}))
+
+
+def test_tables_that_name_their_collections_are_exported_by_path() -> None:
+    """Under their names there, without the path that tells equal names apart; a given path is that of all."""
+    members = [
+        builders.table("users/id", collection="users"),
+        builders.table("country", collection="users"),
+        builders.table("towers.items/id", collection="towers.items"),
+    ]
+    request = builders.request(*members)
+    plan = search(request, bundle=ExactCosts(request.topology.device))
+    exported = TorchRecPlan.of(plan)
+
+    assert {path: list(tables) for path, tables in exported.modules.items()} == {
+        "users": ["id", "country"],
+        "towers.items": ["id"],
+    }
+    ranks = {placed.name: tuple(shard.device for shard in placed.shards) for placed in plan.tables}
+    assert exported.modules["towers.items"]["id"].ranks == ranks["towers.items/id"]
+    assert list(TorchRecPlan.of(plan, module_path="all").modules["all"]) == [member.name for member in members]
+
+
+def test_two_tables_of_one_name_in_a_collection_are_refused() -> None:
+    """TorchRec could not tell them apart."""
+    members = [builders.table("users/id", collection="users"), builders.table("id", collection="users")]
+    request = builders.request(*members)
+    plan = search(request, bundle=ExactCosts(request.topology.device))
+
+    with pytest.raises(DocumentError, match="'users/id' and 'id' are both 'id' in users; rename one"):
+        TorchRecPlan.of(plan)

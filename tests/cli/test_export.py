@@ -23,3 +23,23 @@ def test_only_known_formats_are_written(neuroshard: Any, tmp_path: Path) -> None
 
     assert result.code == 2
     assert "torchrec" in result.err
+
+
+def test_tables_of_several_modules_are_exported_by_module(neuroshard: Any, tmp_path: Path) -> None:
+    """Where the tables name them; one path for all of them is refused."""
+    tables, plan = tmp_path / "tables.json", tmp_path / "plan.json"
+    members = [
+        {"name": f"{path}/id", "num_embeddings": 1000, "embedding_dim": 16, "collection": path}
+        for path in ("users", "items")
+    ]
+    tables.write_text(json.dumps({"schema_version": "table-set/v1", "tables": members}))
+    neuroshard("plan", tables, "--devices", "4", "--device-type", "h100-80gb", "--out", plan)
+    exported, refused = neuroshard("export", plan), neuroshard("export", plan, "--module-path", "model.ebc")
+
+    assert {path: list(each) for path, each in json.loads(exported.out)["modules"].items()} == {
+        "users": ["id"],
+        "items": ["id"],
+    }
+    assert refused.code == 2
+    assert "--module-path: the tables of" in refused.err
+    assert "'users/id' names 'users'; leave it out" in refused.err

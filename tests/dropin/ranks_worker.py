@@ -28,8 +28,9 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.test_utils.test_model import ModelInput, TestMixedEmbeddingSparseArch, TestSparseNN
 from torchrec.distributed.types import ShardingEnv, ShardingPlan
-from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.mc_modules import ManagedCollisionModule
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 CPU = torch.device("cpu")
@@ -72,6 +73,7 @@ def main() -> None:
         cut = ParameterConstraints(min_partition=16, pooling_factors=[WORTH_A_CUT])
         for case in (two_towers(cut), two_towers(rows), *torchrecs_own(), managed_collision()):
             compare(case)
+        require_counted_managed_collision()
         require_one_error()
 
 
@@ -101,27 +103,7 @@ def compare(case: Case) -> None:
 
 def trained(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -> dict[str, torch.Tensor]:
     """Return the logits of two steps of SGD under a planner's plan, and the whole weights after them."""
-    torch.manual_seed(0)
-    plain = case.module()
-    fused = {"learning_rate": 0.5}
-    bags = AllTypesSharder(fused_params=fused)
-    sharders = [
-        bags,
-        EmbeddingCollectionSharder(fused_params=fused),
-        FeatureProcessedEmbeddingBagCollectionSharder(bags),
-        ManagedCollisionEmbeddingBagCollectionSharder(bags),
-        ManagedCollisionEmbeddingCollectionSharder(fused_params=fused),
-    ]
-    plan: ShardingPlan = planner.collective_plan(plain, sharders, dist.group.WORLD)
-    world = dist.group.WORLD
-    assert world is not None
-    model = DistributedModelParallel(
-        plain,
-        env=ShardingEnv.from_process_group(world),
-        device=CPU,
-        plan=plan,
-        sharders=sharders,
-    )
+    model = sharded(case, planner)
     if isinstance(planner, NeuroShardPlanner):
         planner.prove(model)
     fill(model)
@@ -134,6 +116,27 @@ def trained(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -
         torch.autograd.backward(loss)
         dense.step()
     return {**found, **whole_weights(model)}
+
+
+def sharded(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -> DistributedModelParallel:
+    """Return the model of a case under a planner's plan."""
+    torch.manual_seed(0)
+    plain = case.module()
+    fused = {"learning_rate": 0.5}
+    bags = AllTypesSharder(fused_params=fused)
+    sharders = [
+        bags,
+        EmbeddingCollectionSharder(fused_params=fused),
+        FeatureProcessedEmbeddingBagCollectionSharder(bags),
+        ManagedCollisionEmbeddingBagCollectionSharder(bags),
+        ManagedCollisionEmbeddingCollectionSharder(fused_params=fused),
+    ]
+    world = dist.group.WORLD
+    assert world is not None
+    plan: ShardingPlan = planner.collective_plan(plain, sharders, world)
+    return DistributedModelParallel(
+        plain, env=ShardingEnv.from_process_group(world), device=CPU, plan=plan, sharders=sharders
+    )
 
 
 def two_towers(tags: ParameterConstraints) -> Case:
@@ -265,8 +268,43 @@ def whole_weights(model: DistributedModelParallel) -> dict[str, torch.Tensor]:
     return whole
 
 
+def require_counted_managed_collision() -> None:
+    """Train a step: what the ranks' managed collision modules have together is what the ledgers count."""
+    count = dist.get_world_size()
+    lookups = {
+        "ids": ParameterConstraints(pooling_factors=[2.0]),
+        "words": ParameterConstraints(pooling_factors=[LENGTH]),
+    }
+    planner = NeuroShardPlanner(
+        Topology(world_size=count, compute_device="cpu"), SAMPLES, device_type="h100-80gb", constraints=lookups
+    )
+    case = managed_collision()
+    model = sharded(case, planner)
+    model(*case.arguments(0))
+    modules = [each for each in model.modules() if isinstance(each, ManagedCollisionModule)]
+    tensors = [
+        tensor for each in modules for tensor in (*dict(each.named_buffers()).values(), each._history_accumulator)
+    ]
+    found = torch.tensor(sum(each.numel() * each.element_size() for each in tensors))
+    dist.all_reduce(found)
+    assert planner.last_plan is not None
+    counted = planner.last_plan.request.memory.managed_collision_bytes
+    assert len(modules) == 2
+    assert counted is not None
+    # Every rank rounds the entries of its histories down, whose ids and last accesses have 8 bytes each.
+    assert 0 <= count * counted - int(found) <= count * len(modules) * 2 * 8, (count * counted, int(found))
+
+
+class NoTypeSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc] # torchrec has no types
+    """Allows a sharding type that no planner here searches."""
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:  # noqa: ARG002 - torchrec's
+        """Return blocks of columns on a node."""
+        return ["table_column_wise"]
+
+
 def require_one_error() -> None:
-    """Give ranks different modules, the last one none with tables, and all another topology: all raise the same."""
+    """Give ranks different modules, sharders, or topologies, or one of them a bad one: all raise the same sentence."""
     count, rank = dist.get_world_size(), dist.get_rank()
     planner = NeuroShardPlanner(Topology(world_size=count, compute_device="cpu"), SAMPLES, device_type="h100-80gb")
     larger = NeuroShardPlanner(Topology(world_size=count + 1, compute_device="cpu"), device_type="h100-80gb")
@@ -288,6 +326,21 @@ def require_one_error() -> None:
             table,
         ),
         (f"rank {count - 1}: Linear has no", planner, nn.Linear(1, 1) if rank == count - 1 else table),
+        ("rank 0: table 1.t is the same parameter as 0.t", planner, nn.Sequential(table, table)),
+        (
+            f"rank {count - 1}: table 1.t is the same parameter as 0.t",
+            planner,
+            nn.Sequential(table, table if rank == count - 1 else EmbeddingBagCollection(tables=[config("t")])),
+        ),
+        (
+            f"rank {count - 1} and rank 0 differ in table 't'",
+            planner,
+            EmbeddingBagCollection(
+                tables=[EmbeddingBagConfig(name="t", num_embeddings=1000, embedding_dim=16)]
+                if rank == count - 1
+                else [config("t")]
+            ),
+        ),
         (
             f"rank 0: topology: has {count + 1} devices, the process group has {count} processes",
             larger,
@@ -297,3 +350,10 @@ def require_one_error() -> None:
     for message, asked, module in cases:
         with pytest.raises(DropInError, match=re.escape(message)):
             asked.collective_plan(module)
+    for message, sharder in (
+        (f"rank {count - 1}: table 't' may only be table_column_wise", NoTypeSharder()),
+        (f"rank {count - 1}: EmbeddingBagCollection has no EmbeddingBagCollection or", EmbeddingCollectionSharder()),
+    ):
+        own = [sharder if rank == count - 1 else EmbeddingBagCollectionSharder()]
+        with pytest.raises(DropInError, match=re.escape(message)):
+            planner.collective_plan(table, own)

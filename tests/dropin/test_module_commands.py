@@ -1,5 +1,6 @@
 """``--module`` of ``neuroshard plan`` and ``stats``, on a module of the user's own in the working directory."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,27 @@ def test_a_module_is_planned_by_the_name_of_its_function(shop: Path) -> None:
 
     plan = Plan.read(shop / "plan.json")
     assert [table.name for table in plan.tables] == ["users/id", "country", "items/id", "tags"]
+
+
+def test_a_modules_plan_is_exported_and_explained_by_path(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As TorchRec takes it: a plan for each collection, of the tables' own names."""
+    assert run(["plan", "--module", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
+    assert run(["export", "plan.json", "--out", "sharding.json"]) == 0
+    modules = json.loads((shop / "sharding.json").read_text())["modules"]
+    capsys.readouterr()
+
+    assert {path: list(tables) for path, tables in modules.items()} == {
+        "users": ["id", "country"],
+        "items": ["id", "tags"],
+    }
+    assert run(["explain", "plan.json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines if line.startswith(("users ", "items "))] == [
+        ["users", "2", "24"],
+        ["items", "2", "48"],
+    ]
+    assert run(["explain", "plan.json", "items/id"]) == 0
+    assert "module   items" in capsys.readouterr().out
 
 
 def test_batches_give_lookups_reuse_and_repeated_lists(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:

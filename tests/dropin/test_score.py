@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,9 @@ def test_a_pickled_plan_of_torchrec_is_scored(folder: Path, capsys: pytest.Captu
         path, _, name = table.name.rpartition("/")
         holder = found.plan[path] if path else next(each for each in found.plan.values() if name in each)
         assert sorted(shard.device for shard in table.shards) == sorted(holder[name].ranks)
+    capsys.readouterr()
+    assert run(["explain", "scored.json"]) == 0
+    assert re.search(r"^items +2 .*row_wise 1", capsys.readouterr().out, flags=re.MULTILINE)
 
 
 def test_an_exported_plan_is_scored_as_the_plan_it_was_made_from(
@@ -75,6 +79,21 @@ def test_an_exported_plan_is_scored_as_the_plan_it_was_made_from(
 
     costs = [Plan.read(folder / name).predicted.total_ms for name in ("scored.json", "plan.json")]
     assert costs[0] == pytest.approx(costs[1], rel=1e-6)  # sums of 32 bits, in another order
+
+
+def test_a_plan_of_several_modules_is_scored_after_its_export_by_path(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tables are found again by path and name, although two have one name."""
+    assert run(["plan", "tables.json", *DEVICES, "--out", "plan.json"]) == 0
+    assert run(["export", "plan.json", "--out", "sharding.json"]) == 0
+    assert run(["score", "sharding.json", "tables.json", *DEVICES, "--out", "scored.json"]) == 0, (
+        capsys.readouterr().err
+    )
+
+    plan, scored = (Plan.read(folder / name) for name in ("plan.json", "scored.json"))
+    assert scored.tables == plan.tables
+    assert scored.predicted.total_ms == pytest.approx(plan.predicted.total_ms, rel=1e-6)
 
 
 class Code:

@@ -85,13 +85,15 @@ def require_lasting_gradients(plan: GivenPlan) -> None:
         )
 
 
-def sharding_plan(plan: GivenPlan, *, module_path: str, compute_device: ComputeDevice = "cuda") -> ShardingPlan:
+def sharding_plan(
+    plan: GivenPlan, *, module_path: str | None = None, compute_device: ComputeDevice = "cuda"
+) -> ShardingPlan:
     """Return the plan as DistributedModelParallel takes it.
 
     Args:
         plan: as read_plan returns it.
         module_path: of the EmbeddingBagCollection within the module given to DistributedModelParallel; an empty
-            string if the collection itself is given.
+            string if the collection itself is given. If unset: each table is in the collection that it names.
         compute_device: ``cpu`` for processes that run gloo on the host.
 
     Raises:

@@ -20,6 +20,7 @@ _PURPOSES = {
     "gradient_bytes": "dense gradients",
     "cache_bytes": "caches of tables in host memory",
     "dense_bytes": "dense part",
+    "managed_collision_bytes": "managed collision",
     "reserve_bytes": "reserve",
 }
 
@@ -62,7 +63,7 @@ def overfull_devices(plan: Plan) -> tuple[OverfullDevice, ...]:
 
 
 def _purposes(memory: DeviceMemory) -> tuple[tuple[str, int], ...]:
-    return _largest([(name, getattr(memory, field)) for field, name in _PURPOSES.items()])
+    return _largest([(name, getattr(memory, field) or 0) for field, name in _PURPOSES.items()])
 
 
 def _table_bytes(plan: Plan, ledger: MemoryLedger, device: int) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@ from neuroshard_api.tables import DataType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
 from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.memory import OverfullDevice, overfull_devices
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.explain.trust import basis_of, trust_of
@@ -51,6 +52,8 @@ class DominantTable:
     """A table with much of the busiest device's compute."""
 
     name: str
+    collection: str | None
+    """Path of its collection. None: the table names none."""
     adds_ms: float
     """Compute of the device with it minus without it."""
     share: float
@@ -71,6 +74,8 @@ class PlanExplanation:
     """Most forward plus backward compute."""
     dominant_tables: tuple[DominantTable, ...]
     """On the busiest device, largest first."""
+    collections: tuple[PlacedCollection, ...]
+    """Embedding collections of the model. Empty: the tables name none."""
     fullest_device: int
     memory_share: float
     """Of the fullest device's capacity, reserve included."""
@@ -105,6 +110,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         terms=terms,
         busiest_device=busiest,
         dominant_tables=_dominant_tables(problem, placement, busiest),
+        collections=tuple(placed_collections(plan)),
         fullest_device=fullest,
         memory_share=memory[fullest],
         overfull=overfull_devices(plan),
@@ -165,6 +171,7 @@ def _dominant_tables(problem: Problem, placement: Placement, device: int) -> tup
         dominant.append(
             DominantTable(
                 name=tables[problem.units[unit].tables[0]].name,
+                collection=tables[problem.units[unit].tables[0]].collection,
                 adds_ms=float(adds[row]),
                 share=float(adds[row]) / whole_ms,
                 num_shards=int(num_shards[unit]),

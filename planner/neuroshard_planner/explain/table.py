@@ -73,6 +73,8 @@ class TableExplanation:
     """One table of a plan."""
 
     name: str
+    collection: str | None
+    """Path of its collection in the model. None: the table names none."""
     together_with: tuple[str, ...]
     """Other tables of its co-located group, which all numbers here include."""
     shards: tuple[ShardExplanation, ...]
@@ -119,6 +121,7 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
     names = [plan.request.tables.tables[table].name for table in definition.tables]
     return TableExplanation(
         name=name,
+        collection=plan.request.tables.tables[index].collection,
         together_with=tuple(each for each in names if each != name),
         shards=shards,
         memory_bytes=sum(shard.memory_bytes for shard in shards),

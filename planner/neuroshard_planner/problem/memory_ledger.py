@@ -124,7 +124,13 @@ class MemoryLedger:
         self._resident_bytes = request.dense_bytes - self._working_bytes
         # After the exchange a device holds fewer of its samples, and either pooled embeddings or the dense part's work.
         after_exchange = max(self._received_bytes, self._working_bytes) - self._freed_local_bytes
-        self.fixed_bytes = self.reserve_bytes + self._resident_bytes + self.local_input_bytes + max(0, after_exchange)
+        self.fixed_bytes = (
+            self.reserve_bytes
+            + self._resident_bytes
+            + (request.memory.managed_collision_bytes or 0)
+            + self.local_input_bytes
+            + max(0, after_exchange)
+        )
         """What every device needs whatever the plan."""
         self.shard_capacity_bytes = self.capacity_bytes - self.fixed_bytes
         """What is left for shards; not positive where nothing fits."""
@@ -319,6 +325,7 @@ class MemoryLedger:
                 cache_bytes=cache,
                 host_bytes=host,
                 dense_bytes=self._resident_bytes + working,
+                managed_collision_bytes=self._request.memory.managed_collision_bytes,
                 reserve_bytes=self.reserve_bytes,
                 capacity_bytes=self.capacity_bytes,
             )

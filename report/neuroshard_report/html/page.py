@@ -18,11 +18,12 @@ from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sampl
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import (
-    MEMORY_TERMS,
     DeviceView,
     PlacedTable,
     PlanSummary,
     cost_terms,
+    index_ranges,
+    memory_terms,
     summarize,
 )
 
@@ -45,14 +46,17 @@ class _Term:
     css_class: str
 
 
-_MEMORY = tuple(
-    _Term(field=field, name=name, css_class=f"m{index}") for index, (field, name) in enumerate(MEMORY_TERMS)
-)
-
-
 def _cost(plan: Plan) -> tuple[_Term, ...]:
+    return _terms(cost_terms(plan), "c")
+
+
+def _memory(plan: Plan) -> tuple[_Term, ...]:
+    return _terms(memory_terms(plan), "m")
+
+
+def _terms(named: Sequence[tuple[str, str]], css_letter: str) -> tuple[_Term, ...]:
     return tuple(
-        _Term(field=field, name=name, css_class=f"c{index}") for index, (field, name) in enumerate(cost_terms(plan))
+        _Term(field=field, name=name, css_class=f"{css_letter}{index}") for index, (field, name) in enumerate(named)
     )
 
 
@@ -71,12 +75,18 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        bytes=format_bytes, count=format_count, ms=format_ms, percent=format_percent, mib=_mib, devices=_device_list
+        bytes=format_bytes,
+        count=format_count,
+        ms=format_ms,
+        percent=format_percent,
+        mib=_mib,
+        devices=_device_list,
+        ranges=index_ranges,
     )
     summary = summarize(plan)
     topology = plan.request.topology
     shown = summary.devices if topology.num_devices <= MAX_LANES else summary.extremes(NUM_EXTREMES)
-    listed = sorted(summary.tables, key=_reads, reverse=True)[:MAX_TABLES]
+    listed = _by_module(sorted(summary.tables, key=_reads, reverse=True)[:MAX_TABLES], summary)
     capacity = max(max(device.memory_bytes, device.memory.capacity_bytes) for device in summary.devices)
     template = environment.get_template("report.html.j2")
     return template.render(
@@ -90,7 +100,7 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
         script=Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         sha256=hashlib.sha256(plan.to_json().encode()).hexdigest(),
         cost_terms=_cost(plan),
-        memory_terms=_MEMORY,
+        memory_terms=_memory(plan),
         capacity_bytes=capacity,
         draws_rows=topology.num_devices <= MAX_DEVICE_ROWS,
         has_node_lines=has_node_lines(topology.num_nodes),
@@ -101,16 +111,22 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
             scale=plan.predicted.total_ms or 1.0,
             topology=topology,
         ),
-        memory_strip=_strip("Memory", plan.memory, _MEMORY, scale=capacity, topology=topology),
-        strip_data=_strip_data(summary.devices, _cost(plan)),
+        memory_strip=_strip("Memory", plan.memory, _memory(plan), scale=capacity, topology=topology),
+        strip_data=_strip_data(summary.devices, _cost(plan), _memory(plan)),
         slowest_devices=summary.extremes(NUM_SLOWEST)[:NUM_SLOWEST],
         lanes=device_lanes(summary.tables, shown),
-        split_tables=summary.split_tables[:MAX_SPLIT_TABLES],
+        split_tables=_by_module(summary.split_tables[:MAX_SPLIT_TABLES], summary),
         listed_tables=listed,
         read_bytes=_reads,
         weights_bytes=_weights,
         comparison=_comparison(summary),
     )
+
+
+def _by_module(tables: Sequence[PlacedTable], summary: PlanSummary) -> Sequence[PlacedTable]:
+    """Return tables grouped by collection, in the order of the collections; within each as they were."""
+    order = {each.path: position for position, each in enumerate(summary.collections)}
+    return sorted(tables, key=lambda placed: order.get(placed.table.collection or "", 0))
 
 
 def _strip(
@@ -128,12 +144,12 @@ def _strip(
     )
 
 
-def _strip_data(devices: Sequence[DeviceView], terms: Sequence[_Term]) -> Markup:
+def _strip_data(devices: Sequence[DeviceView], costs: Sequence[_Term], memory: Sequence[_Term]) -> Markup:
     """Return what the pointer shows over a strip, as JSON that cannot end its script element: numbers alone."""
     rows = [
         [
-            [round(getattr(device.cost, term.field), 3) for term in terms],
-            [round(getattr(device.memory, term.field) / 2**30, 2) for term in _MEMORY],
+            [round(getattr(device.cost, term.field), 3) for term in costs],
+            [round(getattr(device.memory, term.field) / 2**30, 2) for term in memory],
             device.num_shards,
         ]
         for device in devices

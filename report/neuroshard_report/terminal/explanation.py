@@ -11,6 +11,7 @@ from rich.text import Text
 
 from neuroshard_report.quantities import format_bytes, format_ms, format_percent
 from neuroshard_report.summary import index_ranges
+from neuroshard_report.terminal.collections import collections_table
 from neuroshard_report.terminal.tables import TextTable, fact_grid
 
 MAX_MOVES = 12
@@ -33,13 +34,22 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         ),
         text_columns=(0, 3),
     )
+    modules = ("module",) if found.collections else ()
     tables = TextTable(
-        columns=(f"most compute on device {found.busiest_device}, the busiest", "adds ms", "share", "shards"),
+        columns=(f"most compute on device {found.busiest_device}, the busiest", *modules, "adds ms", "share", "shards"),
         rows=tuple(
-            (table.name, format_ms(table.adds_ms), format_percent(table.share), str(table.num_shards))
+            (
+                table.name,
+                *((table.collection or "",) if found.collections else ()),
+                format_ms(table.adds_ms),
+                format_percent(table.share),
+                str(table.num_shards),
+            )
             for table in found.dominant_tables
         ),
+        text_columns=tuple(range(1 + len(modules))),
     )
+    by_module = ("", collections_table(found.collections)) if found.collections else ()
     gap = TextTable(
         columns=("why it is above the lower bound", "ms"),
         rows=tuple((part.reason, format_ms(part.ms)) for part in found.gap_parts),
@@ -49,7 +59,20 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
     more = len(found.overfull) - MAX_OVERFULL
     if more > 0:
         overfull += ["", Text(f"and {more} more devices lack memory")]
-    parts = (fact_grid(facts), *overfull, "", terms, "", tables, "", gap, "", Text("What could help:"), *helps)
+    parts = (
+        fact_grid(facts),
+        *overfull,
+        "",
+        terms,
+        "",
+        tables,
+        *by_module,
+        "",
+        gap,
+        "",
+        Text("What could help:"),
+        *helps,
+    )
     return Group(*parts)
 
 
@@ -94,6 +117,8 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
         ("memory", format_bytes(found.memory_bytes)),
         ("alone", f"{format_ms(found.alone_ms)} ms of compute on an empty device"),
     ]
+    if found.collection is not None:
+        facts.insert(1, ("module", found.collection))
     if found.on_host is not None:
         facts.insert(3, ("host", _on_host(found.on_host)))
     if found.together_with:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import DeviceView, PlanSummary, Quantiles, cost_terms, cost_terms_ms, summarize
+from neuroshard_report.terminal.collections import collections_table
 from neuroshard_report.terminal.tables import TextTable, fact_grid, plain_table
 
 MAX_DEVICES = 16  # more devices are shown as extremes and quantiles
@@ -51,6 +52,8 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
     )
     if summary.collectives:
         parts += [Text(), _collectives(summary)]
+    if summary.collections:
+        parts += [Text(), collections_table(summary.collections)]
     if summary.split_tables:
         parts += [Text(), _split_tables(summary)]
     if plan.deduplication:
@@ -205,9 +208,11 @@ def _deduplication(plan: Plan, groups: Sequence[DeduplicatedGroup]) -> Renderabl
 
 def _split_tables(summary: PlanSummary) -> RenderableType:
     split = sorted(summary.split_tables, key=lambda placed: -len(placed.placement.shards))
+    modules = ("module",) if summary.collections else ()
     rows = tuple(
         (
             placed.table.name,
+            *((placed.table.collection or "",) if modules else ()),
             format_count(placed.table.num_embeddings),
             str(placed.table.embedding_dim),
             f"{placed.table.pooling_factor:g}",
@@ -215,8 +220,8 @@ def _split_tables(summary: PlanSummary) -> RenderableType:
         )
         for placed in split[:MAX_SPLIT_TABLES]
     )
-    columns = ("split table", "rows", "columns", "lookups", "shards: device (columns)")
-    table = TextTable(columns=columns, rows=rows, text_columns=(0, 4))
+    columns = ("split table", *modules, "rows", "columns", "lookups", "shards: device (columns)")
+    table = TextTable(columns=columns, rows=rows, text_columns=(*range(1 + len(modules)), len(columns) - 1))
     rest = len(split) - len(rows)
     return Group(table, Text(f"and {rest} more split tables; see the plan or the report")) if rest else table
 

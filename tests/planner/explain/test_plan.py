@@ -100,3 +100,30 @@ def test_trust_holds_the_gain_against_the_models_error(baseline_factor: float, e
 
     assert "error is 5.0% of a step like this, against the simulator only" in found.trust
     assert expected in found.trust
+
+
+def test_collections_are_named_with_their_tables() -> None:
+    """In the order of their first tables; a table of the busiest device names its own."""
+    paths = ("users", "items.ebc")
+    members = [
+        builders.table(f"t{index}", embedding_dim=64, pooling_factor=2.0 + index, collection=paths[index % 2])
+        for index in range(5)
+    ]
+    plan, found = explained(builders.request(*members))
+    users, items = found.collections
+
+    assert (users.path, users.tables) == ("users", ("t0", "t2", "t4"))
+    assert (items.path, items.tables) == ("items.ebc", ("t1", "t3"))
+    assert (items.num_columns, items.lookups) == (128, 8.0)
+    assert items.weights_bytes == sum(4 * 64 * members[index].num_embeddings for index in (1, 3))
+    assert sum(count for _, count in users.sharding_types) == 3
+    placed = {table.name: table for table in plan.tables}
+    assert users.devices == tuple(sorted({shard.device for name in users.tables for shard in placed[name].shards}))
+    assert {table.name: table.collection for table in found.dominant_tables}.items() <= {
+        member.name: member.collection for member in members
+    }.items()
+
+
+def test_tables_without_a_collection_are_not_grouped() -> None:
+    """As those of a table file."""
+    assert explained(request_of())[1].collections == ()

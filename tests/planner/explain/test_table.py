@@ -226,3 +226,13 @@ def test_a_table_in_host_memory_says_what_it_has_there() -> None:
     assert found.cache_load_factor == plan.tables[0].cache_load_factor
     assert found.added_ms == pytest.approx(max(each.host_link_ms for each in plan.predicted.devices), rel=1e-5)
     assert explain_table(plan, "hot", bundle=bundle).on_host is None
+
+
+def test_a_table_names_its_collection() -> None:
+    """By the path in the model; none where the request has none."""
+    member = builders.table("t", collection="towers.users")
+    plan, bundle = planned(builders.request(member))
+
+    assert explain_table(plan, "t", bundle=bundle).collection == "towers.users"
+    plan, bundle = planned(request_of())
+    assert explain_table(plan, "t0", bundle=bundle).collection is None

@@ -151,6 +151,20 @@ def test_what_is_left_for_shards_is_capacity_less_what_every_device_needs() -> N
     assert ledger.shard_capacity_bytes == 64 * GIB - ledger.fixed_bytes
 
 
+def test_every_device_has_the_memory_for_managed_collision() -> None:
+    """It is in the ledger by its own name, and no memory for shards."""
+    plain, mapped = (
+        MemoryLedger(request(*tables(4), memory=MemorySettings(managed_collision_bytes=size))) for size in (None, GIB)
+    )
+    one_each = (np.arange(4), np.full(4, 1000), np.full(4, 64), np.arange(4))
+
+    assert plain.shard_capacity_bytes - mapped.shard_capacity_bytes == GIB
+    for left_out, counted in zip(plain.devices(*one_each), mapped.devices(*one_each), strict=True):
+        assert left_out.managed_collision_bytes is None
+        assert counted.managed_collision_bytes == GIB
+        assert counted.used_bytes - left_out.used_bytes == GIB
+
+
 def test_one_device_receives_nothing() -> None:
     """Without an all-to-all there is no second copy of the pooled values, nor of the inputs."""
     asked = request(num_devices=1, memory=MemorySettings(reserve_fraction=0.0))

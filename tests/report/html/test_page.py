@@ -7,7 +7,7 @@ from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import COST_TERMS, MEMORY_TERMS
-from plan_builders import plan_of, random_tables, without_repeats
+from plan_builders import in_collections, plan_of, random_tables, with_managed_collision, without_repeats
 
 HOSTILE = '<script>alert("x")</script>'
 VOID = {"meta", "input", "br", "path"}
@@ -156,18 +156,40 @@ def test_repeats_that_are_left_out_have_a_section(plan: Plan) -> None:
 
 def test_every_term_of_a_legend_has_a_color_of_its_own(plan: Plan) -> None:
     """In the light and in the dark palette; a class without one would be an invisible bar, and black in a strip."""
-    page = render_html(without_repeats(plan))
-    classes = set(re.findall(r'class="swatch ([cm]\d)"', page))
+    page = render_html(with_managed_collision(without_repeats(plan), 2**30))
+    classes = set(re.findall(r'class="swatch ([cm]\d+)"', page))
     palettes = [
         colors
         for rules in re.findall(r":root \{(.*?)\}", page, flags=re.DOTALL)
-        if (colors := dict(re.findall(r"--([cm]\d): (#\w+)", rules)))
+        if (colors := dict(re.findall(r"--([cm]\d+): (#\w+)", rules)))
     ]
 
-    assert len(classes) == len(COST_TERMS) + 1 + len(MEMORY_TERMS)
+    assert len(classes) == len(COST_TERMS) + 1 + len(MEMORY_TERMS) + 1
     for each in classes:
         assert f".{each} {{ background: var(--{each}); fill: var(--{each}); }}" in page
     assert len(palettes) == 2
     for colors in palettes:
         assert set(colors) == classes
-        assert len({color for each, color in colors.items() if each.startswith("m")}) == len(MEMORY_TERMS)
+        assert len({color for each, color in colors.items() if each.startswith("m")}) == len(MEMORY_TERMS) + 1
+
+
+def test_tables_are_grouped_by_module(plan: Plan) -> None:
+    """Each collection has a line, and the tables of one follow each other, each with the path."""
+    page = render_html(in_collections(plan, "towers.users", "towers.items"))
+    section = page.partition('id="modules"')[2].partition("</section>")[0]
+    listed = page.partition('id="table-list"')[2].partition("</table>")[0]
+
+    assert re.findall(r'<th scope="row">([\w.]+)</th><td>(\d+)</td>', section) == [
+        ("towers.users", "13"),
+        ("towers.items", "13"),
+    ]
+    assert re.findall(r'<td class="text module">([\w.]+)</td>', listed) == ["towers.users"] * 13 + ["towers.items"] * 13
+    _structure(page)
+    assert 'id="modules"' not in render_html(plan)
+    assert ">module<" not in render_html(plan)
+
+
+def test_managed_collision_is_a_term_of_the_ledger(plan: Plan) -> None:
+    """Where a device has memory for it alone."""
+    assert "managed collision" in render_html(with_managed_collision(plan, 2**30))
+    assert "managed collision" not in render_html(plan)

@@ -2,7 +2,7 @@ import re
 
 from neuroshard_api.plan import Plan
 from neuroshard_report.terminal.plan import render_plan
-from plan_builders import plan_of, random_tables, without_repeats
+from plan_builders import in_collections, plan_of, random_tables, without_repeats
 from rich.console import Console
 
 
@@ -63,3 +63,14 @@ def test_repeats_that_are_left_out_are_listed() -> None:
     assert re.search(r"user +1 +first_sample +7\.50", text)
     assert "the best plan on all lists takes" in text
     assert "repeats left out" not in _shown(plan_of())
+
+
+def test_tables_of_several_modules_are_listed_by_module() -> None:
+    """One line for each collection; a split table names its own."""
+    text = _shown(in_collections(plan_of(), "towers.users", "towers.items"))
+
+    assert re.search(r"^towers\.users +13 .* table_wise 11, column_wise 2 +0-5, 7 *$", text, flags=re.MULTILINE)
+    assert re.search(r"^towers\.items +13 .* table_wise 12, column_wise 1 +0-2, 4-7 *$", text, flags=re.MULTILINE)
+    assert re.search(r"^table_0 +towers\.users +", text, flags=re.MULTILINE)
+    assert re.search(r"^table_9 +towers\.items +", text, flags=re.MULTILINE)
+    assert "module" not in _shown(plan_of())

@@ -21,12 +21,12 @@
     }
   }
 
-  // Show the tables whose name contains the text and that have a shard on the device.
+  // Show the tables whose name or module contains the text and that have a shard on the device.
   const list = document.getElementById("table-list");
   const name = document.getElementById("filter-name");
   const device = document.getElementById("filter-device");
   const entries = [...list.tBodies[0].rows].map((row) => [
-    row.cells[0].textContent.toLowerCase(), row.lastElementChild.textContent.split(", "), row,
+    [row.cells[0], ...row.querySelectorAll(".module")].map((cell) => cell.textContent.toLowerCase()).join(" "), row.lastElementChild.textContent.split(", "), row,
   ]);
   const filter = () => {
     let shown = 0;
