@@ -70,6 +70,9 @@ class DriftChange(Value):
     since_step: Count
     """First step of the change, as the detector dates it."""
     evidence: Annotated[tuple[Evidence, ...], Field(min_length=1)]
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of what the step takes longer that the evidence accounts for, by the rank with most of each part; 0 for
+    Unexplained. If unset: the trainer did not tell."""
 
     @model_validator(mode="after")
     def _tables_for_inputs(self) -> Self:

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -188,6 +189,52 @@ def test_missing_steps_are_no_change() -> None:
 
     (change,) = [each for each in found if each is not None]
     assert change.since_step == pytest.approx(7 * 2000, abs=7 * 5)
+
+
+def first_alarm(times: NDArray[np.float64]) -> tuple[Rule, int] | None:
+    """Return rule and step of the first alarm as the rules are written down, each step from all steps before it."""
+    usual = times[WARM_UP_STEPS:PREPARED]
+    middle = float(np.median(usual))
+    deviation = max(1.4826 * float(np.median(np.abs(usual - middle))), 0.01 * middle)
+    allowance = max(0.5, 0.05 * middle / deviation / 2)
+    skew = float(np.clip((usual - middle) / deviation, -4, 4).mean())
+    z = (times[PREPARED:] - middle) / deviation
+    total, held = 0.0, 0
+    for index in range(len(z)):
+        clip = max(4.0, 2 * allowance)
+        total = max(0.0, total + float(np.clip(z[index], -clip, clip)) - skew - allowance)
+        is_slow = (
+            index + 1 >= RECENT_STEPS and np.median(times[: PREPARED + index + 1][-RECENT_STEPS:]) >= 1.05 * middle
+        )
+        held = held + 1 if is_slow else 0
+        if held >= HELD_STEPS:
+            return Rule.HELD, PREPARED + index
+        blocks = z[: (index + 1) // 25 * 25].reshape(-1, 25)[-44:]
+        if total >= 25 and len(blocks) == 44:
+            judged = blocks[:40]
+            is_even = statistics.pstdev(np.median(judged, axis=1).tolist()) <= 1.5 * 1.2533 / 5
+            if is_even and (np.abs(judged) > 4).sum() <= 2:
+                return Rule.FAST, PREPARED + index
+    return None
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([1.0, 1.04, 1.06, 1.1, 1.3]),
+    st.integers(PREPARED, 2500),
+    st.sampled_from([noise, lambda *args, **options: with_pauses(noise(*args, **options))]),
+    st.floats(0.001, 0.1),
+)
+def test_alarms_are_those_of_the_rules_as_written_down(
+    seed: int, factor: float, begin: int, usual: Callable[..., NDArray[np.float64]], share: float
+) -> None:
+    """Windows, sums, and the noise estimate are kept step by step, and raise the same first alarm at the same step."""
+    times = slower(usual(seed, 3000, share=share), factor, begin)
+
+    found = changes(times)
+
+    assert [(each.rule, each.found_step) for each in found[:1]] == [each for each in [first_alarm(times)] if each]
 
 
 def test_many_small_changes_add_up() -> None:

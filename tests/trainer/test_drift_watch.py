@@ -13,6 +13,7 @@ from neuroshard_api.input_statistics import InputStatistics
 from neuroshard_trainer.data.synthetic import zipf_ranks
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, forget, process_age_ms
+from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.run_identity import RunIdentity, file_sha256
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainer_builders import TABLES, plan_of, write_plan
@@ -32,8 +33,18 @@ PARTS = {
 class Training:
     """Steps and batches of two ranks as a reporter hands them on; tables are whole, ``item`` is on rank 1."""
 
-    def __init__(self, folder: Path, *, world_size: int = RANKS, conditions: str = "", seed: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        world_size: int = RANKS,
+        conditions: str = "",
+        seed: int = 0,
+        samples: int = SAMPLES,
+        budget: WorkBudget | None = None,
+    ) -> None:
         self.folder = folder
+        self.samples = samples
         self.world_size = world_size
         self._rng = np.random.default_rng(seed)
         plan_file = folder / "plan.json"
@@ -47,6 +58,7 @@ class Training:
             world_size=world_size,
             local_world_size=world_size,
             conditions=conditions,
+            budget=budget or WorkBudget(clock=lambda: 0.0),
         )
         self._references = [ReferenceTimes() for _ in range(world_size)]
 
@@ -83,11 +95,11 @@ class Training:
     def lookups(self, pooling: int) -> KeyedJaggedTensor:
         """Return a batch in which ``item`` is looked up so often per sample."""
         sizes = {table.name: pooling if table.name == "item" else 2 for table in TABLES}
-        rows = [zipf_ranks(self._rng.random(SAMPLES * size), 100_000, 0.85) for size in sizes.values()]
+        rows = [zipf_ranks(self._rng.random(self.samples * size), 100_000, 0.85) for size in sizes.values()]
         return KeyedJaggedTensor(
             keys=list(sizes),
             values=torch.from_numpy(np.concatenate(rows)),
-            lengths=torch.tensor([size for size in sizes.values() for _ in range(SAMPLES)], dtype=torch.int32),
+            lengths=torch.tensor([size for size in sizes.values() for _ in range(self.samples)], dtype=torch.int32),
         )
 
     @property
@@ -175,6 +187,44 @@ def test_what_cannot_be_compared_is_learned_again(tmp_path: Path, change: str) -
     assert again.files == set()
     assert again.run(500, 700) == [None, None]
     assert again.run(700, 800)[0] is not None
+
+
+def test_batches_of_another_size_after_a_restart_are_learned_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps of a trainer that does not tell its batch size cannot be compared either; a later fault has its cause."""
+    Training(tmp_path).run(0, 800)
+    training = Training(tmp_path, samples=2 * SAMPLES, seed=1)
+    learning = training.run(800, 1600, dense=2.0)
+    *_, last = training.run(1600, 1900, dense=2.0, compute=2.0)
+
+    assert "batches differ in size" in caplog.text
+    assert not any(each.changes for each in learning if each is not None)
+    assert named(last) == [(Cause.DEVICE_SLOW, (1,), ())]
+
+
+def test_writing_keeps_to_the_budget(tmp_path: Path) -> None:
+    """100 steps of 20 ms earn 3 ms; where a piece of work takes 9, every third report is written."""
+    clock = iter(range(0, 10_000, 9))
+    training = Training(tmp_path, budget=WorkBudget(share=0.0015, ahead_ms=0.0, clock=lambda: float(next(clock))))
+    reports = training.run(0, 3000)
+
+    written = sum(each is not None for each in reports[3:])
+    assert 8 <= written <= 10
+
+
+def test_a_change_is_written_whatever_was_spent(tmp_path: Path) -> None:
+    """At the report in which it is found, and at the one in which it ends."""
+    clock = iter([0.0, 1e9])
+    training = Training(tmp_path, budget=WorkBudget(clock=lambda: next(clock)))
+    training.run(0, 100)
+    clock = iter(float(each) for each in range(100))
+    assert training.run(100, 800) == [None] * 7
+    slow = training.run(800, 1200, compute=1.5)
+    usual = training.run(1200, 1700)
+
+    assert sum(each is not None for each in slow) == 1
+    assert sum(each is not None for each in usual) == 1
 
 
 def test_a_damaged_state_is_named_and_learned_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ from neuroshard_api.tables import Optimizer
 from neuroshard_trainer.clocks import CudaClock
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.drift.drift_state import DriftState
+from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH
@@ -369,10 +370,17 @@ def test_a_live_sharding_that_is_not_the_plans_is_refused(group: Any) -> None:
         prove_sharding(model, plan_of({"user": ((0, 16), (1, 16))}, world_size=2), group)
 
 
+def write_each_report(reporter: StepReporter) -> None:
+    """Let the drift watch write at every report, whatever the disk takes."""
+    assert reporter.drift is not None
+    reporter.drift.budget = WorkBudget(clock=lambda: 0.0)
+
+
 def test_drift_is_watched_next_to_the_report(tmp_path: Path, group: Any) -> None:
     """By default, for a trainer of one's own; after 250 steps there is a reference."""
     model = sharded_model(group)
     reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=tmp_path / "step-report.json")
+    write_each_report(reporter)
 
     trained(model, reporter, 300)
 
@@ -394,6 +402,20 @@ def test_nothing_watches_where_it_is_off_or_has_no_folder(tmp_path: Path, group:
     trained(model, StepReporter(model, write_plan(tmp_path, plan_of()), **options), 3)
 
     assert {path.name for path in tmp_path.iterdir()} <= {"plan.json", "step-report.json"}
+
+
+def test_another_batch_size_begins_a_reference_of_its_own(tmp_path: Path, group: Any) -> None:
+    """After a restart: longer steps of larger batches are no drift."""
+    model, plan_file = sharded_model(group), write_plan(tmp_path, plan_of())
+
+    def started(samples: int | None) -> bool:
+        """Whether a start goes on from the state that is there."""
+        reporter = StepReporter(model, plan_file, write=tmp_path / "step-report.json", samples_per_step=samples)
+        kept = (tmp_path / "drift-state.json").exists()
+        trained(model, reporter, 3)
+        return kept
+
+    assert [started(samples) for samples in (8, 8, 16, 16, None)] == [False, True, False, True, False]
 
 
 def test_a_clock_that_jumps_ends_no_training(tmp_path: Path, group: Any) -> None:
@@ -420,6 +442,7 @@ def test_a_clock_that_jumps_ends_no_training(tmp_path: Path, group: Any) -> None
     reporter = StepReporter(
         model, write_plan(tmp_path, plan_of()), write=reports.append, report_every=20, drift=tmp_path, clock=Jumping()
     )
+    write_each_report(reporter)
 
     trained(model, reporter, 40)
 

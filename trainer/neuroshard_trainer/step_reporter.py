@@ -97,7 +97,8 @@ class StepReporter:
         drift: folder for drift-report.json, input-statistics.json, and the state that lets a restart go on comparing.
             If True: that of the report's file, where there is one. If False: nothing watches for drift. The same on all
             ranks.
-        drift_conditions: what, besides plan, device, and ranks, must be the same for a restart to go on comparing.
+        drift_conditions: what, besides plan, device, ranks, and samples per step, must be the same for a restart to go
+            on comparing.
         clock: marks and reads times. If unset: that of the model's device.
         groups: duplication groups of which `count_distinct` is told. Empty: there are none.
     """
@@ -148,7 +149,7 @@ class StepReporter:
                 plan_file=plan_file,
                 world_size=world_size,
                 local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
-                conditions=drift_conditions,
+                conditions=f"{drift_conditions}; {samples_per_step or 'unknown'} samples per step",
             )
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
@@ -265,7 +266,8 @@ class StepReporter:
             if all(math.isfinite(ms) and ms >= 0 for ms in times.values()):
                 step_ms[number] = times["step_ms"]
                 self._times.append(times)
-                self._reference.add({key: ms for key, ms in times.items() if isinstance(key, str)})
+                if self._reference.medians is None:
+                    self._reference.add({key: ms for key, ms in times.items() if isinstance(key, str)})
         self._unread.clear()
         return step_ms
 

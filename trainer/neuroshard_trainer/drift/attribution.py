@@ -102,6 +102,7 @@ def causes(
             tables=tuple(sorted(inputs.ranks_of_table)) if cause is Cause.INPUTS_DRIFTED else (),
             since_step=since_step,
             evidence=tuple(each.evidence for each in evidence),
+            confidence=0.0 if cause is Cause.UNEXPLAINED else _accounted_share(evidence, step),
         )
         for cause, ranks, evidence in (found or numbers)
     )
@@ -248,6 +249,14 @@ class _Pattern:
         )
         rest = (self._unexplained(_Ratio(StepPart.COMPUTE, rank, *way)) for way in ways)
         return min(each.excess for each in rest) >= self.min_shift
+
+
+def _accounted_share(evidence: Sequence[_Ratio], step: _Ratio) -> float:
+    """Return the share of what the step takes longer that the parts add, of each part on the rank where it is most."""
+    added_ms: dict[StepPart, float] = {}
+    for each in evidence:
+        added_ms[each.part] = max(each.added_ms, added_ms.get(each.part, 0.0))
+    return round(min(1.0, sum(added_ms.values()) / step.added_ms), 3)
 
 
 def _compute_ms(times: RankTimes) -> float:

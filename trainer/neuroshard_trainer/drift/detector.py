@@ -188,7 +188,7 @@ class ShiftDetector:
         self._recent.add(value)
         self._noise.add(deviations)
         self._sum(step, deviations, reference)
-        ratio = self.ratio
+        ratio = self._recent.median / reference.median if self._recent.is_full else None
         above = ratio is not None and ratio >= 1 + self._min_shift
         self._held = self._held + 1 if above else 0
         if self.change is not None:

@@ -55,6 +55,8 @@ class InputWatch:
         self._histograms: dict[str, NDArray[np.float64]] = {}
         """Sums over batches, by feature."""
         self._num_histograms = 0
+        self._has_alike = reference is None
+        self._num_others = 0
         self.recent: InputStatistics | None = None
         """Of the batches sampled last. None: none was counted yet."""
 
@@ -72,7 +74,9 @@ class InputWatch:
         (step, lookups), self._kept = self._kept, None
         counts = counts_of(lookups, counted_samples=self._counted_samples(lookups))
         if not self._is_alike(counts):
+            self._num_others += 1
             return None
+        self._has_alike = True
         self._recent.append((step, counts))
         if self._drift is not None:
             self._compare(counts, lookups)
@@ -81,6 +85,11 @@ class InputWatch:
             self._drift = InputDrift(self.reference)
         self.recent = self._statistics()
         return self.recent
+
+    @property
+    def are_others(self) -> bool:
+        """Whether an earlier start's reference is of other sizes or features than all of the batches since."""
+        return not self._has_alike and self._num_others >= REFERENCE_SAMPLES
 
     def num_counted_since(self, step: int) -> int:
         """Return the number of recent sampled batches of this step or later ones."""

@@ -1,7 +1,8 @@
 """Whether the noise of a series is stationary: alike in every block of steps, without outliers."""
 
 from collections import deque
-from statistics import median, pstdev
+from itertools import islice
+from statistics import median
 from typing import Final
 
 from neuroshard_api.document import Value
@@ -63,7 +64,9 @@ class NoiseEstimate:
     def _judged(self) -> bool:
         if len(self._medians) < JUDGED_BLOCKS + HELD_BACK_BLOCKS:
             return False
-        medians = list(self._medians)[:JUDGED_BLOCKS]
-        outliers = list(self._outliers)[:JUDGED_BLOCKS]
-        expected = MEDIAN_INEFFICIENCY / BLOCK_STEPS**0.5
-        return sum(outliers) <= MAX_OUTLIERS and pstdev(medians) <= MAX_BLOCK_SPREAD * expected
+        if sum(islice(self._outliers, JUDGED_BLOCKS)) > MAX_OUTLIERS:
+            return False
+        medians = list(islice(self._medians, JUDGED_BLOCKS))
+        mean = sum(medians) / JUDGED_BLOCKS
+        variance = sum((each - mean) ** 2 for each in medians) / JUDGED_BLOCKS
+        return variance <= (MAX_BLOCK_SPREAD * MEDIAN_INEFFICIENCY) ** 2 / BLOCK_STEPS

@@ -6,6 +6,9 @@
 
 One detector over the slowest rank's steps decides whether training is slower: ranks wait for each other in every step.
 Which part of which rank is slower, the medians of all ranks' parts tell.
+
+Steps are compared at every report. Batches are counted and files written as often as the work budget allows, and at
+the report in which a change begins or ends.
 """
 
 import logging
@@ -25,11 +28,12 @@ from neuroshard_api.step_report import RankTimes
 from numpy.typing import NDArray
 
 from neuroshard_trainer.drift.attribution import UNCHANGED_INPUTS, causes
-from neuroshard_trainer.drift.detector import REFERENCE_STEPS, WARM_UP_STEPS, ShiftDetector
+from neuroshard_trainer.drift.detector import REFERENCE_STEPS, WARM_UP_STEPS, Change, ShiftDetector
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.input_statistics import HELD_SAMPLES
 from neuroshard_trainer.drift.input_watch import InputWatch
 from neuroshard_trainer.drift.placement import Placement
+from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.run_identity import RunIdentity
 
@@ -80,6 +84,7 @@ class DriftWatch:
         world_size: number of ranks.
         local_world_size: ranks of a node where the plan does not say.
         conditions: what else must be the same for a start to compare its steps with those of the starts before.
+        budget: for counting and writing. If unset: a share of the steps' time.
     """
 
     def __init__(
@@ -91,8 +96,11 @@ class DriftWatch:
         world_size: int,
         local_world_size: int,
         conditions: str = "",
+        budget: WorkBudget | None = None,
     ) -> None:
         self._folder = folder
+        self.budget = WorkBudget() if budget is None else budget
+        """Of counting batches and writing documents."""
         self._run = run
         self._plan_file = plan_file
         self._world_size = world_size
@@ -108,10 +116,13 @@ class DriftWatch:
         state = DriftState.kept(folder / STATE_FILE, run, world_size=world_size, conditions=conditions)
         self._detector = ShiftDetector(state=None if state is None else state.detector)
         self._reference = () if state is None else state.reference
+        self._reported: Change | None = None
+        """The change at the last report that was written."""
         self.inputs = InputWatch(run, reference=None if state is None else state.inputs)
         """Of this rank's batches."""
         if state is not None:
             self._detector.restarted()
+            self._reported = self._detector.change
         else:  # what is there is of another plan or other settings
             forget(folder)
 
@@ -125,6 +136,7 @@ class DriftWatch:
         slowest = np.max([each[:count] for each in step_ms], axis=0)
         for number, ms in enumerate(slowest.tolist(), start=first_step):
             self._detector.add(number, ms)
+        self.budget.earn(float(slowest[np.isfinite(slowest) & (slowest > 0)].sum()))
 
     def report(
         self,
@@ -134,7 +146,7 @@ class DriftWatch:
         *,
         num_recent: int,
     ) -> DriftReport | None:
-        """Write what is known after a step.
+        """Write what is known after a step, where the budget allows it or a change began or ended.
 
         Args:
             last_step: number of the last step.
@@ -143,23 +155,41 @@ class DriftWatch:
             num_recent: steps that the recent medians are of.
 
         Returns:
-            The report; None before there is a reference.
+            The report; None before there is a reference, and where nothing is written.
 
         Raises:
             StorageError: a file cannot be written.
         """
-        statistics = self.inputs.count()
-        if statistics is not None:
-            write_file(self._folder / INPUT_STATISTICS_FILE, statistics.to_json())
         own = [each for each in references if each is not None]
         if not self._reference and len(own) == self._world_size:
             self._reference = tuple(RankTimes(rank=rank, **times) for rank, times in enumerate(own))
+        if self.budget.is_spent and self._detector.change == self._reported:
+            return None
+        self._reported = self._detector.change
+        with self.budget.spending():
+            return self._written(last_step, recent, num_recent)
+
+    def _written(self, last_step: int, recent: Sequence[RankTimes], num_recent: int) -> DriftReport | None:
+        """Count the sampled batch and write all documents."""
+        statistics = self.inputs.count()
+        if self.inputs.are_others:
+            self._learn_again()
+            return None
+        if statistics is not None:
+            write_file(self._folder / INPUT_STATISTICS_FILE, statistics.to_json())
         report = self._report(last_step, [_times_alone(each) for each in recent], num_recent)
         if report is not None:
             write_file(self._folder / DRIFT_REPORT_FILE, report.to_json())
             self._log(report)
         write_file(self._folder / STATE_FILE, self._state().to_json())
         return report
+
+    def _learn_again(self) -> None:
+        """Forget an earlier start whose steps had other batches: their times cannot be compared."""
+        logger.warning("batches differ in size or features from those of the start before; drift learns from this one")
+        forget(self._folder)
+        self._detector, self._reference, self._reported = ShiftDetector(), (), None
+        self.inputs = InputWatch(self._run)
 
     def _report(self, last_step: int, recent: Sequence[RankTimes], num_recent: int) -> DriftReport | None:
         if not self._reference:
