@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from neuroshard_api.counts import PositiveCount
 from neuroshard_api.document import Document, Value
+from neuroshard_api.sharding import Family
 from neuroshard_api.topology import DeviceType
 
 Source = Annotated[str, Field(pattern=r"^(measured|cpu|simulated):.+$", max_length=200)]
@@ -57,6 +58,9 @@ class Network(Value):
     hold_out: ErrorReport
 
 
+PositiveFactor = Annotated[float, Field(gt=0)]
+
+
 class Calibration(Value):
     """A rescaling of the networks to another machine, from few measurements."""
 
@@ -67,6 +71,9 @@ class Calibration(Value):
     """Exponent and factor of the rescaled compute time: factor * time ** exponent."""
     forward_communication_scale: tuple[float, float] = _UNSCALED
     backward_communication_scale: tuple[float, float] = _UNSCALED
+    reduction_factors: dict[Family, tuple[PositiveFactor, PositiveFactor]] = Field(default_factory=dict)
+    """Factors of the forward and backward collectives of the families that add up, whose times are the device
+    simulator's. Empty: they are as simulated."""
     mape_before: Annotated[float, Field(ge=0)]
     mape_after: Annotated[float, Field(ge=0)]
     """Error over the records of all networks after rescaling, each record left out in turn (leave-one-out)."""

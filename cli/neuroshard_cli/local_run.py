@@ -53,6 +53,8 @@ class LocalRun:
         self._directory = directory
         self._view = view
         self._runner = StageRunner(directory, view)
+        self.profile_folder: Path | None = None
+        """Profile that the plan's price is of. None: the plan was given, or the bundle comes along with the planner."""
 
     def write_inputs(self) -> None:
         """Write the job and its tables, as the stages' commands read them."""
@@ -87,7 +89,10 @@ class LocalRun:
         from neuroshard_api.fallback import may_fall_back
         from neuroshard_api.job_request import counts_dense, dense_signature, plan_request
         from neuroshard_api.plan import Plan
+        from neuroshard_api.stage_commands import BUNDLE_FOLDER
 
+        if profiled.bundle_dir.name == BUNDLE_FOLDER:
+            self.profile_folder = profiled.bundle_dir.parent
         fallback = self.spec.planner.fallback_algorithm.algorithm
         request = plan_request(self._job, tables=self._tables, topology=profiled.topology)
         weights = [str(file_digest(path)) for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]

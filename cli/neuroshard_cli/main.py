@@ -12,6 +12,7 @@ from neuroshard_profiler.sessions.commands import cluster_sessions
 from typer.exceptions import TyperException
 
 from neuroshard_cli.calibrate import calibrate
+from neuroshard_cli.calibrate_steps import calibrate_steps
 from neuroshard_cli.compare import compare
 from neuroshard_cli.compare_training import compare_training
 from neuroshard_cli.devices import devices
@@ -47,6 +48,7 @@ COMMANDS = (
     profile,
     pretrain,
     calibrate,
+    calibrate_steps,
     workloads,
     devices,
     submit,

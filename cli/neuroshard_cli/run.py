@@ -41,6 +41,7 @@ def run(  # noqa: PLR0917 - typer passes by name
 
     A run that was interrupted goes on where it was; finished stages are not repeated while their inputs are the same.
     """
+    from neuroshard_cli.corrected_models import correct_models
     from neuroshard_cli.job_file import read_job_file
     from neuroshard_cli.local_run import STAGES, LocalRun
     from neuroshard_cli.run_directory import RunDirectory
@@ -73,12 +74,17 @@ def run(  # noqa: PLR0917 - typer passes by name
             raise
         result = result_of(found.job.metadata.name, directory, planned)
         write_file(directory.result_file, result_json(result))
+        correction = (
+            None if waits or local.profile_folder is None else correct_models(local.profile_folder, directory, result)
+        )
     if json:
         print_document(result_json(result))
         return
     print_text(result_table(result))
     if directory.plan_report.exists():
         say(f"the plan as a report: {directory.plan_report}")
+    if correction is not None:
+        say(correction)
     if waits:
         say(waits)
 

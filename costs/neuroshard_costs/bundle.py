@@ -143,7 +143,12 @@ class CostBundle:
 
     def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
         """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
-        return DeviceSimulator(self.manifest.device).reduction_ms(num_bytes, reduction)
+        times = DeviceSimulator(self.manifest.device).reduction_ms(num_bytes, reduction)
+        calibration = self.manifest.calibration
+        if calibration is None or reduction.family not in calibration.reduction_factors:
+            return times
+        scaled: FloatArray = times * np.array(calibration.reduction_factors[reduction.family])
+        return scaled
 
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return [...] milliseconds (see TransferModel)."""

@@ -1,0 +1,148 @@
+"""The command that corrects cost models by the steps of a training."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+import training_builders
+from neuroshard_api.collectives import CollectiveTime
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import Constraints
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.step_report import RankTimes
+from neuroshard_costs.bundle import bundled_root, load_bundle
+from neuroshard_planner.interop.imported_plan import imported_plan
+
+BUNDLE = bundled_root() / "h100-80gb"
+SLOWER = 1.3
+
+
+def ranks(plan: Plan, factor: float) -> tuple[RankTimes, ...]:
+    """Return steps whose parts all take so many times as long as the plan predicts."""
+    return tuple(
+        builders.rank_times(
+            rank,
+            forward_compute_ms=factor * cost.forward_compute_ms,
+            backward_compute_ms=factor * cost.backward_compute_ms,
+            collectives=tuple(
+                CollectiveTime(
+                    kind=each.kind,
+                    family=each.family,
+                    forward_ms=factor * each.forward_ms,
+                    backward_ms=factor * each.backward_ms,
+                )
+                for each in cost.collectives
+            ),
+        )
+        for rank, cost in enumerate(plan.predicted.devices)
+    )
+
+
+class Training:
+    """A plan, and the reports of a training under it."""
+
+    def __init__(self, folder: Path, neuroshard: Any) -> None:
+        self.folder = folder
+        tables = folder / "tables.csv"
+        rows = ("name,num_embeddings,embedding_dim,pooling_factor", "a,1000000,64,5", "b,500000,128,2", "c,9000,32,9")
+        tables.write_text("\n".join(rows))
+        self.plan = folder / "plan.json"
+        constraints = folder / "constraints.json"
+        constraints.write_text(Constraints(sharding_types=(ShardingType.TABLE_WISE,)).to_json())
+        arguments = ("--devices", "2", "--device-type", "h100-80gb", "--constraints", constraints)
+        result = neuroshard("plan", tables, *arguments, "--out", self.plan)
+        assert result.code == 0, result.err
+        self.planned = Plan.read(self.plan)
+        self.sha256 = hashlib.sha256(self.plan.read_bytes()).hexdigest()
+
+    def drift_report(self, **fields: Any) -> Path:
+        """Write a drift report, by default without a change."""
+        steps = ranks(self.planned, SLOWER)
+        fields = {"plan_sha256": self.sha256, "reference": steps, "recent": steps, "changes": (), **fields}
+        return self.written("drift-report.json", training_builders.drift_report(**fields))
+
+    def step_report(self, **fields: Any) -> Path:
+        """Write a step report."""
+        fields = {"plan_sha256": self.sha256, "ranks": ranks(self.planned, SLOWER), **fields}
+        return self.written("step-report.json", builders.step_report(**fields))
+
+    def written(self, name: str, document: Any) -> Path:
+        """Write a document."""
+        path = self.folder / name
+        path.write_text(document.to_json())
+        return path
+
+
+@pytest.fixture
+def training(tmp_path: Path, neuroshard: Any) -> Training:
+    """A planned training that takes 1.3 times as long as predicted."""
+    return Training(tmp_path, neuroshard)
+
+
+def test_a_bundle_predicts_the_plan_that_was_measured(neuroshard: Any, training: Training) -> None:
+    """After the correction the same plan costs what its steps took; the bundle before is as it was."""
+    out = training.folder / "mine"
+    reports = (training.drift_report(), training.step_report())
+
+    result = neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", out)
+
+    assert (result.code, result.err) == (0, f"bundle written to {out}\n")
+    assert "lookups" in result.out
+    assert "1.3" in result.out
+    again = imported_plan(training.planned.tables, training.planned.request, bundle=load_bundle(out))
+    before, after = training.planned.predicted.total_ms, again.predicted.total_ms
+    assert after == pytest.approx(SLOWER * before, rel=0.01)
+    assert load_bundle(BUNDLE).manifest.calibration is None
+
+
+def test_a_second_correction_builds_on_the_first(neuroshard: Any, training: Training) -> None:
+    """Of a bundle that is right already, it changes nothing."""
+    first, second = training.folder / "first", training.folder / "second"
+    reports = (training.drift_report(), training.step_report())
+    neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", first)
+
+    result = neuroshard("calibrate-steps", first, training.plan, *reports, "--out", second)
+
+    assert result.code == 0
+    scales = [load_bundle(path).manifest.calibration for path in (first, second)]
+    assert scales[0] is not None
+    assert scales[1] is not None
+    assert scales[1].compute_scale == pytest.approx(scales[0].compute_scale, rel=1e-3)
+
+
+def test_a_profile_stays_one(neuroshard: Any, training: Training) -> None:
+    """Its links and its fingerprint go with the models, so that later jobs can take the folder."""
+    profile = training.folder / "profile"
+    profile.mkdir()
+    (profile / "bundle").symlink_to(BUNDLE)
+    (profile / "hardware.json").write_text("{}")
+    out = training.folder / "mine"
+
+    reports = (training.drift_report(), training.step_report())
+    result = neuroshard("calibrate-steps", profile, training.plan, *reports, "--out", out)
+
+    assert result.code == 0, result.err
+    assert load_bundle(out / "bundle").manifest.calibration is not None
+    assert (out / "hardware.json").read_text() == "{}"
+
+
+def test_reports_that_cannot_be_compared_are_refused(neuroshard: Any, training: Training) -> None:
+    """Those of another plan, of another machine, of steps that became slower, and of nothing at all."""
+
+    def refused(*reports: Path) -> str:
+        result = neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", training.folder / "mine")
+        assert (result.code, result.out) == (2, "")
+        assert not (training.folder / "mine").exists()
+        return str(result.err)
+
+    usual = training.drift_report()
+    assert "plan_sha256: is 000000000000..." in refused(usual, training.step_report(plan_sha256="0" * 64))
+    assert "source: is 'cpu:other'" in refused(usual, training.step_report(source="cpu:other"))
+    assert "at least 2 are needed" in refused(usual)
+    assert "schema_version: must be 'step-report/v1' or 'drift-report/v1'" in refused(usual, training.plan)
+    slow = training_builders.drift_report().changes
+    assert "hint: calibrate by reports from before that step" in refused(
+        training.drift_report(changes=slow), training.step_report()
+    )

@@ -1,0 +1,98 @@
+"""Cost models that a run leaves for later ones, corrected by its steps."""
+
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from local_runs import Runs
+from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.plan import Plan
+from neuroshard_costs.bundle import bundled_root, load_bundle
+
+SLOWER = 1.5
+TRAINER = f"""
+import hashlib, json, os, pathlib
+run_dir, plan_file = (pathlib.Path(os.environ[name]) for name in ("NEUROSHARD_RUN_DIR", "NEUROSHARD_PLAN"))
+passes = [f"{{way}}_{{what}}_ms" for way in ("forward", "backward") for what in ("compute", "communication")]
+ranks = [
+    {{
+        "rank": rank,
+        **{{name: {SLOWER} * cost[name] for name in passes}},
+        "collectives": [
+            {{
+                "kind": each["kind"],
+                "family": each.get("family"),
+                **{{name: {SLOWER} * each[name] for name in ("forward_ms", "backward_ms")}},
+            }}
+            for each in cost["collectives"]
+        ],
+        "dense_ms": 1.0,
+        "data_wait_ms": 0.0,
+        "step_ms": 9.0,
+    }}
+    for rank, cost in enumerate(json.loads(plan_file.read_bytes())["predicted"]["devices"])
+]
+shared = {{
+    "source": "measured:NVIDIA-H100-80GB-HBM3", "plan_sha256": hashlib.sha256(plan_file.read_bytes()).hexdigest()
+}}
+step_report = {{**shared, "schema_version": "step-report/v1", "first_step": 500, "num_steps": 100, "ranks": ranks}}
+slow = [{{**each, "step_ms": 90.0}} for each in ranks]
+evidence = [{{"part": "step", "reference_ms": 9.0, "recent_ms": 90.0}}]
+drift_report = {{
+    **shared,
+    "schema_version": "drift-report/v1",
+    "last_step": 599,
+    "reference_steps": 200,
+    "reference": ranks,
+    "recent": slow if "SLOW" in os.environ else ranks,
+    "changes": [{{"cause": "Unexplained", "since_step": 300, "evidence": evidence}}] if "SLOW" in os.environ else [],
+}}
+for name, report in (("step-report.json", step_report), ("drift-report.json", drift_report)):
+    (run_dir / name).write_text(json.dumps(report))
+"""
+"""Reports steps whose parts take 1.5 times as long as its plan predicts; with SLOW, much slower ones since step 300."""
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """A profile's folder."""
+    folder = tmp_path / "profile"
+    folder.mkdir()
+    (folder / "bundle").symlink_to(bundled_root() / "h100-80gb")
+    device = load_bundle(folder / "bundle").manifest.device
+    (folder / "hardware.json").write_text(builders.hardware(device=device).to_json())
+    return folder
+
+
+@pytest.mark.slow
+def test_a_later_run_plans_with_what_this_one_measured(runs: Runs, profile: Path) -> None:
+    """Its predicted cost of the same plan is what the steps took."""
+    first = runs.run("--bundle", profile, script=TRAINER)
+    before = Plan.read(runs.run_dir / "plan.json")
+    corrected = runs.run_dir / "corrected"
+    second = runs.run("--bundle", corrected, script=TRAINER)
+
+    assert (first.code, second.code) == (ExitCode.OK, ExitCode.OK)
+    assert "lookups 33 % before, 0 % after" in first.err
+    after = Plan.read(runs.run_dir / "plan.json")
+    assert after.predicted.total_ms == pytest.approx(SLOWER * before.predicted.total_ms, rel=0.02)
+
+
+@pytest.mark.slow
+def test_steps_that_became_slower_correct_nothing(runs: Runs, profile: Path) -> None:
+    """The reason is in the last lines, and the run succeeds."""
+    environment: dict[str, Any] = {"env": [{"name": "SLOW", "value": "yes"}]}
+    result = runs.run("--bundle", profile, script=TRAINER, trainer=environment)
+
+    assert result.code == ExitCode.OK
+    assert "cost models are not corrected by these steps" in result.err
+    assert not (runs.run_dir / "corrected").exists()
+
+
+def test_a_bundled_device_is_not_corrected(runs: Runs) -> None:
+    """There is no profile whose folder could be one for later jobs."""
+    result = runs.run(script=TRAINER)
+
+    assert result.code == ExitCode.OK
+    assert "corrected" not in result.err
