@@ -9,6 +9,7 @@ from pydantic import Field
 from neuroshard_api.bundle import Source
 from neuroshard_api.counts import Count
 from neuroshard_api.job_policies import ConditionStatus
+from neuroshard_api.job_replanning import ReplanningStatus
 from neuroshard_api.resource import ATOMIC, Part, Unique
 
 Small = Annotated[int, Field(ge=0, lt=2**31)]
@@ -323,5 +324,7 @@ class Status(Part):
     """Progress and metrics of the trainer."""
     checkpoint: CheckpointStatus | None = None
     """The newest checkpoint."""
+    replanning: ReplanningStatus | None = None
+    """Plans for changed inputs, what was decided about them, and the plans that the workers trained under."""
     last_failure: LastFailure | None = None
     """The last failure of a pod."""

@@ -218,6 +218,34 @@ class SearchStatistics(Value):
     """Whether the work budget ended the search."""
 
 
+class MovedTable(Value):
+    """A table of which devices get rows or columns that they did not have."""
+
+    name: str
+    num_bytes: PositiveCount
+    """Weights and optimizer state that they get, copies included."""
+
+
+class IncumbentPlan(Value):
+    """The plan in force when this one was made for the same tables, and what moves between the two."""
+
+    plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Hash of its document. If unset: not known."""
+    total_ms: Annotated[float, Field(ge=0)]
+    """What it costs under this plan's request and cost models."""
+    fits: bool
+    """Whether it answers this plan's request: constraints and memory. Otherwise it is no start of the search."""
+    price_ms_per_gib: Annotated[float, Field(ge=0)] = 0.0
+    """Milliseconds of a step that were given up for each GiB that does not move."""
+    moved: tuple[MovedTable, ...] = ()
+    """In the order of the request's tables. Empty: nothing moves."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """Weights and optimizer state that devices get."""
+        return sum(table.num_bytes for table in self.moved)
+
+
 PRICE_FIELDS = ("bundle", "predicted", "lower_bound_ms", "gap", "memory", "search")
 """What a plan gives as a whole or not at all."""
 
@@ -251,6 +279,8 @@ class GivenPlan(Document):
     all_lists_ms: Annotated[float, Field(ge=0)] | None = None
     """Predicted cost of the best plan on all lists. If unset: no repeats are left out, or the plan has no price."""
     search: SearchStatistics | None = None
+    incumbent: IncumbentPlan | None = None
+    """The plan in force when this one was made. If unset: there was none, or it was not given."""
     request: PlanRequest
 
     @model_validator(mode="after")

@@ -98,7 +98,14 @@ def dense_command(
 
 
 def planner_command(
-    *, request_file: str, bundle_dir: str, plan_file: str, dense_file: str | None = None, python: str = "python"
+    *,
+    request_file: str,
+    bundle_dir: str,
+    plan_file: str,
+    dense_file: str | None = None,
+    statistics_file: str | None = None,
+    incumbent_file: str | None = None,
+    python: str = "python",
 ) -> list[str]:
     """Return the command that searches a plan; equal inputs give equal bytes.
 
@@ -107,11 +114,14 @@ def planner_command(
         bundle_dir: the cost models.
         plan_file: where the plan is written.
         dense_file: the counted dense part. None: the request says what it needs.
+        statistics_file: inputs as a trainer counted them. None: the request's.
+        incumbent_file: the plan in force. None: there is none.
         python: the interpreter.
     """
     command = [python, "-m", "neuroshard_planner", "--request", request_file]
-    counted = [] if dense_file is None else ["--dense", dense_file]
-    return [*command, *counted, "--bundle", bundle_dir, "--out", plan_file]
+    files = {"--dense": dense_file, "--statistics": statistics_file, "--incumbent": incumbent_file}
+    given = [word for option, file in files.items() if file is not None for word in (option, file)]
+    return [*command, *given, "--bundle", bundle_dir, "--out", plan_file]
 
 
 def trainer_command(

@@ -14,6 +14,7 @@ from neuroshard_api.document import DocumentError, Value, validated, validated_w
 from neuroshard_api.job_model import Model
 from neuroshard_api.job_pods import PodTemplate, Rendezvous, Trainer
 from neuroshard_api.job_policies import FailureAction, FailurePolicy, RunPolicy
+from neuroshard_api.job_replanning import Replanning
 from neuroshard_api.job_stages import Planner, PlanReference, Profiler
 from neuroshard_api.job_status import Status
 from neuroshard_api.job_training import Checkpoint, Data, Training
@@ -97,6 +98,7 @@ AFFECTS: Final[Mapping[str, Affects]] = {
     "checkpoint": Affects(workers=True, job_file=True),
     "failure_policy": Affects(),
     "run_policy": Affects(),
+    "replanning": Affects(),
 }
 """Every field of the spec. Those that change the plan or the workers can be changed only while the job is suspended; of
 the others a change takes effect at the next decision, or when pods next start."""
@@ -160,6 +162,9 @@ class Spec(Part):
     """When failed workers are started again."""
     run_policy: RunPolicy = RunPolicy()
     """Deadlines, and what happens when the job has ended."""
+    replanning: Replanning = Replanning()
+    """What the job does about inputs and nodes that changed since its plan was made. A change takes effect at the next
+    decision."""
 
     @property
     def num_profiler_procs(self) -> int:

@@ -26,6 +26,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "checkpoint": ("checkpoint", {"keep": 7}),
     "failure_policy": ("failurePolicy", {"maxRestarts": 7}),
     "run_policy": ("runPolicy", {"cleanPodPolicy": "All"}),
+    "replanning": ("replanning", {"mode": "Auto"}),
 }
 """Another value of every field, by its name in Python and in the resource."""
 

@@ -1,0 +1,271 @@
+"""When a running job takes another plan: what pays, what holds it up, and what no sequence of reports can cause."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from neuroshard_api.job_replanning import Replanning, ReplanningMode
+from neuroshard_api.replanning import (
+    LAST_SHARE,
+    Candidate,
+    Decision,
+    Outcome,
+    Restart,
+    SlowNode,
+    Verdict,
+    decide,
+    decide_slow_node,
+)
+
+AUTO = Replanning(mode=ReplanningMode.AUTO)
+PAYS = Candidate(embedding_ms=117.4, incumbent_ms=115.5, predicted_ms=67.8)
+"""Predicted and measured times of a trial: 4 tables on 2 ranks, after the pooling of two of them grew sixfold."""
+
+
+def restart(**fields: Any) -> Restart:
+    """Return a restart in the middle of a long training, which costs 50.15 s."""
+    usual: dict[str, Any] = {
+        "step_ms": 145.0,
+        "step": 50_000,
+        "num_steps": 100_000,
+        "checkpoint_ms": 2_900.0,
+        "start_ms": 40_000.0,
+    }
+    return Restart(**{**usual, **fields})
+
+
+def test_a_candidate_that_pays_is_taken_in_mode_auto() -> None:
+    """The gain is half of what is promised, less for the models' error; the price is all that a restart takes."""
+    decision = decide(PAYS, restart(), AUTO)
+
+    assert (decision.verdict, decision.acts) == (Verdict.BETTER_PLAN_FOUND, True)
+    assert decision.gain_ms == pytest.approx(117.4 * (1 - 67.8 / 115.5) * 0.5 / (117.4 / 115.5))
+    assert decision.price_ms == pytest.approx(2_900 + 40_000 + 50 * 145)
+    assert "50,000 steps; a restart costs 50 s" in decision.message
+
+
+def test_mode_suggest_restarts_nothing_but_what_the_user_approves() -> None:
+    """The verdict is the same, and approval is enough."""
+    suggested = decide(PAYS, restart(), Replanning())
+    approved = decide(PAYS, restart(replans=9), Replanning(), is_approved=True)
+
+    assert (suggested.verdict, suggested.acts) == (Verdict.BETTER_PLAN_FOUND, False)
+    assert approved.acts
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict", "words"),
+    [
+        ({"step": 99_900, "num_steps": 100_000}, Verdict.GAIN_TOO_SMALL, "must gain twice that"),
+        ({"step_ms": 2_000.0}, Verdict.GAIN_TOO_SMALL, "below minGainPercent 5"),
+        ({"checkpoint_ms": None}, Verdict.PRICE_UNKNOWN, "no checkpoint and start were measured yet"),
+        ({"start_ms": None}, Verdict.PRICE_UNKNOWN, "no checkpoint and start were measured yet"),
+        ({"keeps_checkpoints": False}, Verdict.PRICE_UNKNOWN, "checkpoints are not kept"),
+        ({"replans": 3}, Verdict.BUDGET_SPENT, "3 of at most 3 restarts"),
+        ({"since_replan_s": 60.0}, Verdict.COOLING_DOWN, "60 s ago, less than 1800 s"),
+        (
+            {"outcomes": [Outcome(promised_percent=40, measured_percent=None)]},
+            Verdict.COOLING_DOWN,
+            "was not measured yet",
+        ),
+        ({"step": 95_000}, Verdict.NEAR_END, "5,000 of 100,000 steps remain"),
+        ({"admission_ms": 3_600_000.0}, Verdict.GAIN_TOO_SMALL, "a restart costs 3,650 s"),
+    ],
+)
+def test_what_holds_a_restart_up_is_named(facts: dict[str, Any], verdict: Verdict, words: str) -> None:
+    """Each obstacle has a verdict of its own, and the numbers in its sentence."""
+    decision = decide(PAYS, restart(**facts), AUTO)
+
+    assert (decision.verdict, decision.acts) == (verdict, False)
+    assert words in decision.message
+
+
+def test_a_candidate_that_is_predicted_to_cost_more_is_no_better_plan() -> None:
+    """Equal costs neither."""
+    for predicted_ms in (115.5, 130.0):
+        decision = decide(replace(PAYS, predicted_ms=predicted_ms), restart(), AUTO)
+
+        assert (decision.verdict, decision.acts) == (Verdict.NO_BETTER_PLAN, False)
+
+
+def test_models_that_are_far_from_the_measured_time_promise_less() -> None:
+    """Models that are off by a factor of four leave a quarter of the gain, in either direction."""
+    exact = replace(PAYS, incumbent_ms=117.4, predicted_ms=58.7)
+    low = replace(PAYS, incumbent_ms=117.4 / 4, predicted_ms=58.7 / 4)
+    high = replace(PAYS, incumbent_ms=117.4 * 4, predicted_ms=58.7 * 4)
+    gains = [decide(each, restart(), AUTO).gain_ms for each in (exact, low, high)]
+
+    assert gains == pytest.approx([117.4 / 4, 117.4 / 16, 117.4 / 16])
+
+
+def test_the_record_of_the_job_replaces_the_usual_share() -> None:
+    """What earlier plans brought of their promise counts, never less than a quarter."""
+    shares = [
+        restart(outcomes=[Outcome(promised_percent=40, measured_percent=measured)]).counted_share
+        for measured in (40.0, 30.0, -10.0, 80.0)
+    ]
+
+    assert shares == [1.0, 0.75, 0.25, 1.0]
+
+
+def test_a_missed_promise_doubles_the_cooldown_and_two_end_the_restarts() -> None:
+    """One plan that brought less than half waits twice as long; after two in a row plans are suggested alone."""
+    missed = Outcome(promised_percent=40, measured_percent=10)
+    once = decide(PAYS, restart(outcomes=[missed], since_replan_s=2_000.0), AUTO)
+    twice = decide(PAYS, restart(outcomes=[missed, missed], since_replan_s=1e6), AUTO)
+
+    assert (once.verdict, twice.verdict) == (Verdict.COOLING_DOWN, Verdict.BUDGET_SPENT)
+    assert "less than 3600 s" in once.message
+    assert "less than half of what they promised" in twice.message
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("field_name", ["embedding_ms", "incumbent_ms", "predicted_ms"])
+def test_times_that_cannot_be_are_no_reason_to_restart(field_name: str, wrong: float) -> None:
+    """Reports with NaN, infinities, zeros, and negative times decide nothing."""
+    decision = decide(replace(PAYS, **{field_name: wrong}), restart(), AUTO)
+
+    assert (decision.verdict, decision.acts) == (Verdict.UNUSABLE_REPORT, False)
+
+
+NODE = SlowNode(slow_ms=140.0, peers_ms=100.0, reference_step_ms=120.0, since_step=40_000)
+
+
+def test_a_slow_node_is_left_once_the_loss_equals_the_price() -> None:
+    """Not before: how long it stays slow is not known."""
+    begun = decide_slow_node(NODE, restart(step=41_000), AUTO, num_avoided=0, max_avoided=2)
+    lost = decide_slow_node(NODE, restart(step=43_000), AUTO, num_avoided=0, max_avoided=2)
+
+    assert (begun.verdict, begun.acts) == (Verdict.GAIN_TOO_SMALL, False)
+    assert "follows once as much was lost" in begun.message
+    assert (lost.verdict, lost.acts) == (Verdict.RESTART_PAYS, True)
+    assert "40 % above that of its peers" in lost.message
+
+
+@pytest.mark.parametrize(
+    ("node", "policy", "avoided", "verdict"),
+    [
+        (replace(NODE, slow_ms=120.0), AUTO, 0, Verdict.GAIN_TOO_SMALL),
+        (NODE, AUTO, 2, Verdict.BUDGET_SPENT),
+        (NODE, Replanning(), 0, Verdict.RESTART_PAYS),
+        (NODE, AUTO.model_copy(update={"avoid_slow_nodes": False}), 0, Verdict.RESTART_PAYS),
+        (replace(NODE, peers_ms=0.0), AUTO, 0, Verdict.UNUSABLE_REPORT),
+    ],
+    ids=["not so slow", "enough avoided", "Suggest", "not avoided", "unusable"],
+)
+def test_a_slow_node_is_kept(node: SlowNode, policy: Replanning, avoided: int, verdict: Verdict) -> None:
+    """Below 25 %, where two nodes are avoided, and in mode Suggest."""
+    decision = decide_slow_node(node, restart(step=60_000), policy, num_avoided=avoided, max_avoided=2)
+
+    assert (decision.verdict, decision.acts) == (verdict, False)
+
+
+@dataclass
+class Job:
+    """A job that restarts whenever it is decided so, and the times at which it did."""
+
+    policy: Replanning
+    now_s: float = 0.0
+    replans_s: list[float] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def decide(self, candidate: Candidate, facts: Restart) -> Decision:
+        """Decide, and take the candidate if that is what is decided; its plan is measured at the next report."""
+        since_s = self.now_s - self.replans_s[-1] if self.replans_s else None
+        facts = replace(facts, replans=len(self.replans_s), since_replan_s=since_s, outcomes=tuple(self.outcomes))
+        decision = decide(candidate, facts, self.policy)
+        if decision.acts:
+            assert decision.gain_ms is not None
+            self.replans_s.append(self.now_s)
+            promised = 100 * decision.gain_ms / candidate.embedding_ms
+            self.outcomes.append(Outcome(promised_percent=promised, measured_percent=None))
+        return decision
+
+    def measure(self, percent: float | None) -> None:
+        """Record what the newest plan brought."""
+        if self.outcomes and percent is not None:
+            self.outcomes[-1] = replace(self.outcomes[-1], measured_percent=percent)
+
+
+ANY_MS = st.one_of(st.floats(1e-3, 1e5), st.sampled_from([0.0, -1.0, float("nan"), float("inf")]))
+REPORTS = st.tuples(
+    st.builds(
+        Candidate,
+        embedding_ms=ANY_MS,
+        incumbent_ms=ANY_MS,
+        predicted_ms=ANY_MS,
+        measured_ms=st.none() | st.floats(1e-3, 1e5),
+    ),
+    st.builds(
+        Restart,
+        step_ms=ANY_MS,
+        step=st.integers(0, 10**7),
+        num_steps=st.none() | st.integers(1, 10**7),
+        checkpoint_ms=st.none() | st.floats(0, 1e6),
+        start_ms=st.none() | st.floats(0, 1e6),
+        keeps_checkpoints=st.booleans(),
+    ),
+    st.floats(0, 1e4),
+    st.none() | st.floats(-500, 100),
+)
+POLICIES = st.builds(
+    Replanning,
+    mode=st.sampled_from(ReplanningMode),
+    min_gain_percent=st.integers(1, 99),
+    cooldown_seconds=st.integers(1, 7200),
+    max_replans=st.integers(0, 5),
+)
+
+
+@given(policy=POLICIES, reports=st.lists(REPORTS, max_size=40))
+def test_no_sequence_of_reports_causes_a_storm_of_restarts(
+    policy: Replanning, reports: list[tuple[Candidate, Restart, float, float | None]]
+) -> None:
+    """Restarts never exceed maxReplans, keep the cooldown, need mode Auto, and never come in the last tenth."""
+    job = Job(policy=policy)
+    for candidate, facts, passed_s, measured_percent in reports:
+        job.now_s += passed_s
+        job.measure(measured_percent)
+        decision = job.decide(candidate, facts)
+        if decision.acts:
+            assert policy.mode is ReplanningMode.AUTO
+            assert facts.keeps_checkpoints
+            assert decision.price_ms is not None
+            assert decision.gain_ms is not None
+            assert decision.gain_ms * facts.remaining_steps >= 2 * decision.price_ms
+            assert facts.num_steps is None or facts.remaining_steps >= LAST_SHARE * facts.num_steps
+    pauses_s = [after - before for before, after in zip(job.replans_s, job.replans_s[1:], strict=False)]
+
+    assert len(job.replans_s) <= policy.max_replans
+    assert all(pause_s >= policy.cooldown_seconds for pause_s in pauses_s)
+
+
+@given(
+    first_ms=st.floats(1, 1e3),
+    second_ms=st.floats(1, 1e3),
+    promises=st.lists(st.floats(1e-3, 1 - 1e-3), min_size=1, max_size=40),
+    step_overhead_ms=st.floats(0, 1e3),
+)
+def test_a_job_does_not_oscillate_between_two_plans(
+    first_ms: float, second_ms: float, promises: list[float], step_overhead_ms: float
+) -> None:
+    """Whatever is promised, a plan that was measured counts by its measured time: there is one return at most."""
+    job = Job(policy=AUTO.model_copy(update={"max_replans": 100, "cooldown_seconds": 1}))
+    costs_ms, measured, current, switches = (first_ms, second_ms), {}, 0, 0
+    for promise in promises:
+        job.now_s += 10.0
+        now_ms, other = costs_ms[current], 1 - current
+        measured[current] = now_ms
+        if switches:
+            job.measure(100 * (1 - now_ms / costs_ms[other]))
+        candidate = Candidate(
+            embedding_ms=now_ms, incumbent_ms=now_ms, predicted_ms=now_ms * promise, measured_ms=measured.get(other)
+        )
+        facts = restart(step_ms=now_ms + step_overhead_ms, num_steps=None, step=10**7)
+        if job.decide(candidate, facts).acts:
+            current, switches = other, switches + 1
+
+    assert switches <= 2
+    assert switches < 2 or current == 0
