@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     parser = argparse.ArgumentParser(prog="python -m neuroshard_planner", description="Search a sharding plan.")
     parser.add_argument("--request", type=Path, required=True, help="a plan request (JSON or YAML)")
     parser.add_argument("--dense", type=Path, help="the counted dense part (JSON); default: the request's memory")
+    parser.add_argument("--statistics", type=Path, help="inputs as a trainer counted them, in place of the request's")
+    parser.add_argument("--incumbent", type=Path, help="the plan in force (JSON), near which the plan stays")
     parser.add_argument("--bundle", type=Path, required=True, help="directory of the cost models, or a bundled device")
     parser.add_argument("--out", type=Path, required=True, help="where the plan is written")
     options = parser.parse_args(arguments)
@@ -34,18 +36,24 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
 def _run(options: argparse.Namespace) -> ExitCode:
     from neuroshard_api.dense_profile import DenseProfile
     from neuroshard_api.document import DocumentError
+    from neuroshard_api.input_statistics import InputStatistics
     from neuroshard_api.request import PlanRequest
     from neuroshard_api.whole_file import write_whole
     from neuroshard_costs.errors import CostModelError
 
     from neuroshard_planner.errors import PlannerError
+    from neuroshard_planner.incumbent_file import read_incumbent
+    from neuroshard_planner.measured_inputs import with_measured_inputs
     from neuroshard_planner.planning import plan
 
     try:
         request = PlanRequest.read(options.request)
         if options.dense is not None:
             request = request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
-        found = plan(request, bundle=_bundle(options.bundle))
+        if options.statistics is not None:
+            request = with_measured_inputs(request, InputStatistics.read(options.statistics))
+        incumbent = None if options.incumbent is None else read_incumbent(options.incumbent)
+        found = plan(request, bundle=_bundle(options.bundle), incumbent=incumbent)
         write_whole(options.out, found.to_json())
     except (CostModelError, PlannerError) as error:
         return _failed(str(error), error.exit_code)

@@ -1,6 +1,7 @@
 """The whole algorithm on one page: propose splits, place, refine, bound, and write the plan down."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from neuroshard_planner.search.infeasible import infeasible
 from neuroshard_planner.search.iterated import Found, iterated, opening_work
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
+from neuroshard_planner.search.migration import Incumbent, Migration
 from neuroshard_planner.search.mixed_search import mixed
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.published_beam import published_work
@@ -33,6 +35,7 @@ MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters o
 LEAST_WORK = 30_000  # with the next two: a third of a second for small sets on a node, which are cheap to search well
 LEAST_WORK_PER_DEVICE = 2_000
 MOST_LEAST_WORK = 160_000
+MIGRATION_SHARE = 0.25  # of the work, on top of it, for a plan near the incumbent
 MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets, each half as much again; a last one gains nothing
 
 
@@ -51,35 +54,48 @@ Attempts = Mapping[Algorithm, Placement | PlannerError]
 """What each baseline found, or why it found nothing."""
 
 
-def plan(request: PlanRequest, *, bundle: Bundle) -> Plan:
-    """Return the plan that the request asks for; equal requests and bundles give equal plans.
+def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = None) -> Plan:
+    """Return the plan that the request asks for; equal arguments give equal plans.
 
-    Where it names groups whose repeated lists may be left out, the plan's request has those that the plan leaves out.
+    Where the request names groups whose repeated lists may be left out, the plan's request has those that the plan
+    leaves out.
+
+    Args:
+        request: what is planned.
+        bundle: prices placements.
+        incumbent: the plan in force: the search starts from it too and stays near it, unless a baseline is asked for.
 
     Raises:
-        RequestError: the request contradicts itself, or asks for a search that is not made.
+        RequestError: the request contradicts itself, asks for a search that is not made, or has other tables than the
+            incumbent.
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
     if request.deduplicate:
-        return deduplicated_plan(request, costs=bundle, search=lambda asked: _searched(asked, bundle))
-    return _searched(request, bundle)
+        return deduplicated_plan(request, costs=bundle, search=lambda asked: _searched(asked, bundle, incumbent))
+    return _searched(request, bundle, incumbent)
 
 
-def _searched(request: PlanRequest, bundle: Bundle) -> Plan:
+def _searched(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
     problem = Problem(request, bundle)
+    migration = None if incumbent is None else Migration(problem, incumbent)
     if problem.memory.shard_capacity_bytes <= 0:
         raise infeasible(request, _packing(problem), has_further_types=problem.has_further_types)
     baselines = attempts(problem)
     bounds = FamilyBounds(problem)
     bound_ms = bounds.least_ms
-    result = find(problem, baselines=baselines, bounds=bounds)
+    result = find(problem, baselines=baselines, bounds=bounds, starts=() if migration is None else migration.start)
+    if migration is not None and request.algorithm is Algorithm.NEUROSHARD:
+        work = int(MIGRATION_SHARE * (request.search.work_budget or _default_budget(problem)))
+        result = replace(result, placement=migration.nearest(result.placement, work_budget=work))
     if problem.kinds.family[result.placement.kinds].any():
         single_ms = single_unit_bound_ms(problem)
         # A baseline has types that the constraints do not name where they name none; the first bound is not of those.
         bound_ms = max(bound_ms, single_ms) if request.algorithm is Algorithm.NEUROSHARD else single_ms
-    tables = table_placements(problem, result.placement)
-    return document(problem, bundle, result, baselines=baselines, bound_ms=bound_ms, tables=tables)
+    placed = result.placement
+    tables = table_placements(problem, placed) if migration is None else migration.tables(placed)
+    found = document(problem, bundle, result, baselines=baselines, bound_ms=bound_ms, tables=tables)
+    return found if migration is None else found.model_copy(update={"incumbent": migration.written_down(tables)})
 
 
 def document(
@@ -128,13 +144,14 @@ def document(
     )
 
 
-def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds) -> Found:
+def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts: Sequence[Placement] = ()) -> Found:
     """Search as the request says; the neural search also refines the baselines' placements that promise more.
 
     Args:
         problem: of the request.
         baselines: of the problem.
         bounds: of the problem.
+        starts: further placements that the neural search refines; they fit.
 
     Raises:
         RequestError: a table may not be by columns, and the baseline or the search of so large a set cuts no other way.
@@ -150,7 +167,7 @@ def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds) -> Foun
         return Found(placement=found)
     result = None
     if not any(choice.is_bound for choice in problem.host_choices):
-        result = _in_device_memory(problem, starts=list(_placed(baselines).values()), bounds=bounds)
+        result = _in_device_memory(problem, starts=[*_placed(baselines).values(), *starts], bounds=bounds)
     if any(choice.kernels for choice in problem.host_choices):
         budget = request.search.work_budget or _default_budget(problem)
         result = hosted(problem, result, solve=_in_device_memory, work_budget=budget)

@@ -320,3 +320,24 @@ def test_cost_models_of_another_device_are_refused(neuroshard: Any, tmp_path: Pa
     assert "--any-device" in refused.err
     assert allowed.code == ExitCode.OK
     assert Plan.read(out).warnings[0].startswith("topology.device: ")
+
+
+def test_a_plan_near_the_one_in_force_says_what_moves(neuroshard: Any, tables: Path) -> None:
+    """In the summary and in the explanation; nothing moves where the plan is the best there is."""
+    before, after = tables.with_name("before.json"), tables.with_name("after.json")
+    neuroshard("plan", tables, *DEVICES, "--out", before)
+    result = neuroshard("plan", tables, *DEVICES, "--incumbent", before, "--out", after)
+    explained = neuroshard("explain", after)
+
+    assert (result.code, explained.code) == (0, 0)
+    assert "under the plan in force; nothing moves" in result.out
+    assert "nothing moves" in explained.out
+    assert json.loads(neuroshard("explain", after, "--json").out)["moves"]["num_bytes"] == 0
+
+
+def test_a_price_of_moves_needs_the_plan_in_force(neuroshard: Any, tables: Path) -> None:
+    """Without one nothing could move."""
+    result = neuroshard("plan", tables, *DEVICES, "--move-price", "2")
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert "hint: name that plan with --incumbent" in result.err

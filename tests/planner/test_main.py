@@ -1,13 +1,16 @@
 """``python -m neuroshard_planner``: files in, a plan or one sentence out."""
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
 
 import builders
 import pytest
+import training_builders
 from mounts import mounted
 from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.input_statistics import FeatureStatistics
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import bundled_root, load_bundle
@@ -52,6 +55,40 @@ def test_a_large_request_and_bundle_are_read_as_their_config_maps_hold_them(tmp_
     out = tmp_path / "plan.json"
     assert planned(folder / "request.json.gz", bundle=bundle, out=out) == ExitCode.OK
     assert out.read_text(encoding="utf-8") == plan(request, bundle=load_bundle(BUNDLE)).to_json()
+
+
+def test_it_plans_for_counted_inputs_near_the_plan_in_force(request_file: Path) -> None:
+    """The plan's request has the counted inputs, and the plan says what the one in force costs and what moves."""
+    before, statistics = request_file.with_name("before.json"), request_file.with_name("statistics.json")
+    assert planned(request_file, out=before) == ExitCode.OK
+    asked = PlanRequest.read(request_file)
+    features = [
+        FeatureStatistics(
+            feature=each.name, lookups_per_sample=9.0, distinct_rows_per_lookup=0.5, distinct_lists_per_sample=1.0
+        )
+        for each in asked.tables.tables
+    ]
+    found = training_builders.input_statistics(features=tuple(features), changed_features=())
+    statistics.write_text(found.to_json(), encoding="utf-8")
+    out = request_file.with_name("plan.json")
+    files = ["--request", str(request_file), "--bundle", str(BUNDLE), "--out", str(out)]
+    assert main([*files, "--statistics", str(statistics), "--incumbent", str(before)]) == ExitCode.OK
+    after = Plan.read(out)
+
+    assert {each.pooling_factor for each in after.request.tables.tables} == {9.0}
+    assert after.incumbent is not None
+    assert after.incumbent.plan_sha256 == hashlib.sha256(before.read_bytes()).hexdigest()
+    assert after.predicted.total_ms <= after.incumbent.total_ms
+
+
+def test_a_damaged_plan_in_force_is_named(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its file, as any input."""
+    before = request_file.with_name("before.json")
+    before.write_text("{}", encoding="utf-8")
+    files = ["--request", str(request_file), "--bundle", str(BUNDLE), "--out", str(request_file.with_name("plan.json"))]
+
+    assert main([*files, "--incumbent", str(before)]) == ExitCode.INVALID_INPUT
+    assert str(before) in capsys.readouterr().err
 
 
 def test_it_leaves_nothing_else_behind(request_file: Path) -> None:

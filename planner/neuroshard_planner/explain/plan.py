@@ -63,6 +63,18 @@ class DominantTable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Moves:
+    """What the plan moves of the plan in force, under which it was made."""
+
+    incumbent_ms: float
+    """What that plan costs under this plan's request."""
+    tables: tuple[tuple[str, int], ...]
+    """Tables of which devices get rows or columns that they did not have, and the bytes, largest first."""
+    num_bytes: int
+    """Of all tables."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlanExplanation:
     """A plan as a whole."""
 
@@ -89,6 +101,8 @@ class PlanExplanation:
     """Sentences: what could lower the step, with numbers, or that nothing of this kind would."""
     trust: str
     """A sentence: the model's error beside the gain over the best baseline."""
+    moves: Moves | None
+    """If unset: the plan was made without one in force."""
 
 
 def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
@@ -119,7 +133,16 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         gap_parts=_gap_parts(plan, problem, placement),
         helps=tuple(_helps(plan, problem, placement, bundle, memory_share=memory[fullest])),
         trust=_trust(plan, terms),
+        moves=_moves(plan),
     )
+
+
+def _moves(plan: Plan) -> Moves | None:
+    before = plan.incumbent
+    if before is None:
+        return None
+    tables = sorted(((each.name, each.num_bytes) for each in before.moved), key=lambda each: -each[1])
+    return Moves(incumbent_ms=before.total_ms, tables=tuple(tables), num_bytes=before.moved_bytes)
 
 
 def _terms(plan: Plan) -> tuple[Term, ...]:

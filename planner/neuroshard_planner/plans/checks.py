@@ -92,10 +92,10 @@ def _constraint_problems(plan: GivenPlan) -> Iterator[str]:
         yield f"request.{error}"
         return
     for row, unit in enumerate(units):
-        yield from _unit_problems(plan, unit, None if allowed is None else np.flatnonzero(allowed[row]).tolist())
+        yield from unit_problems(plan, unit, None if allowed is None else np.flatnonzero(allowed[row]).tolist())
 
 
-def _unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) -> Iterator[str]:
+def unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) -> Iterator[str]:
     """Yield the broken constraints of a table or a co-located group; ``allowed`` None: any device will do."""
     constraints = plan.request.constraints
     for index in unit.tables:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from neuroshard_planner.explain.memory import OverfullDevice
 from neuroshard_planner.explain.moves import Move
-from neuroshard_planner.explain.plan import PlanExplanation
+from neuroshard_planner.explain.plan import Moves, PlanExplanation
 from neuroshard_planner.explain.table import Alternative, HostShare, TableExplanation
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -17,6 +17,7 @@ from neuroshard_report.terminal.tables import TextTable, fact_grid
 MAX_MOVES = 12
 MAX_SHARDS = 16
 MAX_OVERFULL = 3
+MAX_MOVED = 5
 
 
 def render_plan_explanation(found: PlanExplanation) -> RenderableType:
@@ -26,6 +27,7 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         ("bound", f"{format_percent(found.gap)} above the lower bound of {format_ms(found.lower_bound_ms)} ms"),
         ("memory", _memory(found)),
         ("trust", found.trust),
+        *([] if found.moves is None else [("moves", _moves(found.moves, found.total_ms))]),
     ]
     terms = TextTable(
         columns=("the step's parts", "ms", "share", "decided by"),
@@ -74,6 +76,17 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         *helps,
     )
     return Group(*parts)
+
+
+def _moves(moves: Moves, total_ms: float) -> str:
+    """Return what a change from the plan in force moves, with the largest tables."""
+    before = f"{format_ms(moves.incumbent_ms)} ms under the plan in force, {format_ms(total_ms)} ms under this one"
+    if not moves.tables:
+        return f"{before}: nothing moves"
+    shown = ", ".join(f"{name} ({format_bytes(size)})" for name, size in moves.tables[:MAX_MOVED])
+    rest = len(moves.tables) - MAX_MOVED
+    more = f", and {rest} more" if rest > 0 else ""
+    return f"{before}: {format_bytes(moves.num_bytes)} move, of {shown}{more}"
 
 
 def _memory(found: PlanExplanation) -> str:

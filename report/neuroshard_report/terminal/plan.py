@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import DeduplicatedGroup, Plan
+from neuroshard_api.plan import DeduplicatedGroup, IncumbentPlan, Plan
 from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.trust import trust_text
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -144,6 +144,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
         ("source", _source(summary)),
         ("error", trust_text(plan.bundle)),
         ("baseline", _gain(summary)),
+        *([] if plan.incumbent is None else [("in force", _incumbent(plan.incumbent))]),
         ("bound", f"{format_percent(plan.gap)} above the lower bound of {format_ms(plan.lower_bound_ms)} ms"),
         ("memory", f"device {fullest.index} is the fullest: {used} of {format_bytes(fullest.memory.capacity_bytes)}"),
         *([("host", summary.on_host)] if summary.on_host else []),
@@ -162,6 +163,14 @@ def _gain(summary: PlanSummary) -> str:
         return "no baseline found a plan" if summary.plan.baselines else "no baseline was asked for"
     word = "faster" if gain >= 0 else "slower"
     return f"{format_percent(abs(gain))} {word} than {best.algorithm} ({format_ms(best.total_ms)} ms)"
+
+
+def _incumbent(before: IncumbentPlan) -> str:
+    does_fit = "" if before.fits else ", which does not answer this request"
+    moved = (
+        f"{format_bytes(before.moved_bytes)} of {len(before.moved)} tables move" if before.moved else "nothing moves"
+    )
+    return f"{format_ms(before.total_ms)} ms under the plan in force{does_fit}; {moved}"
 
 
 def _quantile_table(summary: PlanSummary) -> RenderableType:

@@ -1,0 +1,29 @@
+"""The plan in force, read from its file."""
+
+import hashlib
+from pathlib import Path
+
+from neuroshard_api.document import decoded, parse_data, read_bytes
+from neuroshard_api.plan import any_plan
+
+from neuroshard_planner.search.migration import Incumbent
+
+
+def read_incumbent(path: Path, *, price_ms_per_gib: float = 0.0) -> Incumbent:
+    """Return the plan of a JSON file, which may be compressed, as the incumbent of a search.
+
+    Args:
+        path: of a plan, with a price or without.
+        price_ms_per_gib: milliseconds of a step that may be given up for each GiB that does not move.
+
+    Raises:
+        DocumentError: the file cannot be read, or is no plan.
+    """
+    where = str(path)
+    content = read_bytes(path)
+    plan = any_plan(parse_data(decoded(content, where=where), where=where, is_json=True), where=where)
+    return Incumbent(
+        tables=plan.tables,
+        plan_sha256=hashlib.sha256(content).hexdigest(),
+        price_ms_per_gib=price_ms_per_gib,
+    )

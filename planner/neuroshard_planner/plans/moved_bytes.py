@@ -1,0 +1,37 @@
+"""What other shards of a table move: weights and optimizer state that devices get and did not have."""
+
+from collections.abc import Sequence
+
+from neuroshard_api.plan import Shard, TablePlacement
+from neuroshard_api.request import PlanRequest
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, state_row_bytes
+
+
+def moved_bytes(
+    before: Sequence[TablePlacement], after: Sequence[TablePlacement], request: PlanRequest
+) -> tuple[int, ...]:
+    """Return for each table the bytes that devices hold after a move and did not hold before, copies included.
+
+    Optimizer state counts by the share of a shard's cells that moved, also where each row of a shard has one state.
+    Both placements and the request's tables are in one order.
+    """
+    return tuple(
+        round(sum(_moved(shard, old.shards, BYTES_PER_ELEMENT[table.data_type], request) for shard in new.shards))
+        for table, old, new in zip(request.tables.tables, before, after, strict=True)
+    )
+
+
+def _moved(shard: Shard, before: Sequence[Shard], element_bytes: int, request: PlanRequest) -> float:
+    cells = shard.num_rows * shard.num_columns
+    kept = sum(_shared_cells(shard, own) for own in before if own.device == shard.device)
+    row_bytes = shard.num_columns * element_bytes + state_row_bytes(request.optimizer, shard.num_columns)
+    return shard.num_rows * row_bytes * (cells - kept) / cells
+
+
+def _shared_cells(first: Shard, second: Shard) -> int:
+    rows = _shared(first.row_offset, first.num_rows, second.row_offset, second.num_rows)
+    return rows * _shared(first.column_offset, first.num_columns, second.column_offset, second.num_columns)
+
+
+def _shared(first: int, first_size: int, second: int, second_size: int) -> int:
+    return max(min(first + first_size, second + second_size) - max(first, second), 0)

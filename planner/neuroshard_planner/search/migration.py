@@ -1,0 +1,157 @@
+"""A plan near the one in force: of placements of nearly equal cost, the one that moves least.
+
+The objective is the cost plus a price for each byte that a device gets and did not have. Three placements are tried:
+the one found, what local search makes of the incumbent, and the incumbent. Each unit goes back to where the incumbent
+has it, the largest moves first, unless that costs more than the search's tolerance allows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_api.plan import GivenPlan, IncumbentPlan, MovedTable, TablePlacement
+from neuroshard_costs.shards import FloatArray
+
+from neuroshard_planner.errors import RequestError
+from neuroshard_planner.plans.checks import table_problems, unit_problems
+from neuroshard_planner.plans.moved_bytes import moved_bytes
+from neuroshard_planner.plans.tables import placement_of, table_placements
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.units import BoolArray
+from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.local_search import LocalSearch
+
+GIB = 2**30
+MOST_PASSES = 3
+"""Over all units; what goes back in one pass may let another unit go back in the next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Incumbent:
+    """The plan in force."""
+
+    tables: tuple[TablePlacement, ...]
+    """In the order of the request's."""
+    plan_sha256: str | None = None
+    """Hash of its document. If unset: not known."""
+    price_ms_per_gib: float = 0.0
+    """Milliseconds of a step that may be given up for each GiB that does not move."""
+
+
+class Migration:
+    """From the incumbent to another placement of a problem.
+
+    Raises:
+        RequestError: the incumbent is of other tables or devices than the problem.
+    """
+
+    def __init__(self, problem: Problem, incumbent: Incumbent) -> None:
+        problems = table_problems(incumbent.tables, problem.request)
+        if problems:
+            raise RequestError(
+                f"incumbent: is of other tables or devices than the request: {problems[0]}\n"
+                "hint: give the plan that the tables are trained under"
+            )
+        self._problem = problem
+        self._incumbent = incumbent
+        self._before = placement_of(incumbent.tables, problem)
+        given = GivenPlan(algorithm=problem.request.algorithm, tables=incumbent.tables, request=problem.request)
+        self._may_stay = [
+            not any(unit_problems(given, unit, np.flatnonzero(allowed).tolist()))
+            for unit, allowed in zip(problem.units, _allowed(problem), strict=True)
+        ]
+        self._fits = problem.fits(self._before) and all(self._may_stay)
+
+    @property
+    def start(self) -> tuple[Placement, ...]:
+        """The incumbent, from which a search may start; empty where it does not answer the request."""
+        return (self._before,) if self._fits else ()
+
+    def nearest(self, found: Placement, *, work_budget: int) -> Placement:
+        """Return the placement of least priced cost, within the request's tolerance the one that moves least.
+
+        Args:
+            found: by the search.
+            work_budget: device evaluations and their like, counted from here.
+        """
+        problem = self._problem
+        until = problem.work + work_budget
+        options = [found]
+        if self._fits:
+            sums = problem.device_sums(self._before.kinds, self._before.devices).mean(axis=0)
+            local = LocalSearch(problem, slopes=tangent(problem, sums), work_budget=until)
+            options += [self._before, local.improve(self._before)]
+        moved = [self._moved(each) for each in options]
+        costs = [self._priced(each, num_bytes.sum()) for each, num_bytes in zip(options, moved, strict=True)]
+        limit = min(costs) * (1 + problem.request.search.shard_tolerance)
+        near = [
+            self._returned(option, num_bytes, limit, until=until)
+            for option, num_bytes, cost in zip(options, moved, costs, strict=True)
+            if cost <= limit
+        ]
+        left = [float(self._moved(each).sum()) for each in near]
+        best = min(range(len(near)), key=lambda index: (left[index], self._priced(near[index], left[index])))
+        return near[best]
+
+    def tables(self, placement: Placement) -> tuple[TablePlacement, ...]:
+        """Return the tables of a placement; those of the incumbent itself have their columns where they are."""
+        return self._incumbent.tables if placement is self._before else table_placements(self._problem, placement)
+
+    def written_down(self, tables: tuple[TablePlacement, ...]) -> IncumbentPlan:
+        """Return what the incumbent costs under the request, and what these tables move."""
+        (total_ms,) = self._problem.total_ms([self._before])
+        moved = moved_bytes(self._incumbent.tables, tables, self._problem.request)
+        return IncumbentPlan(
+            plan_sha256=self._incumbent.plan_sha256,
+            total_ms=float(total_ms),
+            fits=self._fits,
+            price_ms_per_gib=self._incumbent.price_ms_per_gib,
+            moved=tuple(
+                MovedTable(name=table.name, num_bytes=num_bytes)
+                for table, num_bytes in zip(tables, moved, strict=True)
+                if num_bytes
+            ),
+        )
+
+    def _returned(self, placement: Placement, moved: FloatArray, limit: float, *, until: int) -> Placement:
+        """Return the placement with as many units where the incumbent has them as the limit on the cost allows."""
+        left = [unit for unit in np.flatnonzero(moved).tolist() if self._may_stay[unit]]
+        stays_away = any(not may_stay for may_stay in self._may_stay)
+        total = float(moved.sum())
+        for _ in range(MOST_PASSES):
+            stays: list[int] = []
+            for unit in sorted(left, key=lambda each: (-moved[each], each)):
+                option = self._with_unit(placement, unit)
+                is_free = self._problem.work < until and self._problem.fits(option)
+                if is_free and self._priced(option, total - float(moved[unit])) <= limit:
+                    placement, total = option, total - float(moved[unit])
+                else:
+                    stays.append(unit)
+            if len(stays) == len(left):
+                break
+            left = stays
+        return placement if left or stays_away else self._before
+
+    def _with_unit(self, placement: Placement, unit: int) -> Placement:
+        """Return the placement with one unit as the incumbent has it."""
+        unit_of = self._problem.kinds.unit
+        stays, comes = unit_of[placement.kinds] != unit, unit_of[self._before.kinds] == unit
+        return Placement(
+            kinds=np.concatenate((placement.kinds[stays], self._before.kinds[comes])),
+            devices=np.concatenate((placement.devices[stays], self._before.devices[comes])),
+        )
+
+    def _priced(self, placement: Placement, num_bytes: float) -> float:
+        (total_ms,) = self._problem.total_ms([placement])
+        return float(total_ms) + self._incumbent.price_ms_per_gib * num_bytes / GIB
+
+    def _moved(self, placement: Placement) -> FloatArray:
+        """Return [units] the bytes that a placement moves."""
+        num_bytes = moved_bytes(self._incumbent.tables, self.tables(placement), self._problem.request)
+        return np.array(
+            [float(sum(num_bytes[table] for table in unit.tables)) for unit in self._problem.units], dtype=np.float64
+        )
+
+
+def _allowed(problem: Problem) -> BoolArray:
+    """Return [units, devices] whether a unit may be on a device."""
+    return np.ones((len(problem.units), problem.num_devices), np.bool_) if problem.allowed is None else problem.allowed
