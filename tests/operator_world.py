@@ -15,6 +15,8 @@ from uuid import UUID
 
 import builders
 from neuroshard_api.config_map import contents_of, pack_files, unpack_files
+from neuroshard_api.input_statistics import InputStatistics
+from neuroshard_api.plan import IncumbentPlan, Plan
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.training_job import KIND
 from neuroshard_operator import names
@@ -37,6 +39,9 @@ KINDS_BY_PLURAL = {
     "roles": "Role",
     "rolebindings": "RoleBinding",
 }
+
+
+_OF_CANDIDATE = ("incumbent", "inputs")
 
 
 class CrashError(BaseException):
@@ -68,6 +73,8 @@ class World:
         self.created: list[Json] = []
         self.statuses: list[Json] = []
         """Every status that was written, in order."""
+        self.candidate_ms = (3.0, 6.0)
+        """Predicted cost of candidates, and of the plan in force for the same inputs."""
         self.too_early: list[str] = []
         """Children that were made before something that they refer to."""
         self.doubled: list[str] = []
@@ -420,8 +427,32 @@ class World:
             volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
             asked = self._mounted[pod["metadata"]["uid"]][volumes["request"]["configMap"]["name"]]
             request = PlanRequest.from_json(unpack_files(contents_of(asked))["request.json"])
-            self.publish(result, {"plan.json": builders.plan(request).to_json().encode()})
+            plan = builders.plan(request)
+            if "incumbent" in volumes:
+                plan = self._candidate(plan, pod, volumes)
+            self.publish(result, {"plan.json": plan.to_json().encode()})
         self.end_pod(pod, 0)
+
+    def _candidate(self, plan: Plan, pod: Json, volumes: Mapping[str, Json]) -> Plan:
+        """Return a plan for the mounted statistics that gives each table of the mounted plan to the next device."""
+        mounted = self._mounted[pod["metadata"]["uid"]]
+        files = {each: unpack_files(contents_of(mounted[volumes[each]["configMap"]["name"]])) for each in _OF_CANDIDATE}
+        InputStatistics.from_json(files["inputs"]["input-statistics.json"])
+        before = Plan.from_json(files["incumbent"]["plan.json"])
+        count, (candidate_ms, incumbent_ms) = before.request.topology.num_devices, self.candidate_ms
+        tables = tuple(
+            each.model_copy(
+                update={
+                    "shards": tuple(
+                        shard.model_copy(update={"device": (shard.device + 1) % count}) for shard in each.shards
+                    )
+                }
+            )
+            for each in before.tables
+        )
+        predicted = plan.predicted.model_copy(update={"total_ms": candidate_ms})
+        incumbent = IncumbentPlan(total_ms=incumbent_ms, fits=True)
+        return plan.model_copy(update={"tables": tables, "predicted": predicted, "incumbent": incumbent})
 
     def touch(self, body: Json) -> None:
         """Give an object a new version, as any change of it does."""

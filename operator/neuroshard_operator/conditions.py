@@ -23,6 +23,8 @@ class ConditionType(StrEnum):
     RUNNING = "Running"
     CHECKPOINTS_KEPT = "CheckpointsKept"
     DEVICE_AS_PLANNED = "DeviceAsPlanned"
+    STEADY = "Steady"
+    PLAN_CURRENT = "PlanCurrent"
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -65,6 +67,31 @@ class Reason(StrEnum):
     SAME_DEVICE = "SameDevice"
     OTHER_DEVICE = "OtherDevice"
     NOT_REPORTED = "NotReported"
+    WITHIN_REFERENCE = "WithinReference"
+
+    # When steps became slower
+    INPUTS_DRIFTED = "InputsDrifted"
+    DEVICE_SLOW = "DeviceSlow"
+    NODE_SLOW = "NodeSlow"
+    COMMUNICATION_SLOW = "CommunicationSlow"
+    EVERYTHING_SLOW = "EverythingSlow"
+    DENSE_SLOW = "DenseSlow"
+    DATA_LATE = "DataLate"
+    UNEXPLAINED = "Unexplained"
+    REPORT_UNUSABLE = "UnusableReport"
+
+    # About another plan for changed inputs
+    CANDIDATE_PLANNING = "PlanningCandidate"
+    CANDIDATE_FAILED = "CandidateFailed"
+    INPUTS_RETURNED = "InputsReturned"
+    NO_BETTER_PLAN = "NoBetterPlan"
+    GAIN_TOO_SMALL = "GainTooSmall"
+    BETTER_PLAN_FOUND = "BetterPlanFound"
+    COOLING_DOWN = "CoolingDown"
+    BUDGET_SPENT = "BudgetSpent"
+    NEAR_END = "NearEnd"
+    PRICE_UNKNOWN = "PriceUnknown"
+    PLAN_REPLACED = "PlanReplaced"
 
     # While it waits for someone
     PODS_PENDING = "PodsPending"

@@ -31,6 +31,8 @@ TRAINER = "trainer"
 """Container of the workers' pods that trains."""
 REQUEST = "request"
 PLAN = "plan"
+INPUTS = "inputs"
+"""ConfigMap with what the workers reported when a candidate plan was asked for."""
 PROFILE = "profile"
 
 SHORT_HASH = 10
@@ -93,6 +95,11 @@ def request(job: str, inputs_hash: str) -> str:
 def plan(job: str, plan_hash: str) -> str:
     """Return the name of the immutable ConfigMap of a plan."""
     return f"{job}-plan-{short(plan_hash)}"
+
+
+def inputs(job: str, number: int) -> str:
+    """Return the name of the immutable ConfigMap with the reports that a job's candidate plan is made for."""
+    return f"{job}-inputs-{number}"
 
 
 def profile(profile_key: str) -> str:

@@ -13,12 +13,13 @@ from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, 
 from neuroshard_operator.children.pod_template import template_problem
 from neuroshard_operator.conditions import MESSAGE_CHARACTERS, ConditionType, ConditionUpdate, Reason, holds, merged
 from neuroshard_operator.context import Context, UnreadableJob, earliest, seconds_until
-from neuroshard_operator.observed.objects import Observed, Refusal
+from neuroshard_operator.observed.objects import ChildJob, Observed, Refusal
 from neuroshard_operator.observed.results import MANIFEST_FILE
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
 from neuroshard_operator.stages.cleanup import clean_up
 from neuroshard_operator.stages.documents import documents_needed, events_needed
+from neuroshard_operator.stages.drift import drift_of
 from neuroshard_operator.stages.given_plan import adopt_plan
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
@@ -26,9 +27,12 @@ from neuroshard_operator.stages.lost_labels import relabelled
 from neuroshard_operator.stages.pinned import wait_for_a_node
 from neuroshard_operator.stages.planning import Planned, has_other_tables, make_plan, planned_already, replan_for_tables
 from neuroshard_operator.stages.profiling import finds_no_node, hardware_of, profile_hardware, profile_needed
+from neuroshard_operator.stages.replanning import is_planning_candidate, replan
 from neuroshard_operator.stages.result import StageResult, failed
 from neuroshard_operator.stages.running import run, succeeded
+from neuroshard_operator.stages.slow_nodes import leave_slow_node
 from neuroshard_operator.stages.suspension import suspend
+from neuroshard_operator.stages.training import Training
 from neuroshard_operator.status import has_ended, new_status, read_status
 
 REJECTED_REQUEUE_S = 30.0
@@ -103,10 +107,11 @@ def _reads_for_plan(context: Context) -> Reads:
     if doubts_kind or (_profiles(context) and not _knows_hardware(context)):
         return Reads(nodes=True)
     is_planned = planned_already(context, _inputs_hash(context)) is not None
-    if (is_planned and not _may_have_other_tables(context)) or context.broken_rules:
+    plans = not is_planned or is_planning_candidate(context)
+    if not (plans or _may_have_other_tables(context)) or context.broken_rules:
         return Reads()
     files = tuple(file for file in _files_needed(context.spec) if context.fetched(*file) is None)
-    return Reads(files=files, documents=profile_needed(context) if _profiles(context) and not is_planned else ())
+    return Reads(files=files, documents=profile_needed(context) if _profiles(context) and plans else ())
 
 
 def reconcile(context: Context | UnreadableJob) -> Decision:
@@ -168,7 +173,18 @@ def _stages(context: Context) -> list[StageResult]:
         current = context.current_workers
         return prepared if current is None else [*map(_beside_workers, prepared), run(context, current)]
     launched, job = launch(context, planned)
-    return [*prepared, launched, *([] if job is None else [run(context, job)])]
+    return [*prepared, launched, *([] if job is None else _trained(context, planned, job))]
+
+
+def _trained(context: Context, planned: Planned, job: ChildJob) -> list[StageResult]:
+    """Return what workers want that were started under the plan, and what follows where all of them train."""
+    running = run(context, job)
+    if running.reason is not Reason.WORKERS_READY:
+        return [running]
+    training = Training(context=context, planned=planned, workers=job, drift=drift_of(context, planned))
+    further = replan(training, candidate_hash=_candidate_hash(context))
+    elsewhere = leave_slow_node(training)
+    return [further, running, *([] if elsewhere is None else [elsewhere])]
 
 
 def _had_workers(context: Context) -> bool:
@@ -234,10 +250,18 @@ def _knows_hardware(context: Context) -> bool:
     return not finds_no_node(context, recorded)
 
 
-def _inputs_hash(context: Context) -> str:
+def _inputs_hash(context: Context, candidate: int | None = None) -> str:
+    """Return the hash of what decides the plan in force, or a candidate of that number."""
     hardware: Hardware | None = hardware_of(context) if _profiles(context) else None
-    changes = context.status.table_changes or 0
-    return plan_inputs_hash(context.spec, hardware, replans=context.status.replans or 0, table_changes=changes)
+    further, changes = context.status.replanning, context.status.table_changes or 0
+    number = candidate or (further.accepted if further else None) or 0
+    replans = context.status.replans or 0
+    return plan_inputs_hash(context.spec, hardware, replans=replans, table_changes=changes, candidate=number)
+
+
+def _candidate_hash(context: Context) -> str | None:
+    further = context.status.replanning
+    return None if further is None or further.candidate is None else _inputs_hash(context, further.candidate.number)
 
 
 def _too_late(context: Context) -> StageResult | None:

@@ -80,6 +80,12 @@ def plan(context: Context, plan_hash: str, inputs_hash: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
 
 
+def inputs(context: Context, number: int) -> Manifest:
+    """Return the ConfigMap of the reports that a candidate plan is made for, without its data, which is copied."""
+    named = metadata(context, names.inputs(context.name, number), names.INPUTS)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
+
+
 def profile(context: Context, name: str, profile_key: str, *, shared: bool) -> Manifest:
     """Return the profile's ConfigMap without its data. A shared one has no owner: it outlives the job that made it."""
     more = {names.PROFILE_KEY_LABEL: names.short(profile_key)}

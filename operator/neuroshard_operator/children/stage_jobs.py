@@ -72,6 +72,27 @@ class Bundle:
     """Device whose bundled cost models are taken."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CandidateInputs:
+    """What a candidate plan is made from besides its request: the plan in force, and the inputs as they are now."""
+
+    plan: str
+    """ConfigMap of the plan."""
+    plan_key: str
+    inputs: str
+    """ConfigMap of the reports."""
+    inputs_key: str
+    """Key of the input statistics."""
+
+    @property
+    def volumes(self) -> list[dict[str, Any]]:
+        """The planner's volumes of both."""
+        return [
+            config_map_volume("incumbent", self.plan, {self.plan_key: self.plan_key}),
+            config_map_volume("inputs", self.inputs, {self.inputs_key: self.inputs_key}),
+        ]
+
+
 def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, files: Manifest, result: str) -> Manifest:
     """Return the Job that measures the hardware on one of its nodes, or on several, whose network it measures too."""
     num_nodes = hardware.network_nodes
@@ -136,7 +157,14 @@ def _device_claims(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def planner_job(
-    context: Context, *, inputs_hash: str, request: Manifest, bundle: Bundle, device: DeviceType, result: str
+    context: Context,
+    *,
+    inputs_hash: str,
+    request: Manifest,
+    bundle: Bundle,
+    device: DeviceType,
+    result: str,
+    in_force: CandidateInputs | None = None,
 ) -> Manifest:
     """Return the Job that plans; it needs no GPU and is not queued by Kueue."""
     planner = context.spec.planner
@@ -149,6 +177,8 @@ def planner_job(
         bundle_dir=folder,
         plan_file=f"{out}/{PLAN_FILE}",
         dense_file=dense_file if counted else None,
+        statistics_file=None if in_force is None else f"{WORK}/inputs/{in_force.inputs_key}",
+        incumbent_file=None if in_force is None else f"{WORK}/incumbent/{in_force.plan_key}",
     )
     settings = context.settings
     usual = {
@@ -158,6 +188,7 @@ def planner_job(
     more_mounts = {
         **({"bundle": f"{WORK}/bundle"} if volume else {}),
         **({names.DENSE: _DENSE_FOLDER} if counted else {}),
+        **({"incumbent": f"{WORK}/incumbent", "inputs": f"{WORK}/inputs"} if in_force is not None else {}),
     }
     spec = {
         **({"initContainers": [_counter(context, request, device, dense_file, usual)]} if counted else {}),
@@ -175,6 +206,7 @@ def planner_job(
         "volumes": [
             config_map_volume("request", request["metadata"]["name"]),
             *([volume] if volume else []),
+            *([] if in_force is None else in_force.volumes),
             *([empty_volume(names.DENSE)] if counted else []),
             empty_volume(RESULT),
             empty_volume("tmp"),

@@ -1,6 +1,7 @@
 """The workers: a headless Service that names them, and the Indexed Job of one start."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -53,6 +54,8 @@ STARTUP_PROBE: Mapping[str, Any] = {
 
 A readiness probe would go on and disturb the training that it is meant to see.
 """
+AVOIDED_FOR = timedelta(days=1)
+"""How long a slow node is avoided: what made it slow may be gone then."""
 ANY_FAILURE: Mapping[str, Any] = {
     "action": "FailJob",
     "onExitCodes": {"containerName": names.TRAINER, "operator": "NotIn", "values": [0]},
@@ -97,7 +100,7 @@ def worker_job(
         trainers = (each for each in template["spec"]["containers"] if each["name"] == names.TRAINER)
         for each in trainers:
             each["resources"] = with_host_tables(each.get("resources") or {}, host_bytes)
-    template["spec"] = _away_from_failed_node(context, template["spec"])
+    template["spec"] = _away_from_bad_nodes(context, template["spec"])
     said = context.spec.pod_template.metadata
     template["metadata"] = {
         "labels": {**said.labels, **template["metadata"]["labels"]},
@@ -214,17 +217,35 @@ def _grace_seconds(pod_spec: Mapping[str, Any]) -> int:
     return chosen if isinstance(chosen, int) and chosen > 0 else GRACE_SECONDS
 
 
-def _away_from_failed_node(context: Context, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod's spec with a preference for other nodes than that of the last failure, which may be sick."""
-    failure = context.status.last_failure
-    if not context.attempt or failure is None or failure.stage is not Stage.RUNNING or not failure.node_name:
+def _away_from_bad_nodes(context: Context, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the pod's spec with a preference for other nodes than those that failed or were slow.
+
+    They are that of the last failure, which may be sick, and slow ones.
+    """
+    bad = [*_failed_node(context), *slow_nodes(context)]
+    if not bad:
         return spec
     affinity = spec.get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}
-    elsewhere = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [failure.node_name]}]}
+    # A field selector takes one value: each node is an expression of its own, and all must hold.
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in dict.fromkeys(bad)]
+    elsewhere = {"matchFields": fields}
     key = "preferredDuringSchedulingIgnoredDuringExecution"
     preferred = [*(node_affinity.get(key) or []), {"weight": 100, "preference": elsewhere}]
     return {**spec, "affinity": {**affinity, "nodeAffinity": {**node_affinity, key: preferred}}}
+
+
+def _failed_node(context: Context) -> tuple[str, ...]:
+    failure = context.status.last_failure
+    if not context.attempt or failure is None or failure.stage is not Stage.RUNNING or not failure.node_name:
+        return ()
+    return (failure.node_name,)
+
+
+def slow_nodes(context: Context) -> tuple[str, ...]:
+    """Return the nodes that were found slow within the last day."""
+    recorded = context.status.replanning.avoided_nodes if context.status.replanning else ()
+    return tuple(each.name for each in recorded if context.now < each.time + AVOIDED_FOR)
 
 
 def _template_decides(pod_spec: Mapping[str, Any]) -> bool:

@@ -7,12 +7,19 @@ from typing import Any
 
 from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.config_map import contents_of
-from neuroshard_api.document import DocumentError, decoded, parse_data
+from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, decoded, parse_data
+from neuroshard_api.drift_report import DriftChange, DriftReport
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost
 from neuroshard_api.plan import Plan, any_plan
 from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.stage_commands import HARDWARE_FILE, PROGRESS_FILE, STEP_REPORT_FILE
+from neuroshard_api.stage_commands import (
+    DRIFT_REPORT_FILE,
+    HARDWARE_FILE,
+    INPUT_STATISTICS_FILE,
+    PROGRESS_FILE,
+    STEP_REPORT_FILE,
+)
 from neuroshard_api.step_cost import baseline_cost, measured_cost, predicted_cost
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.tables import TableSet
@@ -37,6 +44,8 @@ class PlanSummary:
     """Hash of the planned tables: names, rows, columns and types."""
     tables_hash: str
     """Hash of everything that the plan's request says of the tables."""
+    placement_hash: str
+    """Hash of the shards alone."""
     num_tables: int
     key: str
     """Key of the plan's file in its ConfigMap: large plans are compressed."""
@@ -46,6 +55,10 @@ class PlanSummary:
     """The cheapest baseline that found a plan."""
     host_bytes_per_node: int
     """Tables in host memory, of the node with most; 0 for a plan without a price, which has no ledger."""
+    incumbent_ms: float | None = None
+    """What the plan in force costs under this plan's request. None: it was made without one."""
+    total_ms: float | None = None
+    """Predicted cost. None: the plan was given without a price."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +67,27 @@ class ProfileSummary:
 
     source: str
     hardware: Hardware
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriftSummary:
+    """What a drift report says, as far as it decides something."""
+
+    plan_hash: str
+    """sha256 of the plan that was trained under."""
+    reported_by: str | None
+    """torchrun's id of the run that reported; None where it is not known."""
+    last_step: int
+    reference_step_ms: float
+    """Step of the slowest rank before the changes, and now."""
+    step_ms: float
+    compute_ms: Mapping[int, float]
+    """Compute of the lookups now, by rank."""
+    changes: tuple[DriftChange, ...]
+    headline: str | None
+    """The changes in one line. None: there is none."""
+    checkpoint_ms: float | None
+    start_ms: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +100,12 @@ class ReportSummary:
     measured_by: str | None
     """torchrun's id of the run that measured; None where it is not known."""
     progress: TrainingProgress | None
+    drift: DriftSummary | None = None
+    """None: nothing watches for drift, or it has no reference yet."""
+    drift_problem: str = ""
+    """Why the drift report cannot be used; empty: it can, or there is none."""
+    statistics_key: str | None = None
+    """Key of the input statistics in the ConfigMap. None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,8 +131,8 @@ def read_result(role: str, body: Mapping[str, Any]) -> ResultDocument:
             return _plan(files, sorted({*contents.data, *contents.binary_data}), where)
         if role in {names.PROFILE, names.PROFILER}:
             return _profile(files, where)
-        if role == names.WORKER:
-            return _report(files, where)
+        if role in {names.WORKER, names.INPUTS}:
+            return _report(files, sorted({*contents.data, *contents.binary_data}), where)
     except DocumentError as error:
         return Unreadable(problem=str(error))
     return None
@@ -117,11 +157,14 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
         world_size=plan.request.topology.num_devices,
         model_hash=model_hash(plan.request.tables.tables),
         tables_hash=tables_hash(plan.request.tables),
+        placement_hash=hashlib.sha256("\n".join(each.model_dump_json() for each in plan.tables).encode()).hexdigest(),
         num_tables=len(plan.tables),
         key=key,
         predicted=None if price is None else predicted_cost(price),
         baseline=baseline_cost(plan),
         host_bytes_per_node=0 if price is None else host_bytes_per_node(price),
+        incumbent_ms=None if plan.incumbent is None else plan.incumbent.total_ms,
+        total_ms=None if price is None else price.predicted.total_ms,
     )
 
 
@@ -164,11 +207,42 @@ def _profile(files: Mapping[str, bytes], where: str) -> ResultDocument:
     return ProfileSummary(source=manifest.source, hardware=hardware)
 
 
-def _report(files: Mapping[str, bytes], where: str) -> ResultDocument:
+def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> ResultDocument:
     plan_hash, measured, measured_by, progress = "", None, None, None
+    drift, drift_problem = None, ""
     if STEP_REPORT_FILE in files:
         report = StepReport.from_json(files[STEP_REPORT_FILE], where=f"{where}/{STEP_REPORT_FILE}")
         plan_hash, measured, measured_by = report.plan_sha256, measured_cost(report), report.run_id
     if PROGRESS_FILE in files:
         progress = TrainingProgress.from_json(files[PROGRESS_FILE], where=f"{where}/{PROGRESS_FILE}")
-    return ReportSummary(plan_hash=plan_hash, measured=measured, measured_by=measured_by, progress=progress)
+    if DRIFT_REPORT_FILE in files:
+        try:
+            drift = drift_summary(DriftReport.from_json(files[DRIFT_REPORT_FILE], where=f"{where}/{DRIFT_REPORT_FILE}"))
+        except DocumentError as error:  # steps and progress are worth having without it
+            drift_problem = str(error)
+    statistics = (key for key in keys if key.removesuffix(COMPRESSED_SUFFIX) == INPUT_STATISTICS_FILE)
+    return ReportSummary(
+        plan_hash=plan_hash,
+        measured=measured,
+        measured_by=measured_by,
+        progress=progress,
+        drift=drift,
+        drift_problem=drift_problem,
+        statistics_key=next(statistics, None),
+    )
+
+
+def drift_summary(report: DriftReport) -> DriftSummary:
+    """Return what of a drift report decides something."""
+    return DriftSummary(
+        plan_hash=report.plan_sha256,
+        reported_by=report.run_id,
+        last_step=report.last_step,
+        reference_step_ms=max(times.step_ms for times in report.reference),
+        step_ms=max(times.step_ms for times in report.recent),
+        compute_ms={times.rank: times.forward_compute_ms + times.backward_compute_ms for times in report.recent},
+        changes=tuple(change.model_copy(update={"evidence": change.evidence[:1]}) for change in report.changes),
+        headline=report.headline,
+        checkpoint_ms=report.checkpoint_ms,
+        start_ms=report.start_ms,
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from neuroshard_api.job_policies import ConditionStatus
 from neuroshard_api.job_status import Stage, StageState, Status
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -50,6 +51,26 @@ class Metrics:
         )
         self.restarts = Counter(
             "neuroshard_worker_restarts", "Restarts of all workers of a job.", ["counted"], registry=self.registry
+        )
+        self.drift = Counter(
+            "neuroshard_drift",
+            "Steps of a job that became lastingly slower, by cause.",
+            ["cause"],
+            registry=self.registry,
+        )
+        self.replans = Counter(
+            "neuroshard_replans",
+            "Restarts of workers under another plan, or elsewhere, by reason.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.promised_gain = self._histogram(
+            "neuroshard_replan_promised_gain_ratio",
+            "Expected decrease of the embedding part of a step by another plan.",
+            SHARES,
+        )
+        self.measured_gain = self._histogram(
+            "neuroshard_replan_measured_gain_ratio", "Measured decrease; below 0 it is an increase.", SHARES
         )
         self.repairs = Counter(
             "neuroshard_repairs", "Children edited or damaged, and results deleted, set right.", registry=self.registry
@@ -104,6 +125,7 @@ class Metrics:
         restarted = (after.restarts or 0) - (before.restarts or 0)
         self.restarts.labels(counted="true").inc(max(counted, 0))
         self.restarts.labels(counted="false").inc(max(restarted - counted, 0))
+        self._replanned(before, after)
         if after.plan is not None and (before.plan is None or before.plan.hash != after.plan.hash):
             self._planned(after)
         if after.stage in {Stage.SUCCEEDED, Stage.FAILED} and before.stage is not after.stage:
@@ -115,6 +137,28 @@ class Metrics:
         """Count the events that stand for a repair."""
         if reason == "ChildRepaired":
             self.repairs.inc()
+
+    def _replanned(self, before: Status, after: Status) -> None:
+        """Count a cause that is new, a restart for it, and the gain that was measured since."""
+        steady, was = (
+            next((each for each in status.conditions if each.type == "Steady"), None) for status in (after, before)
+        )
+        is_slow = steady is not None and steady.status is ConditionStatus.FALSE
+        if (
+            is_slow
+            and steady is not None
+            and (was is None or (was.status, was.reason) != (steady.status, steady.reason))
+        ):
+            self.drift.labels(cause=steady.reason).inc()
+        known = before.replanning.history[-1:] if before.replanning else ()
+        for newest in after.replanning.history[-1:] if after.replanning else ():
+            is_new = not known or known[0].start_time != newest.start_time
+            if is_new:
+                self.replans.labels(reason=newest.reason).inc()
+                if newest.promised_gain_percent is not None:
+                    self.promised_gain.observe(newest.promised_gain_percent / 100)
+            if newest.measured_gain_percent is not None and (is_new or known[0].measured_gain_percent is None):
+                self.measured_gain.observe(newest.measured_gain_percent / 100)
 
     def _planned(self, status: Status) -> None:
         cost = status.cost

@@ -24,7 +24,7 @@ def approve(context: Context, planned: Planned) -> StageResult:
             completion=Completion(succeeded=True, reason=Reason.PLAN_ONLY, message=message),
         )
     approved = context.observed.job.annotations.get(APPROVED_PLAN_ANNOTATION)
-    if policy is LaunchPolicy.AUTO or approved == planned.name:
+    if policy is LaunchPolicy.AUTO or approved == planned.name or _names_candidate(context, approved):
         message = "launchPolicy is Auto" if policy is LaunchPolicy.AUTO else f"plan {planned.name} was approved"
         return StageResult(
             display_stage=Stage.LAUNCHING,
@@ -45,3 +45,10 @@ def approve(context: Context, planned: Planned) -> StageResult:
         conditions=(condition(ConditionType.APPROVED, Reason.WAITING_FOR_APPROVAL, message, holds=False),),
         stage_updates=(StageUpdate(stage=StageName.LAUNCHING, state=StageState.WAITING, message=message),),
     )
+
+
+def _names_candidate(context: Context, approved: str | None) -> bool:
+    """Return whether a candidate was approved: the plan in force, which the workers run under, was before it."""
+    further = context.status.replanning
+    candidate = further.candidate.plan_name if further and further.candidate else None
+    return approved is not None and approved == candidate and context.current_workers is not None

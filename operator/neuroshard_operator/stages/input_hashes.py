@@ -27,12 +27,14 @@ def takes_given_models(spec: Spec) -> bool:
     return policy is ProfilerPolicy.NEVER or (has_reference and policy is not ProfilerPolicy.ALWAYS)
 
 
-def plan_inputs_hash(spec: Spec, hardware: Hardware | None, *, replans: int, table_changes: int = 0) -> str:
+def plan_inputs_hash(
+    spec: Spec, hardware: Hardware | None, *, replans: int, table_changes: int = 0, candidate: int = 0
+) -> str:
     """Return a hash of everything that decides the plan.
 
     The contents of a ConfigMap with tables are not in it: they are read when a plan is made, and compared with the
-    plan's when the job is resumed. `table_changes` is how often they were others, and `replans` how often a failure
-    rule asked for another plan.
+    plan's when the job is resumed. `table_changes` is how often they were others, `replans` how often a failure rule
+    asked for another plan, and `candidate` the number of the accepted plan for changed inputs, 0 where there is none.
     """
     given = takes_given_models(spec)
     said = {
@@ -46,6 +48,8 @@ def plan_inputs_hash(spec: Spec, hardware: Hardware | None, *, replans: int, tab
     }
     if table_changes:
         said["table_changes"] = table_changes
+    if candidate:
+        said["candidate"] = candidate
     chosen = spec.training.dense_optimizer
     if counts_dense(spec) and chosen is not Training().dense_optimizer:
         said["dense_optimizer"] = chosen.value

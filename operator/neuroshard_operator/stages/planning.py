@@ -17,7 +17,7 @@ from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Ma
 from neuroshard_operator.children.access import REPAIRED, access, ensured
 from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.children.files import request_file
-from neuroshard_operator.children.stage_jobs import planner_job
+from neuroshard_operator.children.stage_jobs import CandidateInputs, planner_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildConfigMap
@@ -72,9 +72,28 @@ def planned_already(context: Context, inputs_hash: str) -> tuple[StageResult, Pl
 
 
 def has_other_tables(context: Context, plan: PlanSummary) -> bool:
-    """Tell whether the user's ConfigMap has tables, and others than the plan was made for."""
+    """Tell whether the user's ConfigMap has tables, and others than the plan was made for.
+
+    A plan for measured inputs has lookups of its own: names, rows, columns, and data types count alone.
+    """
     tables = tables_of(context)
-    return isinstance(tables, TableSet) and tables_hash(tables) != plan.tables_hash
+    if not isinstance(tables, TableSet):
+        return False
+    if plan.incumbent_ms is not None:
+        return model_hash(tables.tables) != plan.model_hash
+    return tables_hash(tables) != plan.tables_hash
+
+
+def plan_candidate(context: Context, inputs_hash: str, profiled: Profiled, in_force: CandidateInputs) -> StageResult:
+    """Return what planning wants while there is no candidate plan: a planner Job, or its end in failure."""
+    return _attempt(context, inputs_hash, profiled, None, in_force)
+
+
+def candidate_plan(context: Context, inputs_hash: str) -> PlanSummary | None:
+    """Return the candidate plan that a planner has published, if it is for this job."""
+    result = context.config_map(names.result(names.planner_job(context.name, inputs_hash)))
+    document = result.document if result else None
+    return document if isinstance(document, PlanSummary) and mismatch(context, document) is None else None
 
 
 def replan_for_tables(context: Context) -> StageResult:
@@ -260,10 +279,16 @@ def _have(
     return step, Planned(summary=plan, name=name, is_kept=is_kept)
 
 
-def _attempt(context: Context, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> StageResult:
+def _attempt(
+    context: Context,
+    inputs_hash: str,
+    profiled: Profiled,
+    algorithm: Algorithm | None,
+    in_force: CandidateInputs | None = None,
+) -> StageResult:
     job = context.job_named(names.planner_job(context.name, inputs_hash))
     if job is None:
-        return _start(context, inputs_hash, profiled, algorithm)
+        return _start(context, inputs_hash, profiled, algorithm, in_force)
     asked = _request(context, inputs_hash, profiled, algorithm) if job.outcome is None else None
     return follow(
         context,
@@ -314,7 +339,13 @@ def _request(
         return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))
 
 
-def _start(context: Context, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None) -> StageResult:
+def _start(
+    context: Context,
+    inputs_hash: str,
+    profiled: Profiled,
+    algorithm: Algorithm | None,
+    in_force: CandidateInputs | None = None,
+) -> StageResult:
     request = _request(context, inputs_hash, profiled, algorithm)
     if isinstance(request, StageResult):
         return request
@@ -327,6 +358,7 @@ def _start(context: Context, inputs_hash: str, profiled: Profiled, algorithm: Al
         bundle=profiled.bundle,
         device=profiled.topology.device,
         result=result,
+        in_force=in_force,
     )
     actions, events = ensured(context, [*access(context, names.PLANNER, result), request, job])
     return PLANNING.active(Reason.PLANNER_RUNNING, _plans(context, name), name, actions=actions, events=events)

@@ -16,7 +16,8 @@ from neuroshard_operator.stages.result import condition
 METRIC_NAME_CHARACTERS = 64
 
 
-def _latest(context: Context) -> ReportSummary | None:
+def latest(context: Context) -> ReportSummary | None:
+    """Return what the workers reported last, of whatever attempt and plan. None: nothing that can be read."""
     config_map = context.config_map(names.report(context.name))
     document = config_map.document if config_map else None
     return document if isinstance(document, ReportSummary) else None
@@ -27,7 +28,7 @@ def reported(context: Context, *, last: bool) -> dict[str, object]:
 
     `last`: the workers have ended, and what they said last is written in any case.
     """
-    report = _latest(context)
+    report = latest(context)
     if report is None or (not last and _wait_s(context) > 0):
         return {}
     return {**_cost(context, report), **_progress(context, report)}
@@ -37,7 +38,7 @@ def _cost(context: Context, report: ReportSummary) -> dict[str, object]:
     cost, plan = context.status.cost, context.status.plan
     if report.measured is None or cost is None or plan is None:
         return {}
-    if plan.hash != f"sha256:{report.plan_hash}" or _is_of_another_attempt(context, report.measured_by):
+    if plan.hash != f"sha256:{report.plan_hash}" or is_of_another_attempt(context, report.measured_by):
         return {}
     before = cost.measured
     if before is not None and before.model_copy(update={"last_updated_time": None}) == report.measured:
@@ -47,7 +48,7 @@ def _cost(context: Context, report: ReportSummary) -> dict[str, object]:
     return {"cost": cost.model_copy(update={"measured": said, "error_percent": error})}
 
 
-def _is_of_another_attempt(context: Context, reported_by: str | None) -> bool:
+def is_of_another_attempt(context: Context, reported_by: str | None) -> bool:
     """Return whether an earlier attempt, or a deleted job of the same name, left a report on the volume.
 
     One without an id of the operator's form, such as by torchrun's own --rdzv-id, is of the present attempt.
@@ -61,7 +62,7 @@ def _names_its_attempt(reported_by: str | None) -> bool:
 
 def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
     progress = report.progress
-    if progress is None or _is_of_another_attempt(context, progress.run_id):
+    if progress is None or is_of_another_attempt(context, progress.run_id):
         return {}
     metrics = tuple(
         Metric(name=name[:METRIC_NAME_CHARACTERS], value=f"{value:.6g}") for name, value in progress.metrics.items()
@@ -89,7 +90,7 @@ def cleared(context: Context) -> dict[str, object]:
 
     A report that does not name its attempt stays as well: it would be taken for one of the next attempt.
     """
-    report, cost = _latest(context), context.status.cost
+    report, cost = latest(context), context.status.cost
     fields: dict[str, object] = {}
     if report is None or report.progress is None or _names_its_attempt(report.progress.run_id):
         fields["trainer_status"] = None
@@ -136,7 +137,7 @@ def last_progress(context: Context) -> datetime | None:
     measured = context.status.cost.measured if context.status.cost else None
     times = [each.last_updated_time for each in (measured, context.status.trainer_status) if each is not None]
     known = [time for time in times if time is not None]
-    never_reported = not known and _latest(context) is None  # of an earlier attempt, the ConfigMap has its report
+    never_reported = not known and latest(context) is None  # of an earlier attempt, the ConfigMap has its report
     if never_reported or context.ready_since is None:
         return None
     return max([*known, context.ready_since])

@@ -1,5 +1,6 @@
 """Running: the workers' pods, their failures and restarts, and what they measure."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -246,6 +247,32 @@ def _ended(context: Context, cause: Cause, decided: Verdict, *, healthy_until: d
         return _restart(context, described(cause), decided, failure, status_fields, healthy=healthy)
     step = failed(display_stage=Stage.RUNNING, stage=StageName.RUNNING, reason=reason, message=message, failure=failure)
     return replace(step, status_fields=status_fields, conditions=worker_conditions(reason, message, holds=False))
+
+
+def restarted_elsewhere(context: Context, message: str, status_fields: Mapping[str, object]) -> StageResult:
+    """Return the restart of workers that train. It counts as no failure; later passes start the next attempt.
+
+    Args:
+        context: of the pass.
+        message: why.
+        status_fields: what else is recorded.
+    """
+    old_reports = cleared(context)
+    return StageResult(
+        display_stage=Stage.LAUNCHING,
+        reason=Reason.RESTARTING,
+        message=message,
+        conditions=(
+            *worker_conditions(Reason.RESTARTING, message, holds=False),
+            *device_not_reported(context, old_reports),
+        ),
+        status_fields={**old_reports, **status_fields, "restarts": context.attempt + 1},
+        stage_updates=(
+            StageUpdate(stage=StageName.LAUNCHING, state=StageState.ACTIVE, restarted=True),
+            StageUpdate(stage=StageName.RUNNING, state=StageState.WAITING, message=message),
+        ),
+        requeue_after_s=0.1,
+    )
 
 
 def _pause(context: Context, decided: Verdict, counted: int, healthy: timedelta) -> timedelta:

@@ -1,0 +1,54 @@
+"""Whether steps take as long as at the beginning, as the workers report it: the condition Steady. Pure functions."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from neuroshard_api.drift_report import Cause
+
+from neuroshard_operator.actions import Event
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, is_false
+from neuroshard_operator.context import Context
+from neuroshard_operator.observed.results import DriftSummary
+from neuroshard_operator.stages.planning import Planned
+from neuroshard_operator.stages.reports import is_of_another_attempt, latest
+from neuroshard_operator.stages.result import condition
+
+DRIFT_DETECTED = "DriftDetected"
+"""Reason of the event about steps that became slower."""
+_REASONS: Final[Mapping[Cause, Reason]] = {
+    Cause.INPUTS_DRIFTED: Reason.INPUTS_DRIFTED,
+    Cause.DEVICE_SLOW: Reason.DEVICE_SLOW,
+    Cause.NODE_SLOW: Reason.NODE_SLOW,
+    Cause.COMMUNICATION_SLOW: Reason.COMMUNICATION_SLOW,
+    Cause.EVERYTHING_SLOW: Reason.EVERYTHING_SLOW,
+    Cause.DENSE_SLOW: Reason.DENSE_SLOW,
+    Cause.DATA_LATE: Reason.DATA_LATE,
+    Cause.UNEXPLAINED: Reason.UNEXPLAINED,
+}
+
+
+def drift_of(context: Context, planned: Planned) -> DriftSummary | None:
+    """Return the drift report of the present attempt under the plan in force. None: there is none."""
+    report = latest(context)
+    drift = report.drift if report else None
+    if drift is None or drift.plan_hash != planned.summary.hash or is_of_another_attempt(context, drift.reported_by):
+        return None
+    return drift
+
+
+def steady(context: Context, drift: DriftSummary | None) -> tuple[tuple[ConditionUpdate, ...], tuple[Event, ...]]:
+    """Return whether steps are steady, and an event where they no longer are; nothing before the workers report it."""
+    kind, report = ConditionType.STEADY, latest(context)
+    if drift is None:
+        problem = report.drift_problem if report else ""
+        unusable = ConditionUpdate(type=kind, holds=None, reason=Reason.REPORT_UNUSABLE, message=problem)
+        return ((unusable,) if problem else ()), ()
+    if drift.headline is None:
+        message = "steps take as long as in the first steps under the plan"
+        return (condition(kind, Reason.WITHIN_REFERENCE, message, holds=True),), ()
+    reason = _REASONS[drift.changes[0].cause]
+    found = condition(kind, reason, drift.headline, holds=False)
+    is_known = is_false(context.status.conditions, kind) and any(
+        each.type == kind and each.reason == reason for each in context.status.conditions
+    )
+    return (found,), (() if is_known else (Event(kind="Warning", reason=DRIFT_DETECTED, message=drift.headline),))

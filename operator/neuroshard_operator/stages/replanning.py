@@ -1,0 +1,269 @@
+"""Another plan for a job that trains: it is made while training goes on, decided on by recorded facts, and then taken.
+
+    inputs drifted -> candidate recorded -> reports copied -> planner Job -> verdict recorded -> accepted, where it pays
+
+Each arrow is a pass of its own whose result is in the status or in a child, so that an operator that starts in between
+goes on from there. Accepting changes the plan's inputs hash: the plan is then found among the planners' results, and
+launching replaces the workers, which write a checkpoint and resume from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from neuroshard_api.drift_report import Cause, DriftChange
+from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus, TrainedPlan
+from neuroshard_api.job_status import Stage
+from neuroshard_api.replanning import Candidate, Decision, Verdict, decide
+from neuroshard_api.replanning_record import (
+    MESSAGE_CHARACTERS,
+    US_PER_MS,
+    judged,
+    measured_before_us,
+    promised_percent,
+)
+from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
+
+from neuroshard_operator import names
+from neuroshard_operator.actions import CopyConfigMap, Event
+from neuroshard_operator.children.files import inputs
+from neuroshard_operator.children.stage_jobs import CandidateInputs
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
+from neuroshard_operator.context import Context
+from neuroshard_operator.observed.results import DriftSummary, PlanSummary, ReportSummary
+from neuroshard_operator.stages.drift import steady
+from neuroshard_operator.stages.planning import candidate_plan, plan_candidate
+from neuroshard_operator.stages.profiling import profile_hardware
+from neuroshard_operator.stages.reports import latest
+from neuroshard_operator.stages.result import StageResult, condition
+from neuroshard_operator.stages.training import Training
+
+BETTER_PLAN_FOUND = "BetterPlanFound"
+PLAN_REPLACED = "PlanReplaced"
+"""Reasons of the events about a candidate that pays, and about one that was taken."""
+_REASONS: Final[Mapping[Verdict, Reason]] = {
+    Verdict.NO_BETTER_PLAN: Reason.NO_BETTER_PLAN,
+    Verdict.GAIN_TOO_SMALL: Reason.GAIN_TOO_SMALL,
+    Verdict.BETTER_PLAN_FOUND: Reason.BETTER_PLAN_FOUND,
+    Verdict.COOLING_DOWN: Reason.COOLING_DOWN,
+    Verdict.BUDGET_SPENT: Reason.BUDGET_SPENT,
+    Verdict.NEAR_END: Reason.NEAR_END,
+    Verdict.PRICE_UNKNOWN: Reason.PRICE_UNKNOWN,
+    Verdict.UNUSABLE_REPORT: Reason.REPORT_UNUSABLE,
+}
+_CURRENT = {Verdict.NO_BETTER_PLAN, Verdict.GAIN_TOO_SMALL}
+
+
+def is_planning_candidate(context: Context) -> bool:
+    """Return whether a candidate was asked for, and nothing came of it yet."""
+    candidate = _recorded(context).candidate
+    return candidate is not None and candidate.verdict is None and _may_plan(context)
+
+
+def replan(training: Training, *, candidate_hash: str | None) -> StageResult:
+    """Return what follows from the drift report of workers that train.
+
+    Args:
+        training: of the pass.
+        candidate_hash: inputs hash of the candidate that the status names. None: it names none.
+    """
+    conditions, events = steady(training.context, training.drift)
+    step = _candidate_step(training, candidate_hash)
+    step = replace(step, conditions=(*conditions, *step.conditions), events=(*events, *step.events))
+    if training.record != _recorded(training.context) and "replanning" not in step.status_fields:
+        step = replace(step, status_fields={**step.status_fields, "replanning": training.record})
+    return step
+
+
+def _recorded(context: Context) -> ReplanningStatus:
+    return context.status.replanning or ReplanningStatus()
+
+
+def _may_plan(context: Context) -> bool:
+    """Tell whether candidates are made: neither switched off, nor with a plan of the user's or a refused spec."""
+    is_off = context.spec.replanning.mode is ReplanningMode.OFF
+    return not is_off and context.spec.plan_ref is None and not context.broken_rules
+
+
+def _nothing() -> StageResult:
+    return StageResult(display_stage=Stage.RUNNING, reason=Reason.WORKERS_READY, message="")
+
+
+def _candidate_step(training: Training, candidate_hash: str | None) -> StageResult:
+    context, drift, candidate = training.context, training.drift, training.record.candidate
+    if drift is None or not _may_plan(context):
+        return _nothing()
+    change = next((each for each in drift.changes if each.cause is Cause.INPUTS_DRIFTED), None)
+    found = None if candidate_hash is None else candidate_plan(context, candidate_hash)
+    if candidate is not None and candidate_hash is not None and candidate.verdict is None and found is None:
+        return _planning(training, candidate, candidate_hash)
+    is_open = candidate is not None and candidate.verdict is None
+    if change is not None and not is_open and _is_due(context, candidate, change):
+        return _asked(training, change)
+    if candidate is None or found is None:  # none was made, or somebody deleted it: the next change makes another one
+        return _nothing()
+    if change is None:
+        return _settled(training, candidate, Reason.INPUTS_RETURNED, "inputs are as the plan in force was made for")
+    return _evaluated(training, drift, candidate, found)
+
+
+def _is_due(context: Context, candidate: CandidatePlan | None, change: DriftChange) -> bool:
+    """Tell whether a change is another one than the candidate was made for, and planning for it is not too often."""
+    report = latest(context)
+    if report is None or report.statistics_key is None:
+        return False
+    if candidate is None:
+        return True
+    cooldown = timedelta(seconds=context.spec.replanning.cooldown_seconds)
+    return change.since_step != candidate.since_step and context.now >= candidate.start_time + cooldown
+
+
+def _asked(training: Training, change: DriftChange) -> StageResult:
+    """Record a candidate; the next pass begins to make it."""
+    record, context = training.record, training.context
+    number = (record.candidates or 0) + 1
+    candidate = CandidatePlan(number=number, since_step=change.since_step, start_time=context.now)
+    recorded = record.model_copy(update={"candidates": number, "candidate": candidate})
+    return replace(_nothing(), status_fields={"replanning": recorded}, requeue_after_s=0.1)
+
+
+def _planning(training: Training, candidate: CandidatePlan, candidate_hash: str) -> StageResult:
+    """Return what makes the candidate: the reports that it is for, kept as they are, and its planner."""
+    context, planned = training.context, training.planned
+    kept = context.config_map(names.inputs(context.name, candidate.number))
+    if kept is None:
+        return _reports_kept(context, candidate)
+    document = kept.document
+    if not isinstance(document, ReportSummary) or document.statistics_key is None:
+        return _failed(training, candidate, f"ConfigMap {kept.meta.name} has no input statistics that can be read")
+    step, profiled = profile_hardware(context)
+    if profiled is None:
+        return _failed(training, candidate, f"there are no cost models any more: {step.message}")
+    in_force = CandidateInputs(
+        plan=planned.name,
+        plan_key=planned.summary.key,
+        inputs=kept.meta.name,
+        inputs_key=document.statistics_key,
+    )
+    made = plan_candidate(context, candidate_hash, profiled, in_force)
+    if made.completion is not None:
+        return _failed(training, candidate, made.message)
+    return replace(
+        _nothing(),
+        conditions=(_unknown(Reason.CANDIDATE_PLANNING, f"for the changed inputs, {made.message}"),),
+        actions=made.actions,
+        events=made.events,
+        requeue_after_s=made.requeue_after_s,
+    )
+
+
+def _reports_kept(context: Context, candidate: CandidatePlan) -> StageResult:
+    report = context.config_map(names.report(context.name))
+    found = latest(context)
+    if report is None or found is None or found.statistics_key is None:  # deleted since; the workers write it again
+        return _nothing()
+    copy = CopyConfigMap(
+        manifest=inputs(context, candidate.number),
+        source=report.meta.name,
+        source_version=report.meta.resource_version,
+    )
+    message = "the reports that a plan for the changed inputs is made from are kept"
+    return replace(_nothing(), conditions=(_unknown(Reason.CANDIDATE_PLANNING, message),), actions=(copy,))
+
+
+def _failed(training: Training, candidate: CandidatePlan, why: str) -> StageResult:
+    """Record that there is no candidate; training goes on under the plan in force."""
+    message = f"no plan was made for the changed inputs: {why}"[:MESSAGE_CHARACTERS]
+    failed = candidate.model_copy(update={"verdict": Reason.CANDIDATE_FAILED.value, "message": message})
+    return replace(
+        _nothing(),
+        conditions=(_unknown(Reason.CANDIDATE_FAILED, message),),
+        status_fields={"replanning": training.record.model_copy(update={"candidate": failed})},
+    )
+
+
+def _unknown(reason: Reason, message: str) -> ConditionUpdate:
+    return ConditionUpdate(type=ConditionType.PLAN_CURRENT, holds=None, reason=reason, message=message)
+
+
+def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan, found: PlanSummary) -> StageResult:
+    """Return the verdict about a candidate that was made, and the change to it where it is to be taken."""
+    context, record, measured_us = training.context, training.record, training.measured_us
+    if measured_us is None or found.total_ms is None or found.incumbent_ms is None:
+        return _nothing()  # the next report of step times decides
+    known_us = measured_before_us(record, found.placement_hash)
+    name = names.plan(context.name, found.hash)
+    is_approved = context.observed.job.annotations.get(APPROVED_PLAN_ANNOTATION) == name
+    decision = decide(
+        Candidate(
+            embedding_ms=measured_us / US_PER_MS,
+            incumbent_ms=found.incumbent_ms,
+            predicted_ms=found.total_ms,
+            measured_ms=None if known_us is None else known_us / US_PER_MS,
+        ),
+        training.restart(drift),
+        _policy(context),
+        is_approved=is_approved,
+    )
+    priced = judged(candidate, decision, total_ms=found.total_ms, incumbent_ms=found.incumbent_ms)
+    priced = priced.model_copy(update={"plan_name": name, "hash": f"sha256:{found.hash}"})
+    if decision.acts:
+        return _taken(training, priced, found, decision)
+    message = decision.message
+    if decision.verdict not in _CURRENT:
+        message = f"{message}; to take it: {_command(context, name)}"
+    return _settled(training, priced, _REASONS[decision.verdict], message, is_current=decision.verdict in _CURRENT)
+
+
+def _policy(context: Context) -> Replanning:
+    """Return the job's policy; with launchPolicy Manual the user approves each plan."""
+    policy = context.spec.replanning
+    is_manual = context.spec.launch_policy is LaunchPolicy.MANUAL
+    return policy.model_copy(update={"mode": ReplanningMode.SUGGEST}) if is_manual else policy
+
+
+def _command(context: Context, plan_name: str) -> str:
+    return f"kubectl annotate --overwrite dlrmjob {context.name} {APPROVED_PLAN_ANNOTATION}={plan_name}"
+
+
+def _settled(
+    training: Training, candidate: CandidatePlan, reason: Reason, message: str, *, is_current: bool = True
+) -> StageResult:
+    """Record a verdict. Numbers of one that stays are kept: they change with each report."""
+    if candidate.verdict == reason.value:
+        return _nothing()
+    message = message[:MESSAGE_CHARACTERS]
+    settled = candidate.model_copy(update={"verdict": reason.value, "message": message})
+    pays = reason is Reason.BETTER_PLAN_FOUND
+    return replace(
+        _nothing(),
+        conditions=(condition(ConditionType.PLAN_CURRENT, reason, message, holds=is_current),),
+        events=(Event(kind="Normal", reason=BETTER_PLAN_FOUND, message=message),) if pays else (),
+        status_fields={"replanning": training.record.model_copy(update={"candidate": settled})},
+    )
+
+
+def _taken(training: Training, candidate: CandidatePlan, found: PlanSummary, decision: Decision) -> StageResult:
+    """Record that the candidate is the job's plan from now on; the passes after this one replace the workers."""
+    context = training.context
+    message = f"plan {candidate.plan_name} takes the place of {training.planned.name}: {decision.message}"
+    message = message[:MESSAGE_CHARACTERS]
+    taken = TrainedPlan(
+        hash=f"sha256:{found.hash}",
+        placement_hash=found.placement_hash,
+        reason=Reason.INPUTS_DRIFTED.value,
+        message=message,
+        start_time=context.now,
+        from_step=None if training.drift is None else training.drift.last_step,
+        predicted_microseconds=candidate.predicted_microseconds,
+        promised_gain_percent=promised_percent(decision, training.measured_us),
+    )
+    recorded = training.with_restart(taken).model_copy(update={"accepted": candidate.number, "candidate": None})
+    return replace(
+        _nothing(),
+        conditions=(condition(ConditionType.PLAN_CURRENT, Reason.PLAN_REPLACED, message, holds=True),),
+        events=(Event(kind="Normal", reason=PLAN_REPLACED, message=message),),
+        status_fields={"replanning": recorded},
+        requeue_after_s=0.1,
+    )

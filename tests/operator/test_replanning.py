@@ -1,0 +1,356 @@
+"""Jobs whose inputs or nodes change in mid-training: another plan is made, shown, and taken; never in a storm."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import builders
+import pytest
+import training_builders
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
+from neuroshard_operator import names
+from neuroshard_operator.observed.results import content_hash
+from operator_process import KEY, OperatorProcess, Story
+from operator_world import CrashError
+
+VOLUME: dict[str, Any] = {"checkpoint": {"persistentVolumeClaim": {"claimName": "volume"}}}
+AUTO: dict[str, Any] = {**VOLUME, "replanning": {"mode": "Auto"}}
+EVIDENCE = (Evidence(part=StepPart.COMPUTE, rank=1, reference_ms=2.0, recent_ms=4.0),)
+DRIFTED = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=("t0",), since_step=600, evidence=EVIDENCE)
+SLOW = DriftChange(cause=Cause.NODE_SLOW, ranks=(1,), since_step=600, evidence=EVIDENCE)
+
+
+def plan_in_force(story: Story) -> str:
+    """Return the hash of the plan that the newest workers mount."""
+    workers = story.world.of_kind("Job", names.WORKER)[-1]
+    volumes = {each["name"]: each for each in workers["spec"]["template"]["spec"]["volumes"]}
+    return content_hash(story.world.objects["ConfigMap", volumes["plan"]["configMap"]["name"]])
+
+
+def report(
+    story: Story,
+    *changes: DriftChange,
+    step: int = 5_000,
+    embedding_ms: float = 5.0,
+    plan: str | None = None,
+    **fields: Any,
+) -> DriftReport:
+    """Let the workers report steps, progress, drift, and inputs under the plan in force."""
+    plan = plan or plan_in_force(story)
+    drift = training_builders.drift_report(
+        plan_sha256=plan,
+        last_step=step,
+        changes=changes,
+        **{"checkpoint_ms": 1_000.0, "start_ms": 2_000.0, **fields},
+    )
+    ranks = tuple(builders.rank_times(rank, forward_compute_ms=embedding_ms - 4.0) for rank in (0, 1))
+    files = {
+        "step-report.json": builders.step_report(plan_sha256=plan, ranks=ranks, first_step=step - 100),
+        "progress.json": builders.progress(step=step, num_steps=100_000),
+        "drift-report.json": drift,
+        "input-statistics.json": training_builders.input_statistics(plan_sha256=plan),
+    }
+    story.world.publish("job-report", {name: each.to_json().encode() for name, each in files.items()})
+    return drift
+
+
+def replaced(story: Story) -> Story:
+    """Let the old workers end, and the new ones start."""
+    story.bury()
+    story.start_workers()
+    return story
+
+
+def candidate(story: Story) -> Story:
+    """Let the inputs of a job drift, and its candidate be planned."""
+    report(story, DRIFTED)
+    story.later(60)
+    return story.do(names.PLANNER)
+
+
+def test_steps_as_at_the_beginning_are_steady() -> None:
+    """The condition says so, and nothing is planned."""
+    story = Story(**AUTO).running()
+    planners = story.jobs(names.PLANNER)
+    report(story)
+    story.later(60)
+
+    assert (story.condition("Steady")["status"], story.condition("Steady")["reason"]) == ("True", "WithinReference")
+    assert story.jobs(names.PLANNER) == planners
+    assert "replanning" not in story.status
+
+
+def test_a_slow_down_is_a_condition_and_one_event() -> None:
+    """It has the trainer's own line; the same change in the next report is no second event."""
+    story = Story(**VOLUME).running()
+    for step in (5_000, 5_100):
+        drift = report(story, SLOW, step=step)
+        story.later(60)
+    steady = story.condition("Steady")
+
+    assert (steady["status"], steady["reason"], steady["message"]) == ("False", "NodeSlow", drift.headline)
+    assert story.reasons().count("DriftDetected") == 1
+
+
+def test_mode_suggest_plans_beside_the_training_and_names_the_command() -> None:
+    """Gain and price are shown; the workers stay as they are."""
+    story = Story(**VOLUME).running()
+    before, workers = plan_in_force(story), story.jobs(names.WORKER)
+    candidate(story)
+    story.later(60)
+    current, found = story.condition("PlanCurrent"), story.status["replanning"]["candidate"]
+
+    assert (current["status"], current["reason"]) == ("False", "BetterPlanFound")
+    assert f"training.neuroshard.dev/approved-plan={found['planName']}" in current["message"]
+    assert (found["predictedMicroseconds"], found["incumbentMicroseconds"]) == (3_000, 6_000)
+    assert found["gainMicroseconds"] == pytest.approx(5_000 * 0.5 * 0.5 / 1.2, abs=1)
+    assert found["priceMilliseconds"] == 1_000 + 2_000 + 50 * 9
+    assert (plan_in_force(story), story.jobs(names.WORKER), story.seen[0]) == (before, workers, "Running")
+    assert story.reasons().count("BetterPlanFound") == 1
+
+
+def test_the_planner_of_a_candidate_has_the_plan_in_force_and_the_reports() -> None:
+    """As they were when it was asked for: the ConfigMap of the reports is a copy that nothing changes."""
+    story = Story(**VOLUME).running()
+    before = plan_in_force(story)
+    report(story, DRIFTED)
+    story.later(60)
+    [pod] = story.pods(names.PLANNER)
+    command = pod["spec"]["containers"][0]["command"]
+    report(story, DRIFTED, step=5_100)
+    story.later(60)
+    kept = story.world.objects["ConfigMap", "job-inputs-1"]
+
+    assert command[command.index("--statistics") + 1].endswith("/inputs/input-statistics.json")
+    assert command[command.index("--incumbent") + 1].endswith("/incumbent/plan.json")
+    assert kept["immutable"]
+    assert DriftReport.from_json(kept["data"]["drift-report.json"]).last_step == 5_000
+    volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
+    assert content_hash(story.world.objects["ConfigMap", volumes["incumbent"]["configMap"]["name"]]) == before
+
+
+@pytest.mark.parametrize("spec", [VOLUME, {**VOLUME, "launchPolicy": "Manual"}], ids=["Suggest", "Manual"])
+def test_a_candidate_is_taken_once_the_user_approves_it(spec: dict[str, Any]) -> None:
+    """By the annotation that approves plans."""
+    story = Story(**spec).planned()
+    if "launchPolicy" in spec:
+        name = story.status["plan"]["configMapRef"]["name"]
+        story.annotate("training.neuroshard.dev/approved-plan", name)
+    story.start_workers()
+    before = plan_in_force(story)
+    candidate(story)
+    found = story.status["replanning"]["candidate"]
+    story.annotate("training.neuroshard.dev/approved-plan", found["planName"])
+    replaced(story)
+
+    assert plan_in_force(story) != before
+    assert f"sha256:{plan_in_force(story)}" == found["hash"]
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
+def test_mode_auto_restarts_the_workers_under_the_candidate() -> None:
+    """Uncounted, with both plans in the history, and with what the new one brought once it is measured."""
+    story = Story(**AUTO).running()
+    before = plan_in_force(story)
+    candidate(story)
+    replaced(story)
+    after = plan_in_force(story)
+    report(story, step=5_200, embedding_ms=4.5)
+    story.later(60)
+    story.later(60)
+    further = story.status["replanning"]
+    old, new = further["history"]
+
+    assert (story.seen, story.status["restartsCountTowardsMax"]) == (("Running", "AllWorkersReady"), 0)
+    assert story.status["plan"]["hash"] == f"sha256:{after}" != f"sha256:{before}"
+    assert (further["replans"], further["accepted"], "candidate" in further) == (1, 1, False)
+    assert (old["hash"], old["reason"], old["measuredMicroseconds"]) == (f"sha256:{before}", "PlanWritten", 5_000)
+    assert (new["hash"], new["reason"], new["fromStep"]) == (f"sha256:{after}", "InputsDrifted", 5_000)
+    assert (new["promisedGainPercent"], new["measuredGainPercent"]) == (21, 10)
+    assert story.condition("PlanCurrent")["reason"] == "PlanReplaced"
+    assert story.reasons().count("PlanReplaced") == 1
+
+
+def test_mode_off_only_says_that_steps_are_slower() -> None:
+    """No planner runs."""
+    story = Story(**VOLUME, replanning={"mode": "Off"}).running()
+    planners = story.jobs(names.PLANNER)
+    report(story, DRIFTED)
+    story.later(60)
+
+    assert story.condition("Steady")["reason"] == "InputsDrifted"
+    assert (story.jobs(names.PLANNER), "replanning" in story.status) == (planners, False)
+
+
+def test_without_a_checkpoint_volume_mode_auto_only_suggests() -> None:
+    """A restart would begin at step 0."""
+    story = candidate(Story(replanning={"mode": "Auto"}).running())
+    story.later(60)
+
+    assert story.condition("PlanCurrent")["reason"] == "PriceUnknown"
+    assert "checkpoints are not kept" in story.condition("PlanCurrent")["message"]
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
+@pytest.mark.parametrize(
+    "other", [{"plan": "7" * 64}, {"run_id": "00000000-0000-0000-0000-000000000000-7"}], ids=["plan", "attempt"]
+)
+def test_reports_of_something_else_change_nothing(other: dict[str, Any]) -> None:
+    """Of another plan, or of another attempt."""
+    story = Story(**AUTO).running()
+    report(story, DRIFTED, **other)
+    story.later(60)
+
+    assert all(each["type"] != "Steady" for each in story.status["conditions"])
+    assert "replanning" not in story.status
+
+
+def test_a_drift_report_that_cannot_be_read_hides_no_steps() -> None:
+    """Steady is unknown, with the reason; measured steps are still shown."""
+    story = Story(**AUTO).running()
+    measured = builders.step_report(plan_sha256=plan_in_force(story)).to_json().encode()
+    story.world.publish("job-report", {"step-report.json": measured, "drift-report.json": b'{"recent": [NaN]}'})
+    story.later(60)
+    steady = story.condition("Steady")
+
+    assert (steady["status"], steady["reason"]) == ("Unknown", "UnusableReport")
+    assert "drift-report.json" in steady["message"]
+    assert story.status["cost"]["measured"]["totalMicroseconds"] == 5_000
+
+
+def test_a_planner_that_fails_leaves_the_training_alone() -> None:
+    """The failure is shown, and the same change is not planned for again."""
+    story = Story(**AUTO).running()
+    report(story, DRIFTED)
+    story.later(60)
+    story.fail(names.PLANNER, 3)
+    planners = story.jobs(names.PLANNER)
+    report(story, DRIFTED, step=9_000)
+    story.later(4_000)
+
+    assert story.condition("PlanCurrent")["reason"] == "CandidateFailed"
+    assert (story.seen, story.jobs(names.PLANNER)) == (("Running", "AllWorkersReady"), planners)
+
+
+def test_a_further_change_is_planned_for_after_the_cooldown() -> None:
+    """Another first step is another change; planners do not run more often than restarts may follow."""
+    story = candidate(Story(**VOLUME).running())
+    again = DRIFTED.model_copy(update={"since_step": 5_500})
+    report(story, again, step=6_000)
+    story.later(60)
+    assert story.pods(names.PLANNER) == []
+    story.later(1_800)
+
+    assert len(story.pods(names.PLANNER)) == 1
+    assert story.status["replanning"]["candidate"]["number"] == 2
+
+
+def test_workers_leave_a_slow_node_in_mode_auto() -> None:
+    """All start again, uncounted, and prefer other nodes; the plan stays."""
+    story = Story(**AUTO).running()
+    before = plan_in_force(story)
+    node = next(pod["spec"]["nodeName"] for pod in story.pods(names.WORKER) if _index(pod) == 1)
+    report(story, SLOW.model_copy(update={"ranks": _ranks(1)}), recent=_recent(slow=1))
+    story.later(60)
+    replaced(story)
+    spec = story.world.of_kind("Job", names.WORKER)[-1]["spec"]["template"]["spec"]
+    [preferred] = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    further = story.status["replanning"]
+
+    assert preferred["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]
+    assert (story.status["restarts"], story.status["restartsCountTowardsMax"]) == (1, 0)
+    assert (plan_in_force(story), story.seen) == (before, ("Running", "AllWorkersReady"))
+    assert ([each["name"] for each in further["avoidedNodes"]], further["replans"]) == ([node], 1)
+    assert [each["reason"] for each in further["history"]] == ["PlanWritten", "NodeSlow"]
+    assert story.reasons().count("SlowNode") == 1
+
+
+@pytest.mark.parametrize("spec", [VOLUME, {**VOLUME, "replanning": {"mode": "Auto", "avoidSlowNodes": False}}])
+def test_workers_stay_on_a_slow_node_otherwise(spec: dict[str, Any]) -> None:
+    """In mode Suggest, and where the user wants it so; the condition says that it is slow."""
+    story = Story(**spec).running()
+    report(story, SLOW.model_copy(update={"ranks": _ranks(1)}), recent=_recent(slow=1))
+    story.later(60)
+
+    assert (story.condition("Steady")["reason"], story.seen) == ("NodeSlow", ("Running", "AllWorkersReady"))
+    assert story.status["restarts"] == 0
+
+
+@pytest.mark.parametrize("dies_after", range(1, 25))
+def test_an_operator_killed_in_between_comes_to_the_same_end(dies_after: int) -> None:
+    """After any of its writes: the candidate is taken once, and one set of workers trains under it."""
+    story = Story(**AUTO).running()
+    before = plan_in_force(story)
+    report(story, DRIFTED)
+    story.world.now += timedelta(seconds=60)
+    story.world.crash_after = dies_after
+    for _ in range(4):
+        _settled_by_others(story)
+        for pod in story.pods(names.PLANNER):
+            story.world.work(pod)
+        _settled_by_others(story)
+        for pod in story.world.of_kind("Pod", names.WORKER):
+            if "deletionTimestamp" in pod["metadata"]:
+                story.world.finish_deletion(pod)
+        story.world.now += timedelta(seconds=31)
+    story.world.crash_after = None
+    story.start_workers()
+    further = story.status["replanning"]
+
+    assert plan_in_force(story) != before
+    assert (further["replans"], further["candidates"], len(further["history"])) == (1, 1, 2)
+    assert (story.seen, story.world.doubled) == (("Running", "AllWorkersReady"), [])
+
+
+@settings(max_examples=15, deadline=None)
+@given(reports=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([60, 900, 4_000])), min_size=5, max_size=25))
+def test_no_sequence_of_reports_restarts_a_job_too_often(reports: Sequence[tuple[int, int]]) -> None:
+    """Changes that come and go, each at another step: never more than maxReplans restarts, each after the cooldown."""
+    story = Story(**VOLUME, replanning={"mode": "Auto", "maxReplans": 2, "cooldownSeconds": 600}).running()
+    step, starts = 5_000, []
+    for kind, seconds in reports:
+        step += 1_000
+        changes = () if kind == 0 else (DRIFTED.model_copy(update={"since_step": step - 100 * kind}),)
+        report(story, *changes, step=step, embedding_ms=4.2 + 0.2 * kind)
+        story.later(seconds)
+        story.do(names.PLANNER)
+        replaced(story)
+        starts = [each["startTime"] for each in story.status.get("replanning", {}).get("history", ())][1:]
+
+    assert len(starts) <= 2
+    assert len(starts) == story.status.get("replanning", {}).get("replans", 0)
+    assert story.world.doubled == []
+
+
+def _settled_by_others(story: Story) -> None:
+    """Let operators reconcile until nothing more is wanted; the next one takes over from one that was killed."""
+    for _ in range(20):
+        story.world.run_job_controller()
+        story.world.watches.catch_up()
+        try:
+            if asyncio.run(story.operator.look(KEY)):
+                return
+        except CrashError:
+            story.world.crash_after = None
+            story.operator = OperatorProcess(story.world)
+    raise AssertionError("the operator does not come to rest")
+
+
+def _index(pod: dict[str, Any]) -> int:
+    return int(pod["metadata"]["labels"][names.POD_INDEX_LABEL])
+
+
+def _ranks(index: int) -> tuple[int, ...]:
+    """Return the ranks of a worker."""
+    per_node = builders.job(trainer={"numNodes": 2}).spec.trainer.devices_per_node
+    return tuple(range(per_node * index, per_node * (index + 1)))
+
+
+def _recent(*, slow: int) -> tuple[Any, ...]:
+    """Return the times of two ranks, of which one computes for longer."""
+    return tuple(
+        builders.rank_times(rank, forward_compute_ms=4.0 if rank == slow else 1.0, step_ms=12.0) for rank in (0, 1)
+    )
