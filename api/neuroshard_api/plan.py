@@ -1,5 +1,6 @@
 """A sharding plan: where every shard of every table lives, what it should cost, and how that was found."""
 
+import hashlib
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -311,6 +312,11 @@ class GivenPlan(Document):
     def deduplicated_features(self) -> tuple[tuple[str, ...], ...]:
         """The features of each group whose repeats are left out."""
         return tuple(each.features for each in self.deduplication or ())
+
+    @property
+    def placement_sha256(self) -> str:
+        """Hash of the shards alone: plans for other inputs may have equal ones."""
+        return hashlib.sha256("\n".join(table.model_dump_json() for table in self.tables).encode()).hexdigest()
 
     @property
     def no_price(self) -> str:

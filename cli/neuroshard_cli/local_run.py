@@ -3,7 +3,9 @@
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from neuroshard_api.request import Algorithm, PlanRequest
     from neuroshard_api.tables import TableSet
     from neuroshard_api.topology import Topology
+
+    from neuroshard_cli.local_replanning import LocalReplanning
 
 STAGES = ("profile", "plan", "train")
 ANY_PORT = 0
@@ -53,6 +57,9 @@ class LocalRun:
         self._directory = directory
         self._view = view
         self._runner = StageRunner(directory, view)
+        self._bundle_dir: Path | None = None
+        """Cost models of the plan. None: it was given."""
+        self._plan_inputs = ""
         self.profile_folder: Path | None = None
         """Profile that the plan's price is of. None: the plan was given, or the bundle comes along with the planner."""
 
@@ -98,6 +105,7 @@ class LocalRun:
         weights = [str(file_digest(path)) for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]
         dense = [str(dense_signature(self._job))] if counts_dense(self.spec) else []
         inputs = digest([request.to_json(), *dense, str(fallback), *weights, *versions()])
+        self._bundle_dir, self._plan_inputs = profiled.bundle_dir, inputs
         if self._directory.is_finished("plan", inputs):
             plan = Plan.read(self._directory.plan_file)
             self._view.end("plan", "reused", _summary(plan))
@@ -179,8 +187,8 @@ class LocalRun:
         files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
         identity = digest([self._tables.to_json(), spec.model.model_dump_json(), samples_text(spec.data), *files])
-        plan_text = directory.plan_file.read_text(encoding="utf-8")
-        inputs = digest([identity, plan_text, training, checkpoint, spec.trainer.model_dump_json(), *versions()])
+        settings = [training, checkpoint, spec.trainer.model_dump_json(), *versions()]
+        inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
         if directory.is_finished("train", inputs):
             self._view.end("train", "reused")
             return
@@ -188,7 +196,8 @@ class LocalRun:
         aside = directory.keep_for(directory.train_dir, purpose)
         self._view.begin("train", f"an earlier training of other data was moved to {aside}" if aside else "")
         directory.train_dir.mkdir(exist_ok=True)
-        self._run_trainer(data_dir, self._rendezvous_port(port))
+        self._train_replanned(data_dir, port)
+        inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
         written = (PROGRESS_FILE, STEP_REPORT_FILE, DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE)
         reports = [directory.train_dir / name for name in written]
         directory.finish("train", inputs, [path for path in reports if path.exists()])
@@ -290,7 +299,54 @@ class LocalRun:
         traffic = () if bundle_dir is None else traffic_costs(plan, bundle=load_bundle(bundle_dir))
         write_file(self._directory.plan_report, render_html(plan, traffic=traffic))
 
-    def _run_trainer(self, data_dir: Path, port: int) -> None:
+    def _train_replanned(self, data_dir: Path, port: int | None) -> None:
+        """Train to the end, under further plans if they are taken: each resumes from the checkpoint before it."""
+        from neuroshard_cli.local_replanning import PlanTakenError
+
+        replanning = self._replanning()
+        while True:
+            try:
+                look = (lambda: None) if replanning is None else replanning.look
+                self._run_trainer(data_dir, self._rendezvous_port(port), look)
+            except PlanTakenError as taken:
+                self._directory.candidate_file.replace(self._directory.plan_file)
+                plan = self.plan_in_force()
+                self._report(plan, self._bundle_dir)
+                self._directory.finish("plan", self._plan_inputs, [self._directory.plan_file])
+                self._view.say(f"train: restarts under another plan: {taken}")
+                replanning = self._replanning()
+            else:
+                return
+            finally:
+                if replanning is not None:
+                    replanning.stop()
+
+    def plan_in_force(self) -> "Plan":
+        """Return the plan that the run directory has now. Raises DocumentError."""
+        from neuroshard_api.plan import Plan
+
+        return Plan.read(self._directory.plan_file)
+
+    def _replanning(self) -> "LocalReplanning | None":
+        """Return what makes further plans. None: the mode is Off, or the plan was given."""
+        from neuroshard_api.job_replanning import ReplanningMode
+        from neuroshard_api.job_request import counts_dense
+
+        from neuroshard_cli.local_replanning import LocalReplanning
+
+        policy = self.spec.replanning
+        if policy.mode is ReplanningMode.OFF or self._bundle_dir is None:
+            return None
+        return LocalReplanning(
+            self._directory,
+            policy,
+            bundle_dir=self._bundle_dir,
+            has_dense=counts_dense(self.spec),
+            clock=lambda: datetime.now(UTC),
+            note=self._view.say,
+        )
+
+    def _run_trainer(self, data_dir: Path, port: int, look: Callable[[], None]) -> None:
         from neuroshard_api.stage_commands import torchrun_environment, trainer_command, worker_environment
 
         directory = self._directory
@@ -310,7 +366,7 @@ class LocalRun:
             **torchrun_environment(self._job, host="localhost", port=port, run_id=self._job.metadata.name),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         }
-        self._runner.run("train", command, environment)
+        self._runner.run("train", command, environment, look=look)
 
     def _rendezvous_port(self, asked: int | None) -> int:
         wanted = self.spec.rendezvous.port if asked is None else asked

@@ -41,6 +41,8 @@ def run(  # noqa: PLR0917 - typer passes by name
 
     A run that was interrupted goes on where it was; finished stages are not repeated while their inputs are the same.
     """
+    from neuroshard_api.plan import Plan
+
     from neuroshard_cli.corrected_models import correct_models
     from neuroshard_cli.job_file import read_job_file
     from neuroshard_cli.local_run import STAGES, LocalRun
@@ -65,6 +67,7 @@ def run(  # noqa: PLR0917 - typer passes by name
                 waits = _waits(found.job, approved=approve)
                 if not waits:
                     local.train(data_dir=data_dir or file.absolute().parent, port=port)
+                    planned = local.plan_in_force() if isinstance(planned, Plan) else planned
         except KeyboardInterrupt:
             say(f"stopped; run it again to go on where it was: {directory.path}")
             raise

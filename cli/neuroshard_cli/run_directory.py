@@ -25,6 +25,7 @@ class RunDirectory:
         logs/<stage>.log             what the stage's processes printed
         state.json                   what is finished, and from which inputs
         result.json                  predicted, baseline and measured cost, metrics
+        replanning.json candidate.json candidate-inputs.json   further plans for changed inputs
 
     Args:
         path: is made if need be.
@@ -41,6 +42,9 @@ class RunDirectory:
         self.plan_report = self.path / "plan.html"
         self.train_dir = self.path / "train"
         self.result_file = self.path / "result.json"
+        self.replanning_file = self.path / "replanning.json"
+        self.candidate_file = self.path / "candidate.json"
+        self.inputs_file = self.path / "candidate-inputs.json"
 
     def log(self, stage: str) -> Path:
         """Return where the output of a stage's processes is kept."""

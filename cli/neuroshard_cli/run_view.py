@@ -83,6 +83,10 @@ class RunView:
         self._set(stage, state=state, seconds=seconds, note=line.note if note is None else note)
         self._say(f"{stage}: {state}{took}{f': {note}' if note else ''}")
 
+    def say(self, sentence: str) -> None:
+        """Show a sentence that stays: above the stages on a terminal."""
+        self._console.print(sentence, soft_wrap=True)
+
     def _set(self, stage: str, **changes: object) -> None:
         self._lines[stage] = replace(self._lines[stage], **changes)  # type: ignore[arg-type] # fields of StageLine
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,9 +39,31 @@ class StageRunner:
         self._view = view
 
     def run(
-        self, stage: str, command: Sequence[str], environment: Mapping[str, str], *, within_s: float | None = None
+        self,
+        stage: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        within_s: float | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run a stage's command. Raises StageFailedError."""
+        """Run a stage's command.
+
+        Args:
+            stage: name of the stage.
+            command: program and arguments.
+            environment: beside this process's own.
+            within_s: maximum seconds. If unset: no limit.
+            look: called several times a second; the command is stopped in good order if it raises.
+
+        Raises:
+            StageFailedError: it failed.
+        """
+
+        def noted() -> None:
+            self._view.note(stage, self._newest(stage))
+            look()
+
         log = self._directory.log(stage)
         try:
             status = run_stage(
@@ -49,7 +71,7 @@ class StageRunner:
                 environment=environment,
                 log=log,
                 mark=str(self._directory.path),
-                look=lambda: self._view.note(stage, self._newest(stage)),
+                look=noted,
                 within_s=within_s,
             )
         except StageTimeoutError as error:

@@ -1,6 +1,7 @@
 """Jobs whose inputs or nodes change in mid-training: another plan is made, shown, and taken; never in a storm."""
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from neuroshard_api.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
 from neuroshard_operator import names
 from neuroshard_operator.observed.results import content_hash
+from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.status import read_status
 from operator_process import KEY, OperatorProcess, Story
 from operator_world import CrashError
 
@@ -277,6 +280,26 @@ def test_workers_stay_on_a_slow_node_otherwise(spec: dict[str, Any]) -> None:
 
     assert (story.condition("Steady")["reason"], story.seen) == ("NodeSlow", ("Running", "AllWorkersReady"))
     assert story.status["restarts"] == 0
+
+
+def test_metrics_count_slow_downs_restarts_and_gains() -> None:
+    """Once each, from the statuses that were written."""
+    story = Story(**AUTO).running()
+    candidate(story)
+    replaced(story)
+    report(story, step=5_200, embedding_ms=4.5)
+    story.later(60)
+    metrics = Metrics()
+    statuses = [read_status(each) for each in story.world.statuses]
+    for before, after in itertools.pairwise(statuses):
+        metrics.status_written(before, after)
+    value = metrics.registry.get_sample_value
+
+    assert value("neuroshard_drift_total", {"cause": "InputsDrifted"}) == 1
+    assert value("neuroshard_replans_total", {"reason": "InputsDrifted"}) == 1
+    for gain, below, above in (("promised", "0.2", "0.5"), ("measured", "0.05", "0.1")):
+        name = f"neuroshard_replan_{gain}_gain_ratio_bucket"
+        assert (value(name, {"le": below}), value(name, {"le": above})) == (0, 1)
 
 
 @pytest.mark.parametrize("dies_after", range(1, 25))

@@ -157,7 +157,7 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
         world_size=plan.request.topology.num_devices,
         model_hash=model_hash(plan.request.tables.tables),
         tables_hash=tables_hash(plan.request.tables),
-        placement_hash=hashlib.sha256("\n".join(each.model_dump_json() for each in plan.tables).encode()).hexdigest(),
+        placement_hash=plan.placement_sha256,
         num_tables=len(plan.tables),
         key=key,
         predicted=None if price is None else predicted_cost(price),

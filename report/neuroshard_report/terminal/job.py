@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
+from neuroshard_api.job_replanning import ReplanningStatus
 from neuroshard_api.job_status import Status, StepCost
 from neuroshard_api.step_cost import simulation_note
 from neuroshard_api.training_job import DLRMTrainingJob
@@ -82,6 +83,8 @@ def _facts(status: Status) -> Iterator[str]:
         metrics = ", ".join(f"{metric.name} {metric.value}" for metric in status.trainer_status.metrics)
         progress = status.trainer_status.progress_percentage
         yield f"trainer: {progress if progress is not None else '?'} % done{f', {metrics}' if metrics else ''}"
+    if status.replanning is not None:
+        yield from _further_plans(status.replanning)
     if status.restarts:
         yield f"restarts: {status.restarts}, of which {status.restarts_count_towards_max or 0} after failures"
     failure = status.last_failure
@@ -90,6 +93,25 @@ def _facts(status: Status) -> Iterator[str]:
         code = f", exit code {failure.exit_code}" if failure.exit_code is not None else ""
         yield f"last failure: {failure.reason or 'unknown'}{where}{code}"
         yield from (f"  {line}" for line in (failure.message or "").splitlines())
+
+
+def _further_plans(record: ReplanningStatus) -> Iterator[str]:
+    """Yield the candidate with its verdict, avoided nodes, and the plans that were trained under, the newest last."""
+    candidate = record.candidate
+    if candidate is not None:
+        gain = f", gain {_ms(candidate.gain_microseconds)} ms a step" if candidate.gain_microseconds else ""
+        what = f"{candidate.verdict or 'being made'}{gain}{f': {candidate.message}' if candidate.message else ''}"
+        yield f"candidate plan {candidate.number}: {what}"
+    if record.avoided_nodes:
+        yield f"avoided nodes: {', '.join(node.name for node in record.avoided_nodes)}"
+    for plan in record.history:
+        times = f"predicted {_ms(plan.predicted_microseconds)} ms, measured {_ms(plan.measured_microseconds)} ms"
+        promised, measured = (
+            "-" if percent is None else f"{percent} %"
+            for percent in (plan.promised_gain_percent, plan.measured_gain_percent)
+        )
+        gain = "" if plan.promised_gain_percent is None else f", gain promised {promised}, measured {measured}"
+        yield f"plan {plan.hash.removeprefix('sha256:')[:10]} ({plan.reason}): {times}{gain}"
 
 
 def _duplication(predicted: StepCost, measured: StepCost) -> Iterator[str]:

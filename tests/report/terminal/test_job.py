@@ -48,3 +48,14 @@ def test_the_guide_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> 
 
     printed = "".join(f"    {line}\n" if line else "\n" for line in capsys.readouterr().out.splitlines())
     assert printed in GUIDE.read_text(encoding="utf-8")
+
+
+def test_further_plans_are_shown_with_promise_and_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    """The candidate with its verdict, nodes that are avoided, and each plan that was trained under."""
+    status = builders.status().model_dump(mode="json", exclude_none=True)
+    print_text(render_job(DLRMTrainingJob.from_data(builders.job_data("smallest") | {"status": status})))
+    printed = capsys.readouterr().out
+
+    assert "candidate plan 2: CoolingDown, gain 0.300 ms a step: the last restart was 60 s ago" in printed
+    assert "avoided nodes: node-2" in printed
+    assert "plan 1 (InputsDrifted): predicted 1.50 ms, measured 1.65 ms, gain promised 20 %, measured 15 %" in printed

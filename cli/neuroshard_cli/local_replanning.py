@@ -1,0 +1,296 @@
+"""A further plan for a training on this machine: made at low priority while it trains, judged, and taken in mode Auto.
+
+The facts and the rule are the operator's; the record is ``replanning.json`` in the run directory.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_cli.output import write_file
+from neuroshard_cli.run_directory import RunDirectory, file_digest
+from neuroshard_cli.stage_process import MARK_VARIABLE
+
+if TYPE_CHECKING:
+    from neuroshard_api.drift_report import DriftChange, DriftReport
+    from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningStatus
+    from neuroshard_api.plan import Plan
+    from neuroshard_api.replanning import Decision, Restart
+    from neuroshard_api.step_report import StepReport
+
+LOWEST_PRIORITY = 19
+"""Of the planner's process: training goes first."""
+
+
+class PlanTakenError(Exception):
+    """The training is to restart under the candidate plan, which is in the run directory."""
+
+
+class LocalReplanning:
+    """Further plans of one training.
+
+    Raises DocumentError where the record cannot be read.
+
+    Args:
+        directory: of the run; its request and plan were made before.
+        policy: of the job.
+        bundle_dir: the cost models of the plan.
+        has_dense: whether the dense part was counted for the plan.
+        clock: the present time, with its zone.
+        note: is told what was decided.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        policy: "Replanning",
+        *,
+        bundle_dir: Path,
+        has_dense: bool,
+        clock: Callable[[], datetime],
+        note: Callable[[str], None],
+    ) -> None:
+        from neuroshard_api.document import read_data, validated
+        from neuroshard_api.job_replanning import ReplanningStatus
+
+        self._directory = directory
+        self._policy = policy
+        self._bundle_dir = bundle_dir
+        self._has_dense = has_dense
+        self._clock = clock
+        self._note = note
+        self._planner: subprocess.Popen[bytes] | None = None
+        self._seen: tuple[int | None, ...] = ()
+        """Versions of the reports that were judged."""
+        file = directory.replanning_file
+        raw = read_data(file) if file.exists() else {}
+        self._record = validated(ReplanningStatus, raw, where=str(file))
+
+    def look(self) -> None:
+        """Make, follow, and judge a candidate, as the reports of the training ask for. Returns at once.
+
+        Raises:
+            PlanTakenError: the candidate pays, and the mode is Auto.
+        """
+        if self._planner is not None:
+            status = self._planner.poll()
+            if status is None:
+                return
+            self._planner, self._seen = None, ()
+            if status:
+                self._failed(f"the planner ended with exit code {status}")
+        seen = tuple(_version(self._directory.train_dir / name) for name in _REPORTS)
+        if seen == self._seen or None in seen:
+            return
+        drift, steps = self._reports()
+        if drift is None or steps is None:
+            return
+        self._seen = seen
+        self._follow(drift, steps)
+
+    def stop(self) -> None:
+        """End the planner, if it still runs: the training has ended."""
+        if self._planner is not None:
+            self._planner.kill()
+            self._planner.wait()
+            self._planner = None
+
+    def _reports(self) -> "tuple[DriftReport | None, StepReport | None]":
+        """Return the reports of the plan in force; None: there is none, or it cannot be read."""
+        from neuroshard_api.document import DocumentError
+        from neuroshard_api.drift_report import DriftReport
+        from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
+        from neuroshard_api.step_report import StepReport
+
+        folder, plan = self._directory.train_dir, file_digest(self._directory.plan_file)
+        try:
+            drift = DriftReport.read(folder / DRIFT_REPORT_FILE)
+            steps = StepReport.read(folder / STEP_REPORT_FILE)
+        except DocumentError:
+            return None, None
+        return (drift, steps) if drift.plan_sha256 == steps.plan_sha256 == plan else (None, None)
+
+    def _follow(self, drift: "DriftReport", steps: "StepReport") -> None:
+        from neuroshard_api.drift_report import Cause
+        from neuroshard_api.replanning_record import with_measured_gain
+        from neuroshard_api.step_cost import measured_cost
+
+        measured = measured_cost(steps)
+        self._keep(
+            with_measured_gain(
+                self._record,
+                plan_hash=f"sha256:{drift.plan_sha256}",
+                measured_us=measured.total_microseconds,
+                steps=measured.steps,
+            )
+        )
+        change = next((each for each in drift.changes if each.cause is Cause.INPUTS_DRIFTED), None)
+        if change is None:
+            return
+        candidate = self._record.candidate
+        if candidate is None or (candidate.since_step != change.since_step and self._is_cool(candidate)):
+            self._ask(change)
+        elif self._directory.candidate_file.exists():
+            self._judge(candidate, drift, measured.total_microseconds)
+
+    def _is_cool(self, candidate: "CandidatePlan") -> bool:
+        passed_s = (self._clock() - candidate.start_time).total_seconds()
+        return passed_s >= self._policy.cooldown_seconds
+
+    def _ask(self, change: "DriftChange") -> None:
+        """Begin to plan for the inputs as they are now."""
+        from neuroshard_api.job_replanning import CandidatePlan
+        from neuroshard_api.stage_commands import INPUT_STATISTICS_FILE, planner_command
+
+        directory = self._directory
+        statistics = directory.train_dir / INPUT_STATISTICS_FILE
+        if not statistics.exists():
+            return
+        directory.candidate_file.unlink(missing_ok=True)
+        shutil.copyfile(statistics, directory.inputs_file)
+        number = (self._record.candidates or 0) + 1
+        candidate = CandidatePlan(number=number, since_step=change.since_step, start_time=self._clock())
+        self._keep(self._record.model_copy(update={"candidates": number, "candidate": candidate}))
+        command = planner_command(
+            request_file=str(directory.request_file),
+            bundle_dir=str(self._bundle_dir),
+            plan_file=str(directory.candidate_file),
+            dense_file=str(directory.dense_file) if self._has_dense else None,
+            statistics_file=str(directory.inputs_file),
+            incumbent_file=str(directory.plan_file),
+            python=sys.executable,
+        )
+        with directory.log("replan").open("wb") as log:
+            self._planner = subprocess.Popen(  # noqa: S603 - the planner's command
+                command,
+                env={**os.environ, MARK_VARIABLE: str(directory.path)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        os.setpriority(os.PRIO_PROCESS, self._planner.pid, LOWEST_PRIORITY)
+        self._note(f"inputs drifted since step {change.since_step:,}; another plan is made")
+
+    def _judge(self, candidate: "CandidatePlan", drift: "DriftReport", measured_us: int | None) -> None:
+        """Decide about the candidate. Raises PlanTakenError where it is taken."""
+        from neuroshard_api.document import DocumentError
+        from neuroshard_api.plan import Plan
+        from neuroshard_api.replanning import Candidate, decide
+        from neuroshard_api.replanning_record import US_PER_MS, judged, measured_before_us
+
+        try:
+            plan = Plan.read(self._directory.candidate_file)
+        except DocumentError as error:
+            self._failed(str(error))
+            return
+        if plan.incumbent is None or not measured_us:
+            return
+        known_us = measured_before_us(self._record, plan.placement_sha256)
+        decision = decide(
+            Candidate(
+                embedding_ms=measured_us / US_PER_MS,
+                incumbent_ms=plan.incumbent.total_ms,
+                predicted_ms=plan.predicted.total_ms,
+                measured_ms=None if known_us is None else known_us / US_PER_MS,
+            ),
+            self._restart(drift),
+            self._policy,
+        )
+        is_new = candidate.verdict != decision.verdict.value
+        priced = judged(
+            candidate, decision, total_ms=plan.predicted.total_ms, incumbent_ms=plan.incumbent.total_ms
+        ).model_copy(
+            update={
+                "hash": f"sha256:{file_digest(self._directory.candidate_file)}",
+                "verdict": decision.verdict.value,
+                "message": decision.message,
+            }
+        )
+        if decision.acts:
+            self._take(plan, priced, decision, drift, measured_us)
+        if is_new:
+            self._keep(self._record.model_copy(update={"candidate": priced}))
+            self._note(f"{decision.verdict.value}: {decision.message}")
+
+    def _restart(self, drift: "DriftReport") -> "Restart":
+        from neuroshard_api.document import DocumentError
+        from neuroshard_api.progress import TrainingProgress
+        from neuroshard_api.replanning import Restart
+        from neuroshard_api.replanning_record import outcomes_of, since_replan_s
+        from neuroshard_api.stage_commands import PROGRESS_FILE
+
+        try:
+            num_steps = TrainingProgress.read(self._directory.train_dir / PROGRESS_FILE).num_steps
+        except DocumentError:
+            num_steps = None
+        return Restart(
+            step_ms=max(times.step_ms for times in drift.recent),
+            step=drift.last_step,
+            num_steps=num_steps,
+            checkpoint_ms=drift.checkpoint_ms,
+            start_ms=drift.start_ms,
+            replans=self._record.replans or 0,
+            since_replan_s=since_replan_s(self._record, self._clock()),
+            outcomes=outcomes_of(self._record),
+        )
+
+    def _take(
+        self, plan: "Plan", candidate: "CandidatePlan", decision: "Decision", drift: "DriftReport", measured_us: int
+    ) -> None:
+        """Put the candidate in the place of the plan. Raises PlanTakenError, always."""
+        from neuroshard_api.document import read_data
+        from neuroshard_api.job_replanning import TrainedPlan
+        from neuroshard_api.plan import GivenPlan, any_plan
+        from neuroshard_api.replanning_record import promised_percent, with_restart
+
+        directory, now = self._directory, self._clock()
+        before: GivenPlan = any_plan(read_data(directory.plan_file), where=str(directory.plan_file))
+        in_force = TrainedPlan(
+            hash=f"sha256:{drift.plan_sha256}",
+            placement_hash=before.placement_sha256,
+            reason="PlanWritten",
+            start_time=now,
+            predicted_microseconds=None if before.predicted is None else round(1000 * before.predicted.total_ms),
+        )
+        taken = TrainedPlan(
+            hash=candidate.hash or "",
+            placement_hash=plan.placement_sha256,
+            reason="InputsDrifted",
+            message=decision.message,
+            start_time=now,
+            from_step=drift.last_step,
+            predicted_microseconds=candidate.predicted_microseconds,
+            promised_gain_percent=promised_percent(decision, measured_us),
+        )
+        record = with_restart(self._record, in_force=in_force, measured_us=measured_us, taken=taken)
+        self._keep(record.model_copy(update={"accepted": candidate.number, "candidate": None}))
+        raise PlanTakenError(decision.message)
+
+    def _failed(self, why: str) -> None:
+        candidate = self._record.candidate
+        if candidate is not None:
+            failed = candidate.model_copy(update={"verdict": "CandidateFailed", "message": why[:1024]})
+            self._keep(self._record.model_copy(update={"candidate": failed}))
+        self._note(f"no plan was made for the changed inputs: {why}; its log is {self._directory.log('replan')}")
+
+    def _keep(self, record: "ReplanningStatus") -> None:
+        if record != self._record:
+            self._record = record
+            write_file(self._directory.replanning_file, record.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+
+_REPORTS = ("drift-report.json", "step-report.json")
+
+
+def _version(path: Path) -> int | None:
+    """Return what changes with each new file of that name. None: there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
