@@ -63,7 +63,7 @@ def _step_peaks(job: DLRMTrainingJob, plan: GivenPlan) -> list[int]:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         torch.empty(1)  # its event tells what was allocated before
         _train(job, plan)
-    tree = profiler.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    tree = profiler.profiler.kineto_results.experimental_event_tree()
     totals = sorted(each for root in tree for each in _allocated(root))
     starts = sorted(root.start_time_ns for root in tree if root.name == STEP)
     peaks = [0] * len(starts)

@@ -35,6 +35,7 @@ from neuroshard_costs.networks import ComputeNetwork
 from neuroshard_costs.pretrain.train import fit_compute
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.simulator.compute import warp_share
 from neuroshard_planner.workload_store import read_workload
 from neuroshard_profiler.backends.base import Backend, Repeats
 from neuroshard_profiler.backends.select import make_backend
@@ -200,8 +201,13 @@ def _of_bundle(bundle: CostBundle, records: Sequence[ProfileRecord]) -> FloatArr
 
 def _of_network(network: ComputeNetwork, records: Sequence[ProfileRecord]) -> FloatArray:
     shards = [sample_shards(record.compute) for record in records if record.compute is not None]
-    sums = [network.represent(compute_features(each)).sum(axis=0) for each in shards]
-    return np.array([network.times_ms(each) for each in sums], dtype=np.float64)
+    times = [
+        network.times_ms(
+            network.demands(compute_features(each)).sum(axis=0), float(warp_share(np.array(each.num_columns.max())))
+        )
+        for each in shards
+    ]
+    return np.array(times, dtype=np.float64)
 
 
 if __name__ == "__main__":

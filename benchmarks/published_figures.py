@@ -5,7 +5,7 @@ HugeCTR replicates and overlaps is not in it, so that it is a check of magnitude
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,7 +174,7 @@ def _topology(device: DevicePreset, num_devices: int) -> Topology:
     return device.topology(num_nodes=num_devices // 8, devices_per_node=8)
 
 
-_SIMULATED = {
+_SIMULATED: dict[str, Callable[[dict[str, Any]], float | tuple[float, float] | None]] = {
     "link_rate": _link_rate,
     "gather_rate": _gather_rate,
     "backward_ratio": _backward_ratio,
