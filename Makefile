@@ -19,13 +19,17 @@ KEY := $(shell { pwd; echo $(PYTHON) $(INSTALLER); cat pyproject.toml constraint
 DEV := .venv/.installed-$(KEY)
 DEMO := .venv-demo/.installed-$(KEY)
 RUN := .venv-run/.installed-$(KEY)
+OLD_TORCHREC := .venv-torchrec-1.8/.installed-$(KEY)
 FBGEMM_VERSION := $(shell sed -n 's/^fbgemm-gpu-cpu==//p' constraints.txt)
 CUDA_SYMBOLS := .cache/fbgemm-gpu-$(FBGEMM_VERSION).symbols
+# Of what calls TorchRec: drop-in, plan adapter, proof of the live sharding, and TorchRec's planner.
+TORCHREC_TESTS := tests/dropin tests/planner/interop tests/planner/baselines tests/trainer/test_plan_adapter.py \
+	tests/trainer/test_live_sharding.py
 MOVIELENS := .cache/recbole-1.2.1/recbole/dataset_example
 
 .PHONY: help
 help: ## List these commands
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 	@echo "Settings: PYTHON=python3.12 (the interpreter to use), INSTALLER=pip (instead of uv)"
 
 .PHONY: demo
@@ -41,6 +45,10 @@ demo-plan: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html 
 .PHONY: test
 test: lint types imports ## Install what the tests need, then check everything
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.PHONY: test-torchrec-1.8
+test-torchrec-1.8: $(OLD_TORCHREC) ## Run the tests of what touches TorchRec with TorchRec 1.8, its torch, and its FBGEMM
+	OMP_NUM_THREADS=1 .venv-torchrec-1.8/bin/python -m pytest -n 2 $(TORCHREC_TESTS)
 
 .PHONY: kernels
 kernels: $(DEV) $(CUDA_SYMBOLS) ## Compare the table of training kernels with the symbols of FBGEMM's CUDA wheel (500 MB)
@@ -101,7 +109,7 @@ include tests/cluster/cluster.mk
 
 .PHONY: clean
 clean: ## Remove environments, caches and what the demo wrote
-	rm -rf .venv .venv-demo .venv-run .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
+	rm -rf .venv .venv-demo .venv-run .venv-torchrec-1.8 .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
 
 $(DEV):
 	.ci/make-venv .venv dev
@@ -113,6 +121,10 @@ $(DEMO):
 
 $(RUN):
 	.ci/make-venv .venv-run run
+	@touch $@
+
+$(OLD_TORCHREC):
+	.ci/make-venv .venv-torchrec-1.8 torchrec-1.8
 	@touch $@
 
 # The wheel is read and not installed: without a driver it would not load, and it shares its name with the CPU build.

@@ -31,8 +31,10 @@ def test_a_make_command_exists(page: Path) -> None:
     """Every command that a page tells the reader to run is in the Makefile, or in what it includes."""
     makefiles = [ROOT / "Makefile", ROOT / "tests" / "cluster" / "cluster.mk"]
     text = "".join(path.read_text(encoding="utf-8") for path in makefiles)
-    targets = set(re.findall(r"^([a-z0-9-]+):.*##", text, flags=re.MULTILINE))
-    told = set(re.findall(r"(?:^    |`)make ([a-z0-9-]+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+(?:\.[0-9]+)?):.*##", text, flags=re.MULTILINE))
+    told = set(
+        re.findall(r"(?:^    |`)make ([a-z0-9-]+(?:\.[0-9]+)?)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
 
     assert told <= targets
 

@@ -12,6 +12,7 @@ collect_ignore_glob = [] if HAS_TORCHREC else ["*.py"]
 if HAS_TORCHREC:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        import torch.distributed.optim  # noqa: F401
         import torchrec.distributed  # noqa: F401
 
 

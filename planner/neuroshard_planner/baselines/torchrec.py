@@ -140,7 +140,8 @@ def _planned(problem: Problem, widths: Sequence[int], allowed: Sequence[Types]) 
     except PlannerError as error:
         reason = str(error).strip().splitlines()[0]
         return InfeasibleError(f"TorchRec's planner found no plan: {reason}; use the neuroshard algorithm")
-    return _placement(problem, planner.get_selected_options())
+    # TorchRec 1.9 returns these by get_selected_options(), which 1.8 lacks.
+    return _placement(problem, planner._best_plan)  # noqa: SLF001
 
 
 def _require_supported(problem: Problem) -> None:
