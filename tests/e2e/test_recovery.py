@@ -1,14 +1,12 @@
 """Real training through minutes of trouble: a worker whose image is late, and a node that dies under a trainer."""
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from e2e import jobs
 from e2e.operator_release import Release
+from e2e.volumes import newest_step, shared_volume
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.images import TRAINER
 from neuroshard_cluster.kubectl import Kubectl, Object
@@ -76,32 +74,6 @@ def test_a_worker_waits_for_a_peer_whose_image_comes_ninety_seconds_later(
     assert waits["reason"] == "PodsPending"
     assert (between["stage"], between.get("restarts", 0)) == ("Launching", 0)
     assert seen.get("restarts", 0) == 0
-
-
-@contextlib.contextmanager
-def shared_volume(cluster: Cluster, namespace: Namespace, folder: Path) -> Iterator[str]:
-    """Make a claim of a volume that all nodes share, a folder of this machine, and return its name."""
-    folder.mkdir()
-    folder.chmod(0o777)
-    claim = {"namespace": namespace.name, "name": "checkpoints"}
-    common: Mapping[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    volume = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}, "claimRef": claim, **common}
-    wanted = {"volumeName": namespace.name, "resources": {"requests": {"storage": "1Gi"}}, **common}
-    cluster.kubectl.apply(
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace.name}, "spec": volume}
-    )
-    namespace.kubectl.apply(
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "checkpoints"}, "spec": wanted}
-    )
-    try:
-        yield "checkpoints"
-    finally:
-        cluster.kubectl.delete("persistentvolume", namespace.name, "--wait=false")
-
-
-def newest_step(folder: Path) -> int:
-    """Return the step of the newest whole checkpoint; 0 without one."""
-    return max((int(path.name.removeprefix("step-")) for path in folder.glob("**/checkpoints/step-*")), default=0)
 
 
 @pytest.mark.parametrize("index", ["0", "1"])
