@@ -249,6 +249,8 @@ def test_a_further_change_is_planned_for_after_the_cooldown() -> None:
 
     assert len(story.pods(names.PLANNER)) == 1
     assert story.status["replanning"]["candidate"]["number"] == 2
+    assert [each["metadata"]["name"] for each in story.world.of_kind("ConfigMap", names.INPUTS)] == ["job-inputs-2"]
+    assert len(story.jobs(names.PLANNER)) == 2
 
 
 def test_workers_leave_a_slow_node_in_mode_auto() -> None:

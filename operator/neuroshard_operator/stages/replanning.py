@@ -26,7 +26,7 @@ from neuroshard_api.replanning_record import (
 from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import CopyConfigMap, Event
+from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event
 from neuroshard_operator.children.files import inputs
 from neuroshard_operator.children.stage_jobs import CandidateInputs
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
@@ -100,7 +100,7 @@ def _candidate_step(training: Training, candidate_hash: str | None) -> StageResu
         return _planning(training, candidate, candidate_hash)
     is_open = candidate is not None and candidate.verdict is None
     if change is not None and not is_open and _is_due(context, candidate, change):
-        return _asked(training, change)
+        return replace(_asked(training, change), actions=_superseded(context, candidate, candidate_hash))
     if candidate is None or found is None:  # none was made, or somebody deleted it: the next change makes another one
         return _nothing()
     if change is None:
@@ -126,6 +126,24 @@ def _asked(training: Training, change: DriftChange) -> StageResult:
     candidate = CandidatePlan(number=number, since_step=change.since_step, start_time=context.now)
     recorded = record.model_copy(update={"candidates": number, "candidate": candidate})
     return replace(_nothing(), status_fields={"replanning": recorded}, requeue_after_s=0.1)
+
+
+def _superseded(context: Context, candidate: CandidatePlan | None, candidate_hash: str | None) -> tuple[Action, ...]:
+    """Return what removes the children of a candidate that was not taken: drift that goes on would heap them up."""
+    if candidate is None or candidate_hash is None:
+        return ()
+    planner = names.planner_job(context.name, candidate_hash)
+    job = context.job_named(planner)
+    own = (
+        names.inputs(context.name, candidate.number),
+        names.request(context.name, candidate_hash),
+        names.result(planner),
+    )
+    maps = [found for name in own if (found := context.config_map(name)) is not None]
+    return (
+        *(() if job is None else (Delete(kind="Job", name=planner, uid=job.meta.uid),)),
+        *(Delete(kind="ConfigMap", name=each.meta.name, uid=each.meta.uid) for each in maps),
+    )
 
 
 def _planning(training: Training, candidate: CandidatePlan, candidate_hash: str) -> StageResult:
