@@ -1,6 +1,8 @@
-"""Series of step times with known changes: generated like training, and real ones that packages ship with labels."""
+"""Series of step times with known changes: generated like training, recorded from it, and of packages with labels."""
 
 import csv
+import gzip
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +76,35 @@ def changed(noise: str, kind: str, seed: int) -> Series:
     lasts = {"burst": BURST_STEPS, "straggler": STRAGGLER_STEPS}.get(kind, after)
     values[CHANGE_STEP : CHANGE_STEP + lasts] *= {"burst": 2.0, "straggler": 1.3}.get(kind) or float(kind[1:])
     return Series(kind, values, () if kind == "burst" else ((CHANGE_STEP, CHANGE_STEP + lasts),))
+
+
+RECORDED: Final = Path(__file__).parent / "data" / "recorded_step_times.json.gz"
+"""What `record_step_times` wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Steps of this project's trainer."""
+
+    series: Series
+    load: tuple[float, float]
+    """Load averages of the machine at begin and end."""
+
+
+def recorded(file: Path = RECORDED) -> list[Recorded]:
+    """Return the recorded series. A lasting change goes from its step to the end."""
+    found = json.loads(gzip.decompress(file.read_bytes()))
+    return [
+        Recorded(
+            Series(
+                each["name"],
+                np.array(each["step_ms"], dtype=np.float64),
+                ((each["begins"], len(each["step_ms"])),) if each["is_change"] else (),
+            ),
+            tuple(each["load"]),
+        )
+        for each in found["series"]
+    ]
 
 
 def labelled(folder: Path = AEON) -> list[Series]:

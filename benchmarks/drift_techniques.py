@@ -16,6 +16,7 @@ from neuroshard_trainer.drift.detector import (
     CLIP_DEVIATIONS,
     HELD_STEPS,
     LEAST_ALLOWANCE,
+    MIN_SHIFT,
     REFERENCE_STEPS,
     WARM_UP_STEPS,
     ShiftDetector,
@@ -28,8 +29,9 @@ from benchmarks.drift_series import FloatArray
 PREPARED: Final = WARM_UP_STEPS + REFERENCE_STEPS
 """Steps before the first score: a warm-up, and the reference."""
 NOT_FOUND: Final = -math.inf
-NUM_LEVELS: Final = 5
-"""Of techniques with their threshold inside."""
+DELTAS: Final = tuple(10.0**-power for power in (3, 6, 12, 18, 24, 36, 48, 72, 96, 144, 192, 288))
+LIMITS: Final = tuple(10.0 * 2**power for power in range(12))
+"""Levels of techniques with their threshold inside, strictest last."""
 
 
 class Technique(ABC):
@@ -38,9 +40,9 @@ class Technique(ABC):
     name: ClassVar[str]
     library: ClassVar[str] = "own"
     is_slow: ClassVar[bool] = False
-    """Whether it gets a quarter of the series."""
+    """Whether it gets a part of the held-out series."""
     threshold: ClassVar[float | None] = None
-    """If unset: the lowest that keeps the rate of false alarms on the series for tuning."""
+    """If unset: the lowest that keeps the rate of false alarms on the development series."""
 
     def __init__(self, first: FloatArray) -> None:
         """Take the first ``PREPARED`` values."""
@@ -92,20 +94,32 @@ class RatioOfMedians(Technique):
 
 
 class HeldRatio(RatioOfMedians):
-    """Ratio that has been high for as long as the detector wants it, with the threshold of the detector."""
+    """Least of the ratios of as many steps as the detector wants a change to last."""
 
-    name = "the same, held for 150 steps, 5 % fixed"
-    threshold = 1.05
+    name = "least ratio of 150 steps"
 
     def __init__(self, first: FloatArray) -> None:
         super().__init__(first)
-        self._held = 0
+        self._least: deque[tuple[int, float]] = deque()
+        self._step = 0
 
     def score(self, value: float) -> float:
-        """Return the ratio, once it has been high for as long."""
+        """Return the least ratio, once there are as many."""
         ratio = super().score(value)
-        self._held = self._held + 1 if ratio >= self.threshold else 0
-        return ratio if self._held >= HELD_STEPS else NOT_FOUND
+        self._step += 1
+        while self._least and self._least[-1][1] >= ratio:
+            self._least.pop()
+        self._least.append((self._step, ratio))
+        if self._least[0][0] <= self._step - HELD_STEPS:
+            self._least.popleft()
+        return self._least[0][1] if self._step >= HELD_STEPS else NOT_FOUND
+
+
+class FixedHeldRatio(HeldRatio):
+    """The held rule with the detector's threshold."""
+
+    name = "the same, 5 % fixed: the held rule"
+    threshold = 1.0 + MIN_SHIFT
 
 
 class Cusum(Technique):
@@ -257,26 +271,25 @@ class Levels(Technique):
 class Adwin(Levels):
     """Adaptive windowing."""
 
-    name = "ADWIN, 5 deltas from 1e-3 to 1e-48"
+    name = "ADWIN, 12 deltas from 1e-3 to 1e-288"
 
     def levels(self) -> list[Any]:
         """Return the detectors."""
         from river import drift  # type: ignore[import-not-found,unused-ignore]
 
-        return [drift.ADWIN(delta=delta) for delta in (1e-3, 1e-6, 1e-12, 1e-24, 1e-48)]
+        return [drift.ADWIN(delta=delta) for delta in DELTAS]
 
 
 class PageHinkley(Levels):
     """Page-Hinkley's test, upwards."""
 
-    name = "Page-Hinkley, 5 thresholds from 10 to 160"
+    name = "Page-Hinkley, 12 thresholds from 10 to 20,480"
 
     def levels(self) -> list[Any]:
         """Return the detectors."""
         from river import drift  # type: ignore[import-not-found,unused-ignore]
 
-        limits = (10.0, 20.0, 40.0, 80.0, 160.0)
-        return [drift.PageHinkley(delta=LEAST_ALLOWANCE, threshold=limit, mode="up") for limit in limits]
+        return [drift.PageHinkley(delta=LEAST_ALLOWANCE, threshold=limit, mode="up") for limit in LIMITS]
 
 
 class Kswin(Technique):
@@ -348,6 +361,7 @@ TECHNIQUES: Final[tuple[type[Technique], ...]] = (
     Shipped,
     RatioOfMedians,
     HeldRatio,
+    FixedHeldRatio,
     Cusum,
     Ewma,
     Holt,
