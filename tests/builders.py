@@ -237,8 +237,8 @@ def profile_record(**fields: Any) -> ProfileRecord:
 
 
 def rank_times(rank: int = 0, **fields: Any) -> RankTimes:
-    """Return a rank's times with one millisecond in each part of a step."""
-    parts = {name for name in RankTimes.model_fields if name.endswith("_ms")} - {"step_ms"}
+    """Return a rank's times with one millisecond in each part of a step on all lists."""
+    parts = {name for name in RankTimes.model_fields if name.endswith("_ms")} - {"step_ms", "expansion_ms"}
     return RankTimes(**{"rank": rank, "step_ms": float(len(parts)), **dict.fromkeys(parts, 1.0), **fields})
 
 

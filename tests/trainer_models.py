@@ -8,7 +8,7 @@ from neuroshard_api.document import validated
 from neuroshard_api.job_model import Model
 from neuroshard_api.plan import GivenPlan
 from neuroshard_api.tables import Optimizer, Table
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -20,14 +20,21 @@ CPU = torch.device("cpu")
 
 
 def sharded_model(
-    group: Any, plan: GivenPlan | None = None, *, optimizer: Optimizer = Optimizer.SGD, learning_rate: float = 0.1
+    group: Any,
+    plan: GivenPlan | None = None,
+    *,
+    optimizer: Optimizer = Optimizer.SGD,
+    learning_rate: float = 0.1,
+    repeating: Sequence[Sequence[str]] = (),
 ) -> DistributedModelParallel:
-    """Return a small model under a plan, by default whole tables on one rank."""
+    """Return a small model under a plan, by default whole tables on one rank, for all lists.
+
+    With groups of features that are ``repeating``, for batches without their repeated lists.
+    """
+    settings = validated(Model, job_data()["spec"]["model"], where="spec.model")
+    tables = TABLES if plan is None else plan.request.tables.tables
     return DistributedModelParallel(
-        RecommendationModel(
-            validated(Model, job_data()["spec"]["model"], where="spec.model"),
-            TABLES if plan is None else plan.request.tables.tables,
-        ),
+        DeduplicatedModel(settings, tables, repeating) if repeating else RecommendationModel(settings, tables),
         env=ShardingEnv.from_process_group(group),
         device=CPU,
         plan=sharding_plan(plan_of() if plan is None else plan, module_path=TABLES_PATH, compute_device="cpu"),

@@ -177,6 +177,9 @@ class StepCost(Part):
     """Forward all-to-all with the wait for its slowest member, in microseconds."""
     backward_communication_microseconds: Count | None = None
     """Backward all-to-all, in microseconds."""
+    expansion_microseconds: Count | None = None
+    """Copies of pooled embeddings to samples that repeat a list, and back, in microseconds. If unset: no repeated lists
+    are left out."""
     source: Source | None = None
     """Where the numbers come from: measured:DEVICE, cpu:MODEL or simulated:DEVICE."""
     duplication_factors: (

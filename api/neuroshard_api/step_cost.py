@@ -24,6 +24,7 @@ def predicted_cost(plan: Plan) -> PredictedCost:
             slowest.wait_ms + slowest.input_communication_ms + slowest.forward_communication_ms
         ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
+        expansion_microseconds=None if slowest.expansion_ms is None else _microseconds(slowest.expansion_ms),
         max_device_memory_mib=max(device.used_bytes for device in plan.memory) // MIB if plan.memory else None,
         source=plan.predicted.source,
         duplication_factors=_factors(plan.deduplication),
@@ -49,6 +50,7 @@ def measured_cost(report: StepReport) -> MeasuredCost:
             slowest.input_communication_ms + slowest.forward_communication_ms
         ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
+        expansion_microseconds=None if report.duplication is None else _microseconds(slowest.expansion_ms),
         step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
         steps=report.first_step + report.num_steps,
         source=report.source,
@@ -126,7 +128,7 @@ def _device_of(cost: StepCost) -> str:
 def _rank_ms(times: RankTimes) -> float:
     compute_ms = times.forward_compute_ms + times.backward_compute_ms
     communication_ms = times.input_communication_ms + times.forward_communication_ms + times.backward_communication_ms
-    return compute_ms + communication_ms
+    return compute_ms + communication_ms + times.expansion_ms
 
 
 def _microseconds(milliseconds: float) -> int:

@@ -28,6 +28,9 @@ class RankTimes(Value):
     collectives: tuple[CollectiveTime, ...] = ()
     """Parts of the three communication times by kind and family, as a plan's `DeviceCost` has them. A moment at which
     several were under way counts for the one that ended first. Empty: the trainer did not tell."""
+    expansion_ms: Annotated[float, Field(ge=0)] = 0.0
+    """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients; 0 where no
+    repeats are left out."""
     dense_ms: Annotated[float, Field(ge=0)]
     """The rest of the step: dense layers, their gradients' all-reduce and optimizer."""
     data_wait_ms: Annotated[float, Field(ge=0)]

@@ -14,6 +14,7 @@ from neuroshard_api.step_cost import (
     predicted_cost,
     simulation_note,
 )
+from neuroshard_api.step_report import MeasuredDuplication
 
 
 def test_prediction_and_measurement_meet_collective_by_collective() -> None:
@@ -147,3 +148,20 @@ def test_a_simulated_prediction_of_real_steps_is_told_in_words(
 
     assert (note is not None) is is_said
     assert note is None or (predicted in note and str(measured) in note)
+
+
+def test_the_expansion_of_repeats_is_in_both_totals() -> None:
+    """Predicted and measured have it next to their other parts; without repeats left out there is none."""
+    slow = builders.device_cost(forward_compute_ms=1.0, expansion_ms=0.5)
+    plan = builders.plan()
+    plan = plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"devices": (slow,)})})
+    repeats = (MeasuredDuplication(group="user", factor=2.0),)
+    times = builders.rank_times(0)
+    report = builders.step_report(ranks=(times.model_copy(update={"expansion_ms": 0.25}),), duplication=repeats)
+
+    assert predicted_cost(plan).expansion_microseconds == 500
+    measured, plain = measured_cost(report), measured_cost(builders.step_report(ranks=(times,)))
+    assert (measured.expansion_microseconds, plain.expansion_microseconds) == (250, None)
+    assert measured.total_microseconds is not None
+    assert plain.total_microseconds is not None
+    assert measured.total_microseconds - plain.total_microseconds == 250

@@ -4,6 +4,7 @@ Argument: folder, unused. Exits with an error where a logit or a weight differs.
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from neuroshard_api.plan import DeduplicatedGroup, GivenPlan, TablePlacement
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer, Pooling, Table
+from neuroshard_api.topology import Topology
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import collated
 from neuroshard_trainer.data.deduplication import deduplicated
@@ -52,10 +54,16 @@ GROUPS = (("user", "history"), ("seen_shop",))
 """The table shop is looked up by a feature of a group and by one of none."""
 
 
+def devices() -> Topology:
+    """Return the ranks' topology."""
+    world_size = dist.get_world_size()
+    return builders.topology(world_size, num_nodes=world_size // int(os.environ["LOCAL_WORLD_SIZE"]))
+
+
 def placed(family: ShardingType, table: Table) -> TablePlacement:
     """Return a table in a family."""
     world_size, half = dist.get_world_size(), table.embedding_dim // 2
-    topology = builders.topology(world_size)
+    topology = devices()
     match family:
         case ShardingType.TABLE_WISE:
             return by_columns(table, (len(table.name) % world_size, table.embedding_dim))
@@ -64,7 +72,7 @@ def placed(family: ShardingType, table: Table) -> TablePlacement:
         case ShardingType.ROW_WISE:
             return by_rows(table, topology)
         case ShardingType.TABLE_ROW_WISE:
-            return on_node(table, 0, topology)
+            return on_node(table, len(table.name) % topology.num_nodes, topology)
         case _:
             return everywhere(table, topology)
 
@@ -74,7 +82,7 @@ def plan_of(families: Sequence[ShardingType], optimizer: Optimizer) -> GivenPlan
     is_by_columns = all(family.is_by_columns for family in families)
     tables = TABLES if is_by_columns else tuple(table.model_copy(update={"pooling": None}) for table in TABLES)
     placements = [placed(family, table) for family, table in zip(families, tables, strict=True)]
-    topology = builders.topology(dist.get_world_size())
+    topology = devices()
     request = PlanRequest(tables=builders.table_set(*tables), topology=topology, optimizer=optimizer)
     groups = [DeduplicatedGroup(group=names[0], features=names, factor=4.0) for names in GROUPS]
     return given_plan(request, *placements).model_copy(update={"deduplication": tuple(groups)})

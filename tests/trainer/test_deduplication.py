@@ -29,12 +29,15 @@ def deduplicating(folder: Path, *features: str, factor: float = 4.0) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("num_nodes", [1, 2])
 def test_training_without_repeats_computes_what_training_on_all_lists_does(
-    tmp_path: Path, ranks: RankServer, count: int
+    tmp_path: Path, ranks: RankServer, num_nodes: int
 ) -> None:
-    """Losses of 20 steps and all weights after them within 1e-6, for every sharding type, alone and mixed."""
-    ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=count)
+    """Losses of 20 steps and all weights after them within 1e-6, for every sharding type, alone and mixed.
+
+    Nodes have two ranks each; tables by the rows of a node are on either.
+    """
+    ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=2 * num_nodes, per_node=2)
 
 
 def test_a_job_goes_on_from_a_checkpoint_of_the_other_form(tmp_path: Path, run: Callable[..., Any]) -> None:

@@ -2,12 +2,20 @@
 
 from collections.abc import Sequence
 
+import builders
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_trainer.data.synthetic import zipf_ranks
+from neuroshard_api.job_training import SyntheticGroup, SyntheticSessions
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.collation import BatchMaker
+from neuroshard_trainer.data.deduplication import deduplicated
+from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.data.sessions import Sessions
+from neuroshard_trainer.data.synthetic import SyntheticSource, zipf_ranks
 from neuroshard_trainer.drift.input_statistics import (
     FeatureCounts,
     InputDrift,
@@ -67,6 +75,7 @@ def test_counts_are_those_of_sets(lists: Lists) -> None:
     assert counted(lists) == FeatureCounts(
         samples=len(lists),
         lookups=sum(map(len, lists)),
+        filled_lists=sum(map(bool, lists)),
         counted_samples=len(lists),
         counted_lookups=sum(map(len, lists)),
         distinct_rows=len({row for each in lists for row in each}),
@@ -88,10 +97,10 @@ def test_distinct_rows_and_lists_are_those_of_the_first_samples() -> None:
     found = counts_of(lookups(user=[[1], [1], [2]], item=[[3, 4], [5], [6, 7, 8]]), counted_samples=2)
 
     assert found["user"] == FeatureCounts(
-        samples=3, lookups=3, counted_samples=2, counted_lookups=2, distinct_rows=1, distinct_lists=1
+        samples=3, lookups=3, filled_lists=3, counted_samples=2, counted_lookups=2, distinct_rows=1, distinct_lists=1
     )
     assert found["item"] == FeatureCounts(
-        samples=3, lookups=6, counted_samples=2, counted_lookups=3, distinct_rows=3, distinct_lists=2
+        samples=3, lookups=6, filled_lists=3, counted_samples=2, counted_lookups=3, distinct_rows=3, distinct_lists=2
     )
 
 
@@ -141,6 +150,35 @@ def test_usual_batches_raise_no_alarm() -> None:
     watching = drift()
 
     assert not any(watching.add(batch(seed)) for seed in range(100, 150))
+
+
+def session_batch(seed: int, change: str, *, repeats_left_out: bool) -> dict[str, FeatureCounts]:
+    """Return the counts of a batch of sessions, in runs of 8, whose lists change with a chance at each sample."""
+    table = builders.table("item", num_embeddings=ROWS, pooling_factor=10.0)
+    sessions = SyntheticSessions(
+        samples_per_session="16", groups=(SyntheticGroup(features=("item",), change_probability=change),)
+    )
+    source = SyntheticSource(
+        builders.table_set(table), features_of((table,)), num_dense=1, num_samples=4096, seed=seed, sessions=sessions
+    )
+    order = SampleOrder(
+        source.block_sizes, validation_percent=0, seed=0, shuffle=True, sessions=Sessions(source=source, run=8)
+    )
+    maker = BatchMaker(source, order, features_of((table,)), rank=0, world_size=1, batch_size=SAMPLES)
+    whole = maker.training(0)
+    return counts_of(Batch.of(deduplicated(whole, [(0,)]) if repeats_left_out else whole, ["item"]).lookups)
+
+
+@pytest.mark.parametrize("repeats_left_out", [True, False])
+def test_another_duplication_factor_is_found_and_its_noise_is_not(*, repeats_left_out: bool) -> None:
+    """Whether repeats are left out, where lookups vary with the number of distinct lists, or sent."""
+    first = [session_batch(seed, "0.1", repeats_left_out=repeats_left_out) for seed in range(3)]
+    watching = InputDrift(statistics_of(first, run=RUN, first_step=0, last_step=2))
+
+    usual = [session_batch(seed, "0.1", repeats_left_out=repeats_left_out) for seed in range(100, 130)]
+    assert not any(map(watching.add, usual))
+    other = [session_batch(seed, "0.5", repeats_left_out=repeats_left_out) for seed in range(2)]
+    assert [watching.add(each) for each in other] == [(), ("item",)]
 
 
 def test_another_batch_size_shows_nothing() -> None:

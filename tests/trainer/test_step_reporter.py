@@ -37,6 +37,8 @@ from trainer_builders import TABLES, plan_of, write_plan
 from trainer_models import lookups_of_zero, sharded_model
 
 SAMPLES = 64
+NO_PARTS = {"rank", "peak_memory_bytes", "collectives", "expansion_ms"}
+"""Fields of RankTimes that are no parts of a step on all lists."""
 
 
 def batch() -> tuple[torch.Tensor, KeyedJaggedTensor]:
@@ -68,7 +70,7 @@ def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
 
     assert [(report.first_step, report.num_steps) for report in reports] == [(8, 4), (8, 6)]
     times = reports[-1].ranks[0].model_dump()
-    parts = [times[name] for name in times if name not in {"rank", "step_ms", "peak_memory_bytes", "collectives"}]
+    parts = [times[name] for name in times if name not in {"step_ms", *NO_PARTS}]
     assert all(part > 0 for part in parts)
     assert times["data_wait_ms"] >= 3
     assert sum(parts) <= 1.5 * times["step_ms"]
@@ -102,7 +104,7 @@ def test_a_report_waits_for_the_steps_that_a_gpu_has_not_finished(
 
     trained(model, reporter, 6)
 
-    times = reports[-1].ranks[0].model_dump(exclude={"rank", "peak_memory_bytes", "collectives"})
+    times = reports[-1].ranks[0].model_dump(exclude=NO_PARTS)
     step_ms = times.pop("step_ms")
     assert reports[-1].first_step + reports[-1].num_steps == 6
     assert times["data_wait_ms"] == 1.0
@@ -172,7 +174,7 @@ def test_a_pipelined_step_has_all_its_parts(tmp_path: Path, group: Any) -> None:
     losses = list(reporter.pipelined(batches, pipeline.progress))
 
     assert len(losses) == reports[0].num_steps == 6
-    times = reports[0].ranks[0].model_dump(exclude={"rank", "peak_memory_bytes", "collectives"})
+    times = reports[0].ranks[0].model_dump(exclude=NO_PARTS)
     step_ms = times.pop("step_ms")
     assert all(part_ms > 0 for part_ms in times.values())
     assert sum(times.values()) <= 1.5 * step_ms
@@ -268,6 +270,42 @@ def test_the_update_of_copied_tables_is_compute(tmp_path: Path, group: Any) -> N
         replicated.step()
 
     assert (reports[0].ranks[0].backward_compute_ms, reports[0].ranks[0].dense_ms) == (32.0, 64.0)
+
+
+@pytest.mark.parametrize("pipelined", [False, True], ids=["plain", "pipelined"])
+def test_the_expansion_of_repeats_is_a_part_of_its_own(tmp_path: Path, group: Any, *, pipelined: bool) -> None:
+    """Each copy and each sum of gradients takes its time, and the parts still add up to the step."""
+    reports: list[StepReport] = []
+    model = sharded_model(group, repeating=[("user", "country"), ("item",)])
+    gpu = SimulatedGpu(work_before_event_ms=1.0)
+    reporter = StepReporter(
+        model, write_plan(tmp_path, plan_of()), write=reports.append, clock=CudaClock(new_event=gpu.event)
+    )
+    training = Training()
+    optimizer = StepOptimizer(
+        model, dense_optimizer(model, training, tables_path=TABLES_PATH), None, training, step=0
+    )
+    zeros, lookups = batch()
+    first_samples = torch.zeros(2, SAMPLES, dtype=torch.int64)
+    batches = [
+        Batch(dense=zeros, lookups=lookups, labels=zeros[:, 0], num_real=SAMPLES, first_samples=first_samples)
+    ] * 5
+
+    def loss(each: Batch) -> torch.Tensor:
+        return model(*each.inputs).sum()  # type: ignore[no-any-return] # torchrec, untyped
+
+    if pipelined:
+        list(reporter.pipelined(batches, Pipeline(model, optimizer, loss, torch.device("cpu")).progress))
+    else:
+        for each in reporter.steps(batches):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss(each))
+            optimizer.step()
+
+    times = reports[0].ranks[0].model_dump(exclude=NO_PARTS - {"expansion_ms"})
+    step_ms = times.pop("step_ms")
+    assert times["expansion_ms"] == 1.0 + len(TABLES)  # forward together, backward feature by feature
+    assert sum(times.values()) == step_ms
 
 
 def test_a_moment_of_two_collectives_counts_for_the_one_that_ended_first() -> None:

@@ -15,10 +15,13 @@ Row-wise and node-wise tables have other collectives in the same places. Data-pa
       `-- wait of DistributedDataParallel at its end    BACKWARD_COMMUNICATION  all-reduce of the gradients
     optimizer of these tables                           BACKWARD_COMPUTE
 
+Between the forward pass's exchange and the dense part, and on the way back, batches without repeated lists have the
+copies to the samples that repeat them: EXPANSION.
+
 An all-to-all lasts until the last rank has sent: the time of a rank includes its waiting for slower ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -34,6 +37,7 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.clocks import Clock, Mark
+from neuroshard_trainer.expansion import Expansion
 from neuroshard_trainer.live_sharding import sharded_collections
 
 
@@ -45,9 +49,11 @@ class Part(StrEnum):
     FORWARD_COMMUNICATION = "forward_communication_ms"
     BACKWARD_COMMUNICATION = "backward_communication_ms"
     BACKWARD_COMPUTE = "backward_compute_ms"
+    EXPANSION = "expansion_ms"
 
 
 COMPUTE = (Part.FORWARD_COMPUTE, Part.BACKWARD_COMPUTE)
+COMMUNICATION = (Part.INPUT_COMMUNICATION, Part.FORWARD_COMMUNICATION, Part.BACKWARD_COMMUNICATION)
 
 
 class Interval(NamedTuple):
@@ -77,6 +83,9 @@ class EmbeddingTimers:
         self._update_began: Mark = None
         for collection in sharded_collections(model):
             _CollectionHooks(collection, clock, self._add)
+        for module in model.modules():
+            if isinstance(module, Expansion):
+                _ExpansionHooks(module, clock, self._add)
         if replicated_optimizer is not None:
             inner = replicated_optimizer._optimizer  # noqa: SLF001 - the wrapper calls no hooks
             inner.register_step_pre_hook(self._begin_update)
@@ -226,3 +235,33 @@ class _LookupHooks:
 
     def _end_wait(self) -> None:
         self._add(Part.BACKWARD_COMMUNICATION, self.family, self._wait_began, self._clock.mark())
+
+
+class _ExpansionHooks:
+    """The hooks on the copies of pooled embeddings to samples that repeat a list."""
+
+    def __init__(self, expansion: Expansion, clock: Clock, add: Add) -> None:
+        self._clock = clock
+        self._add = add
+        self._forward_began: Mark = None
+        self._backward_began: Mark = None
+        expansion.register_forward_pre_hook(self._begin_forward)
+        expansion.register_forward_hook(self._end_forward)
+
+    def _begin_forward(self, *_: object) -> None:
+        self._forward_began = self._clock.mark()
+
+    def _end_forward(self, module: Expansion, _inputs: object, pooled: Mapping[str, torch.Tensor]) -> None:
+        self._add(Part.EXPANSION, None, self._forward_began, self._clock.mark())
+        for name in module.expanded:
+            copies = pooled[name]
+            # TorchRec's pipeline traces the model once, with placeholders.
+            if isinstance(copies, torch.Tensor) and copies.grad_fn is not None:
+                copies.grad_fn.register_prehook(self._begin_backward)
+                copies.grad_fn.register_hook(self._end_backward)
+
+    def _begin_backward(self, *_: object) -> None:
+        self._backward_began = self._clock.mark()
+
+    def _end_backward(self, *_: object) -> None:
+        self._add(Part.EXPANSION, None, self._backward_began, self._clock.mark())

@@ -15,6 +15,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.expansion import Expansion
 
 TABLES_PATH = "tables"
 """Path of the EmbeddingBagCollection in the model."""
@@ -63,7 +64,7 @@ class DeduplicatedModel(RecommendationModel):
 
     def __init__(self, model: Model, tables: Sequence[Table], groups: Sequence[Sequence[str]]) -> None:
         super().__init__(model, tables)
-        self._groups = [(feature.name, _group_of(feature.name, groups)) for feature in features_of(tables)]
+        self.expansion = Expansion([feature.name for feature in features_of(tables)], groups)
 
     def forward(  # type: ignore[override] # a batch without repeats needs one thing more
         self, dense: torch.Tensor, lookups: KeyedJaggedTensor, first_samples: torch.Tensor
@@ -77,15 +78,7 @@ class DeduplicatedModel(RecommendationModel):
         """
         embedded_dense = self.dense_arch(dense)
         pooled = self.tables(lookups).to_dict()
-        expanded = {
-            name: pooled[name] if group is None else pooled[name].index_select(0, first_samples[group])
-            for name, group in self._groups
-        }
-        return self._logits(embedded_dense, expanded)
-
-
-def _group_of(feature: str, groups: Sequence[Sequence[str]]) -> int | None:
-    return next((position for position, names in enumerate(groups) if feature in names), None)
+        return self._logits(embedded_dense, self.expansion(pooled, first_samples))
 
 
 class _DotProducts(nn.Module):

@@ -31,7 +31,7 @@ from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.clocks import Clock, Mark, clock_of
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, process_age_ms
-from neuroshard_trainer.embedding_timers import COMPUTE, EmbeddingTimers, Interval, Part
+from neuroshard_trainer.embedding_timers import COMMUNICATION, COMPUTE, EmbeddingTimers, Interval, Part
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.run_identity import RunIdentity
 from neuroshard_trainer.tracing import traced
@@ -46,7 +46,6 @@ R = TypeVar("R")
 _Key = str | tuple[Part, Family | None]
 StepTimes = dict[_Key, float]
 """Milliseconds by field of RankTimes, and of each communication's parts by family."""
-_COMMUNICATION = tuple(part for part in Part if part not in COMPUTE)
 _NO_TIMES: StepTimes = dict.fromkeys((name for name in RankTimes.model_fields if name.endswith("_ms")), 0.0)
 _KINDS = {
     None: CollectiveKind.INDICES,
@@ -311,10 +310,11 @@ def _step_times(clock: Clock, step: _Step) -> StepTimes:
         spans[interval.part].setdefault(interval.family, []).append(span)
     computing = [span for part in COMPUTE for family in spans[part].values() for span in family]
     times: StepTimes = {
-        part.value: _covered_ms([span for family in spans[part].values() for span in family]) for part in COMPUTE
+        part.value: _covered_ms([span for family in spans[part].values() for span in family])
+        for part in (*COMPUTE, Part.EXPANSION)
     }
     families: StepTimes = {}
-    for part in _COMMUNICATION:
+    for part in COMMUNICATION:
         own = _own_ms(spans[part], without=computing)
         times[part.value] = sum(own.values())
         families.update({(part, family): ms for family, ms in own.items()})
@@ -341,7 +341,7 @@ def _collectives(medians: Mapping[_Key, float]) -> tuple[CollectiveTime, ...]:
     """Return the collectives in the order of families, that of indices first."""
     found = []
     for family, kind in _KINDS.items():
-        ways = {part: medians[part, family] for part in _COMMUNICATION if (part, family) in medians}
+        ways = {part: medians[part, family] for part in COMMUNICATION if (part, family) in medians}
         if ways:
             backward_ms = ways.pop(Part.BACKWARD_COMMUNICATION, 0.0)
             found.append(

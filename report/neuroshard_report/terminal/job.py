@@ -115,6 +115,9 @@ def _further_plans(record: ReplanningStatus) -> Iterator[str]:
 
 
 def _duplication(predicted: StepCost, measured: StepCost) -> Iterator[str]:
+    if predicted.expansion_microseconds is not None or measured.expansion_microseconds is not None:
+        times = (predicted.expansion_microseconds, measured.expansion_microseconds)
+        yield "expansion of repeats: {} ms predicted, {} ms measured, in the totals".format(*map(_ms, times))
     found = {each.group: each.factor for each in measured.duplication_factors or ()}
     for each in predicted.duplication_factors or ():
         yield f"group {each.group}: {found.get(each.group, '?')} samples per distinct list, planned {each.factor}"

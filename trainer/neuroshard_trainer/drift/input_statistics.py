@@ -2,6 +2,9 @@
 
 Distinct rows are the sharp statistic: in a batch of some thousand samples they vary by parts of a percent, and move
 with skew and with pooling factor. Counting sorts lookups, so it takes in the first samples of a batch alone.
+
+Batches are counted as they are sent. Without repeated lists their lookups per sample are those of the log over the
+duplication factor, so that another factor is a change of lookups; with all lists, one of distinct lists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,6 +38,8 @@ class FeatureCounts:
 
     samples: int
     lookups: int
+    filled_lists: int
+    """Samples with lookups. A repeat that is left out of a batch has none."""
     counted_samples: int
     """First samples of the batch, which the other numbers are of."""
     counted_lookups: int
@@ -70,6 +75,7 @@ def counts_of(lookups: KeyedJaggedTensor, *, counted_samples: int | None = None)
         key: FeatureCounts(
             samples=lengths.shape[1],
             lookups=int(sizes[index]),
+            filled_lists=int(np.count_nonzero(lengths[index])),
             counted_samples=counted.shape[1],
             counted_lookups=int(counted_sizes[index]),
             distinct_rows=int(distinct_rows[index]),
@@ -164,7 +170,7 @@ def has_changed(reference: FeatureStatistics, counts: FeatureCounts) -> bool:
     """Return whether any statistic of a feature moved by at least ``MIN_LOG_RATIO``, and by more than its noise."""
     recent = _mean_statistics(reference.feature, [counts])
     pairs = (
-        (reference.lookups_per_sample, recent.lookups_per_sample, counts.samples),
+        (reference.lookups_per_sample, recent.lookups_per_sample, counts.filled_lists),
         (reference.distinct_rows_per_lookup, recent.distinct_rows_per_lookup, counts.distinct_rows),
         (reference.distinct_lists_per_sample, recent.distinct_lists_per_sample, counts.distinct_lists),
     )
