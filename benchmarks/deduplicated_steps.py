@@ -1,40 +1,47 @@
-"""Two processes: steps on all lists and steps without repeats take turns, on the same synthetic samples.
+"""Two processes: steps on all lists and steps without repeats take turns, on synthetic samples or on a log of MovieLens.
 
-Argument: the folder of interleaved_loops. benchmarks.deduplication starts it.
+Arguments: the folder of interleaved_loops, and for MovieLens the folder of its clustered log. benchmarks.deduplication
+starts it.
 """
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
 from neuroshard_api.job_training import SyntheticGroup, SyntheticSessions
 from neuroshard_api.plan import Plan
 from neuroshard_api.tables import Table, TableSet
-from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
-from neuroshard_trainer.data.deduplication import deduplicated
+from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.order import SampleOrder
+from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.sessions import Sessions
 from neuroshard_trainer.data.synthetic import SyntheticSource
 
-from benchmarks.interleaved_loops import BLOCKS_FILE, PLAN_FILE, Times, timed
-from benchmarks.sharded_training import NUM_BATCHES, NUM_DENSE, WORLD_SIZE, ShardedTraining, start_process
+from benchmarks import movielens_log
+from benchmarks.interleaved_loops import BLOCKS_FILE, PLAN_FILE
+from benchmarks.session_log import LABEL, SESSION, TIME
+from benchmarks.sharded_training import NUM_BATCHES, NUM_DENSE, WORLD_SIZE, start_process
+from benchmarks.two_forms import TwoForms, both_forms
 
 BATCH_SIZE = 2048  # of each process
+COLUMNS = 64
 USER = tuple(f"user{index}" for index in range(4))
 TABLES = TableSet(
     name="sessions",
     tables=(
-        *(Table(name=name, num_embeddings=200_000, embedding_dim=64, pooling_factor=20.0) for name in USER),
-        *(Table(name=f"item{index}", num_embeddings=200_000, embedding_dim=64) for index in range(4)),
+        *(Table(name=name, num_embeddings=200_000, embedding_dim=COLUMNS, pooling_factor=20.0) for name in USER),
+        *(Table(name=f"item{index}", num_embeddings=200_000, embedding_dim=COLUMNS) for index in range(4)),
     ),
 )
 RUN = 8
 CHANGES = ("1", "0.43", "0.14", "1e-6")
 """Chances that a sample has other lists: factors of about 1, 2, 4, and 8 in runs of 8."""
-WARM_STEPS, STEPS = 4, 32
+STEPS = 32
+MOVIELENS = "MovieLens-100K"
 
 
 def source_of(change: str, *, num_samples: int, samples_per_session: str = "1e6") -> SyntheticSource:
@@ -46,40 +53,52 @@ def source_of(change: str, *, num_samples: int, samples_per_session: str = "1e6"
     )
 
 
-def batches(change: str) -> tuple[list[Batch], list[Batch], float]:
-    """Return this rank's batches with all lists and without repeats, and samples over distinct ones."""
-    features = features_of(TABLES.tables)
-    keys = [feature.name for feature in features]
-    source = source_of(change, num_samples=NUM_BATCHES * WORLD_SIZE * BATCH_SIZE)
+def log_of(files: Sequence[Path], tables: TableSet, *, num_dense: int) -> ParquetSource:
+    """Return a log of Parquet files."""
+    return ParquetSource(
+        [DataFile(str(file)) for file in files],
+        features_of(tables.tables),
+        label_column=LABEL,
+        dense_columns=[f"dense_{column}" for column in range(num_dense)],
+        session_column=SESSION,
+        time_column=TIME,
+    )
+
+
+def maker_of(source: SyntheticSource | ParquetSource, tables: TableSet) -> BatchMaker:
+    """Return what makes this rank's batches, in a shuffled order of runs."""
     order = SampleOrder(
         source.block_sizes, validation_percent=0, seed=0, shuffle=True, sessions=Sessions(source=source, run=RUN)
     )
-    maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=WORLD_SIZE, batch_size=BATCH_SIZE)
-    whole = [maker.training(index * maker.global_batch_size) for index in range(NUM_BATCHES)]
-    without = [deduplicated(each, [tuple(keys.index(name) for name in USER)]) for each in whole]
-    factor = NUM_BATCHES * BATCH_SIZE / sum(each.num_distinct[0] for each in without)
-    return [Batch.of(each, keys) for each in whole], [Batch.of(each, keys) for each in without], factor
+    ranks = {"rank": dist.get_rank(), "world_size": WORLD_SIZE, "batch_size": BATCH_SIZE}
+    return BatchMaker(source, order, features_of(tables.tables), **ranks)
 
 
 def main() -> None:
-    """Measure every chance, and have rank 0 write what it measured."""
-    folder = Path(sys.argv[1])
+    """Measure every chance or the log, and have rank 0 write what it measured."""
+    folder, *logs = map(Path, sys.argv[1:])
     start_process()
     plan = Plan.read(folder / PLAN_FILE)
-    found: dict[str, dict[str, float | list[Times]]] = {}
-    for change in CHANGES:
-        plain, without = ShardedTraining(plan, TABLES), ShardedTraining(plan, TABLES, groups=[USER])
-        of_plain, of_without, factor = batches(change)
-        times: dict[str, list[Times]] = {"plain": [], "without": []}
-        for step in range(WARM_STEPS + STEPS):
-            pair = [
-                timed(plain.step, of_plain[step % NUM_BATCHES]),
-                timed(without.step, of_without[step % NUM_BATCHES]),
-            ]
-            if step >= WARM_STEPS:
-                times["plain"].append(pair[0])
-                times["without"].append(pair[1])
-        found[change] = {"factor": factor, **times}
+    found: dict[str, TwoForms] = {}
+    if logs:
+        tables = movielens_log.movielens_tables(COLUMNS)
+        files = sorted(logs[0].glob("*.parquet"))
+        maker = maker_of(log_of(files, tables, num_dense=movielens_log.NUM_DENSE), tables)
+        found[MOVIELENS] = both_forms(
+            plan,
+            tables,
+            movielens_log.USER,
+            maker,
+            num_batches=NUM_BATCHES,
+            steps=STEPS,
+            num_dense=movielens_log.NUM_DENSE,
+        )
+    else:
+        for change in CHANGES:
+            source = source_of(change, num_samples=NUM_BATCHES * WORLD_SIZE * BATCH_SIZE)
+            found[change] = both_forms(
+                plan, TABLES, USER, maker_of(source, TABLES), num_batches=NUM_BATCHES, steps=STEPS
+            )
     if dist.get_rank() == 0:
         (folder / BLOCKS_FILE).write_text(json.dumps(found))
     dist.destroy_process_group()

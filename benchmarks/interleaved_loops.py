@@ -23,8 +23,11 @@ Times = tuple[float, float]
 """Milliseconds of a step by the clock and of the processor."""
 
 
-def measured_blocks(script: Path, tables: TableSet) -> Any:  # noqa: ANN401 - what the script wrote as JSON
-    """Plan the tables, run a script on two processes with a folder as its argument, and return what rank 0 measured."""
+def measured_blocks(script: Path, tables: TableSet, *arguments: str) -> Any:  # noqa: ANN401 - what the script wrote as JSON
+    """Plan the tables, run a script on two processes, and return what rank 0 measured.
+
+    The script's first argument is a folder with the plan, and for what is measured; ``arguments`` follow.
+    """
     from neuroshard_api.request import Constraints, PlanRequest  # noqa: PLC0415 - of this process alone, not of those that train
     from neuroshard_api.topology import Link, Topology  # noqa: PLC0415
     from neuroshard_costs.bundle import bundled_bundle  # noqa: PLC0415
@@ -42,7 +45,7 @@ def measured_blocks(script: Path, tables: TableSet) -> Any:  # noqa: ANN401 - wh
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / PLAN_FILE).write_text(plan(request, bundle=bundle).to_json())
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, *torchrun(script, scratch)], check=True, env=environment)  # noqa: S603
+        subprocess.run([sys.executable, *torchrun(script, scratch, *arguments)], check=True, env=environment)  # noqa: S603
         return json.loads((Path(scratch) / BLOCKS_FILE).read_text())
 
 

@@ -92,12 +92,19 @@ MODELS = (MIXED, ONE_HOT, MULTI_HOT)
 class ShardedTraining:
     """One model under one plan, trained without a look at how well."""
 
-    def __init__(self, plan: Plan, tables: TableSet = MIXED, groups: Sequence[Sequence[str]] = ()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        tables: TableSet = MIXED,
+        groups: Sequence[Sequence[str]] = (),
+        *,
+        num_dense: int = NUM_DENSE,
+    ) -> None:
         world = dist.group.WORLD
         assert world is not None
         torch.manual_seed(0)
         settings = Model.model_construct(
-            num_dense_features=NUM_DENSE, dense_arch_layer_sizes=(32,), over_arch_layer_sizes=(32,)
+            num_dense_features=num_dense, dense_arch_layer_sizes=(32,), over_arch_layer_sizes=(32,)
         )
         self.model = DistributedModelParallel(
             DeduplicatedModel(settings, tables.tables, groups)
