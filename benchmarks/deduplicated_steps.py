@@ -1,4 +1,4 @@
-"""Two processes: steps on all lists and steps without repeats take turns, on synthetic samples or on a log of MovieLens.
+"""Two processes: steps on all lists and without repeats take turns, on synthetic samples or a log of MovieLens.
 
 Arguments: the folder of interleaved_loops, and for MovieLens the folder of its clustered log. benchmarks.deduplication
 starts it.

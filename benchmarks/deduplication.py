@@ -47,11 +47,11 @@ LOG_CHANGES = ("0.05", "0.25")
 REPEATS = 5
 HEAD = f"""# Training, reading, and storing without repeated lists
 
-Synthetic: sessions with four user tables of 20 lookups whose lists repeat together, four item tables of one lookup whose
-lists do not, Zipf exponent 0.85. MovieLens-100K: its users' features and histories repeat in sessions, films do not, and
-films and histories share a table. Tables have 64 columns. Steps: two processes with gloo, one core each, {BATCH_SIZE:,} samples
-each, row-wise Adagrad, a small dense part; {STEPS} steps on all lists and without repeats in turns, medians of the
-ratios of neighbors."""
+Synthetic: sessions with four user tables of 20 lookups whose lists repeat together, four item tables of one lookup
+whose lists do not, Zipf exponent 0.85. MovieLens-100K: its users' features and histories repeat in sessions, films do
+not, and films and histories share a table. Tables have 64 columns. Steps: two processes with gloo, one core each,
+{BATCH_SIZE:,} samples each, row-wise Adagrad, a small dense part; {STEPS} steps on all lists and without repeats in
+turns, medians of the ratios of neighbors."""
 
 
 def main() -> None:
@@ -75,7 +75,10 @@ def step_lines(movielens: Path) -> list[str]:
     found = measured_blocks(script, TABLES)
     found |= measured_blocks(script, movielens_tables(COLUMNS), str(movielens))
     lines = [
-        "| samples | factor | step on all lists, ms | without repeats, ms | ratio by the clock | ratio of processor time |",
+        (
+            "| samples | factor | step on all lists, ms | without repeats, ms | ratio by the clock | ratio of "
+            "processor time |"
+        ),
         "|---|---|---|---|---|---|",
     ]
     for name in (*CHANGES, MOVIELENS):
@@ -94,9 +97,12 @@ def step_lines(movielens: Path) -> list[str]:
 def log_lines(folder: Path) -> list[str]:
     """Return the table of logs in the order of time and clustered; ``folder`` has those of MovieLens."""
     what = (
-        f"Synthetic: a log of {LOG_SAMPLES:,} samples, sessions of {MEAN_SAMPLES} samples in the mean before blocks of 4,096 "
-        "cut them, 384 open at a time. MovieLens-100K: 100,000 ratings of 2,793 sessions. Parquet, zstd. Reading: from Parquet "
-        f"to batches of a rank in a shuffled order (by time: of samples; clustered: of runs of {RUN}), in processor time of one "
+        f"Synthetic: a log of {LOG_SAMPLES:,} samples, sessions of {MEAN_SAMPLES} samples in the mean before "
+        f"blocks of 4,096 "
+        "cut them, 384 open at a time. MovieLens-100K: 100,000 ratings of 2,793 sessions. Parquet, zstd. Reading: "
+        "from Parquet "
+        f"to batches of a rank in a shuffled order (by time: of samples; clustered: of runs of {RUN}), in "
+        f"processor time of one "
         "core."
     )
     lines = [
@@ -105,7 +111,10 @@ def log_lines(folder: Path) -> list[str]:
         "| samples | order | MB | factor in batches | samples per second read | and repeats left out |",
         "|---|---|---|---|---|---|",
     ]
-    movielens, synthetic = movielens_tables(COLUMNS), {name: f"synthetic, chance of a change {name}" for name in LOG_CHANGES}
+    movielens, synthetic = (
+        movielens_tables(COLUMNS),
+        {name: f"synthetic, chance of a change {name}" for name in LOG_CHANGES},
+    )
     for change, name in synthetic.items():
         log = folder / f"{change}.parquet"
         source = source_of(change, num_samples=LOG_SAMPLES, samples_per_session=MEAN_SAMPLES)

@@ -81,7 +81,10 @@ class Job:
         return TableSet(
             name="job",
             tables=(
-                *(Table(name=name, num_embeddings=200_000, embedding_dim=64, pooling_factor=self.pooling) for name in USER),
+                *(
+                    Table(name=name, num_embeddings=200_000, embedding_dim=64, pooling_factor=self.pooling)
+                    for name in USER
+                ),
                 *(Table(name=name, num_embeddings=200_000, embedding_dim=64) for name in ITEMS),
             ),
         )
@@ -213,22 +216,31 @@ def measure(profile: Path) -> None:
     lines = [
         "# The planner's choice of leaving out repeated lists, on this CPU",
         "",
-        f"Machine: {cpu_model()}, two cores, shared with other work; load average at the start {start:.1f}, at the end "
-        f"{os.getloadavg()[0]:.1f}. Two processes with gloo, one core each; four user tables whose lists repeat together, four "
-        f"item tables of one lookup, 64 columns, row-wise Adagrad, a small dense part. {STEPS} steps of each form in turns "
-        "under one placement; ratios are medians of neighbors, without repeats over all lists. The planner knows reuse and "
-        f"factor as `neuroshard stats` counts them. Cost models: `{bundle.manifest.name}`, {bundle.manifest.source}.",
+        (
+            f"Machine: {cpu_model()}, two cores, shared with other work; load average at the start {start:.1f}, at "
+            f"the end {os.getloadavg()[0]:.1f}. Two processes with gloo, one core each; four user tables whose lists "
+            "repeat together, four item tables of one lookup, 64 columns, row-wise Adagrad, a small dense part. "
+            f"{STEPS} steps of each form in turns under one placement; ratios are medians of neighbors, without "
+            "repeats over all lists. The planner knows reuse and factor as `neuroshard stats` counts them. Cost "
+            f"models: `{bundle.manifest.name}`, {bundle.manifest.source}."
+        ),
         "",
-        "| factor aimed at | lookups | samples | planned | measured | step, ms | ratio by the clock | of processor time "
-        "| planner's choice | right | predicted saving, ms | measured saving, ms |",
+        (
+            "| factor aimed at | lookups | samples | planned | measured | step, ms | ratio by the clock | of "
+            "processor time | planner's choice | right | predicted saving, ms | measured saving, ms |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
         *rows,
         "",
-        f"Right (at most {CLOSE} times the better form by the clock): {num_right} of {len(JOBS)}, at least {WANTED_RIGHT} "
-        f"wanted. Predicted saving within {WITHIN:.0%} of the measured one, where repeats are left out: {num_near} of "
-        f"{num_left_out}.",
+        (
+            f"Right (at most {CLOSE} times the better form by the clock): {num_right} of {len(JOBS)}, at least "
+            f"{WANTED_RIGHT} wanted. Predicted saving within {WITHIN:.0%} of the measured one, where repeats are left "
+            f"out: {num_near} of {num_left_out}."
+        ),
     ]
-    print(write_result("deduplication-choices", lines, hardware=hardware_slug(), packages=("numpy", "torch", "torchrec")))
+    print(
+        write_result("deduplication-choices", lines, hardware=hardware_slug(), packages=("numpy", "torch", "torchrec"))
+    )
 
 
 def train(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """MovieLens-100K as a log of sessions: a Parquet file in the order of time, for the benchmarks of sessions.
 
-A session ends where a user rates nothing for half an hour. What belongs to the user repeats in it, with the history: the
-films that the user rated last before the session began, as a log that is written per request has them.
+A session ends where a user rates nothing for half an hour. What belongs to the user repeats in it, with the history:
+the films that the user rated last before the session began, as a log that is written per request has them.
 """
 
 import csv
@@ -25,15 +25,25 @@ NUM_DENSE = 2
 GAP_S = 1800
 HISTORY = 20
 _ROWS = {
-    **{"user_id": 943, "age": 61, "gender": 2, "occupation": 21, "zip_code": 795},
-    **{"release_year": 73, "genre": 19, "title_word": 2652},
+    "user_id": 943,
+    "age": 61,
+    "gender": 2,
+    "occupation": 21,
+    "zip_code": 795,
+    "release_year": 73,
+    "genre": 19,
+    "title_word": 2652,
 }
 
 
 def movielens_tables(columns: int) -> TableSet:
     """Return a table of each feature; films and history share theirs."""
     items = Table(
-        name="item", num_embeddings=1682, embedding_dim=columns, pooling_factor=15.0, feature_names=("item_id", "history")
+        name="item",
+        num_embeddings=1682,
+        embedding_dim=columns,
+        pooling_factor=15.0,
+        feature_names=("item_id", "history"),
     )
     own = (Table(name=name, num_embeddings=rows, embedding_dim=columns) for name, rows in _ROWS.items())
     return TableSet(name="movielens", tables=(items, *own))

@@ -143,9 +143,12 @@ def size_lines(folder: Path) -> list[str]:
     by_time, *_ = sizes
     verdict = "at most" if clustered <= WANTED_SHARE * sizes[by_time] else "more than"
     return [
-        f"## Sizes\n\n{SMALL_SESSIONS * SAMPLES_PER_SESSION:,} samples, {SMALL_SESSIONS:,} sessions of {SAMPLES_PER_SESSION} "
-        f"samples that take turns at random, two lists of {LIST_LENGTHS[0]} to {LIST_LENGTHS[1]} ids that are constant in a "
-        f"session, one item; zstd of level 3, row groups of {ROW_GROUP_ROWS:,}.",
+        (
+            f"## Sizes\n\n{SMALL_SESSIONS * SAMPLES_PER_SESSION:,} samples, {SMALL_SESSIONS:,} sessions of "
+            f"{SAMPLES_PER_SESSION} samples that take turns at random, two lists of {LIST_LENGTHS[0]} to "
+            f"{LIST_LENGTHS[1]} ids that are constant in a session, one item; zstd of level 3, row groups of "
+            f"{ROW_GROUP_ROWS:,}."
+        ),
         "",
         "| order and encoding | MB | clustered over it |",
         "|---|---|---|",
@@ -178,9 +181,11 @@ def kill_lines(folder: Path) -> list[str]:
     run(command_of(log, out, window=SMALL_SESSIONS))
     equal = "are those of a run that was not killed" if _hashes(whole) == _hashes(out) else "DIFFER"
     return [
-        f"## Kills\n\nThe same log in {SAMPLES_PER_SESSION} windows, killed by SIGKILL at {num_killed} moments drawn at "
-        f"random, each time begun again ({windows} windows were written when the last kill came), then run to its end: the "
-        f"bytes of all files {equal}.",
+        (
+            f"## Kills\n\nThe same log in {SAMPLES_PER_SESSION} windows, killed by SIGKILL at {num_killed} moments "
+            f"drawn at random, each time begun again ({windows} windows were written when the last kill came), then "
+            f"run to its end: the bytes of all files {equal}."
+        ),
     ]
 
 
@@ -199,10 +204,13 @@ def memory_lines(folder: Path) -> list[str]:
     rows = sum(pq.read_metadata(file).num_rows for file in out.glob("window-*.parquet"))
     verdict = "less" if resident < WANTED_BYTES else "more"
     return [
-        f"## Memory\n\n{LARGE_ROWS:,} rows in {LARGE_WINDOWS} windows, lists of {LARGE_LENGTHS[0]} to {LARGE_LENGTHS[1]} ids, "
-        f"{log.stat().st_size / 1e6:,.0f} MB, `--memory-mib {MEMORY_MIB}`: {rows:,} rows written, {_size(out) / 1e6:,.0f} MB, at "
-        f"most {resident / 2**20:,.0f} MiB resident ({verdict} than 1 GiB), {usage.ru_utime + usage.ru_stime:.0f} s of "
-        "processor time. Each window is checked by a hash of its multiset of rows.",
+        (
+            f"## Memory\n\n{LARGE_ROWS:,} rows in {LARGE_WINDOWS} windows, lists of {LARGE_LENGTHS[0]} to "
+            f"{LARGE_LENGTHS[1]} ids, {log.stat().st_size / 1e6:,.0f} MB, `--memory-mib {MEMORY_MIB}`: {rows:,} rows "
+            f"written, {_size(out) / 1e6:,.0f} MB, at most {resident / 2**20:,.0f} MiB resident ({verdict} than 1 "
+            f"GiB), {usage.ru_utime + usage.ru_stime:.0f} s of processor time. Each window is checked by a hash of "
+            "its multiset of rows."
+        ),
     ]
 
 

@@ -1,7 +1,9 @@
-"""What the order of sessions and leaving out repeats do to the AUC, on MovieLens-100K: `python -m benchmarks.session_order DATA`.
+"""What the order of sessions and leaving out repeats do to the AUC, on MovieLens-100K.
 
-DATA is the folder ml-100k of the package recbole. The log is clustered by `neuroshard cluster-sessions`; the trainer reads
-it as it reads a user's.
+    python -m benchmarks.session_order DATA
+
+DATA is the folder ml-100k of the package recbole. The log is clustered by `neuroshard cluster-sessions`; the trainer
+reads it as it reads a user's.
 """
 
 import argparse
@@ -121,9 +123,15 @@ def job_of(tables: TableSet, log: Path, *, seed: int, run: int) -> dict[str, Any
             },
             "trainer": {"numProcPerNode": 1},
             "data": {
-                **{"format": "Parquet", "path": str(log), "labelColumn": LABEL, "readerProcesses": 0},
-                **{"denseColumns": [f"dense_{column}" for column in range(NUM_DENSE)]},
-                **{"sessionColumn": SESSION, "timeColumn": TIME, "sessionRun": run, "validationPercent": 10},
+                "format": "Parquet",
+                "path": str(log),
+                "labelColumn": LABEL,
+                "readerProcesses": 0,
+                "denseColumns": [f"dense_{column}" for column in range(NUM_DENSE)],
+                "sessionColumn": SESSION,
+                "timeColumn": TIME,
+                "sessionRun": run,
+                "validationPercent": 10,
             },
             "training": {"epochs": EPOCHS, "seed": seed, "watchDrift": False},
         },
@@ -137,7 +145,9 @@ def lines_of(found: dict[str, list[tuple[float, float | None]]]) -> Sequence[str
         aucs = [auc for auc, _ in runs]
         factors = [factor for _, factor in runs if factor is not None]
         factor = f"{mean(factors):.2f}" if factors else "-"
-        rows.append(f"| {name} | {mean(aucs):.4f} | {stdev(aucs):.4f} | {min(aucs):.4f} to {max(aucs):.4f} | {factor} |")
+        rows.append(
+            f"| {name} | {mean(aucs):.4f} | {stdev(aucs):.4f} | {min(aucs):.4f} to {max(aucs):.4f} | {factor} |"
+        )
     first, *_ = found
     reference = [auc for auc, _ in found[first]]
     kept = [auc for auc, _ in found["runs of 8, repeats left out"]]
@@ -146,21 +156,28 @@ def lines_of(found: dict[str, list[tuple[float, float | None]]]) -> Sequence[str
     return [
         "# The order of sessions and the AUC, on MovieLens-100K",
         "",
-        "100,000 ratings of 943 users, sessions cut where a user rates nothing for half an hour. A sample looks up the user's "
-        "id, age, gender, occupation, zip code, and the 20 films rated last before the session, which repeat in it, and the "
-        "film with its year, genres, and title. The label is 1 for four stars or more. "
-        f"DLRM, {COLUMNS} columns, {BATCH_SIZE:,} samples a step, {EPOCHS} epochs; a tenth of the sessions is held out, the "
-        f"same in every order; {len(SEEDS)} seeds, which draw weights, order, and the held-out sessions.",
+        (
+            "100,000 ratings of 943 users, sessions cut where a user rates nothing for half an hour. A sample looks "
+            "up the user's id, age, gender, occupation, zip code, and the 20 films rated last before the session, "
+            "which repeat in it, and the film with its year, genres, and title. The label is 1 for four stars or "
+            f"more. DLRM, {COLUMNS} columns, {BATCH_SIZE:,} samples a step, {EPOCHS} epochs; a tenth of the sessions "
+            f"is held out, the same in every order; {len(SEEDS)} seeds, which draw weights, order, and the held-out "
+            "sessions."
+        ),
         "",
         "| shuffled | AUC, mean | standard deviation | range | factor in batches |",
         "|---|---|---|---|---|",
         *rows,
         "",
-        f"Runs of 8 without repeats: {change:+.4f} of the mean AUC of shuffled samples, which {verdict} below it by more than "
-        "its standard deviation over the seeds.",
+        (
+            f"Runs of 8 without repeats: {change:+.4f} of the mean AUC of shuffled samples, which {verdict} below it "
+            "by more than its standard deviation over the seeds."
+        ),
         "",
-        "The data set is small, its labels are ratings and no clicks, and sessions are cut by a rule: that runs of 8 cost no "
-        "accuracy here does not say so of other logs.",
+        (
+            "The data set is small, its labels are ratings and no clicks, and sessions are cut by a rule: that runs "
+            "of 8 cost no accuracy here does not say so of other logs."
+        ),
     ]
 
 

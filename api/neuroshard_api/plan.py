@@ -1,6 +1,7 @@
 """A sharding plan: where every shard of every table lives, what it should cost, and how that was found."""
 
 import hashlib
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -12,7 +13,7 @@ from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
 from neuroshard_api.sharding import ComputeKernel, ShardingType
-from neuroshard_api.tables import DataType
+from neuroshard_api.tables import DataType, Table
 
 
 class Shard(Value):
@@ -85,7 +86,8 @@ class DeviceCost(Value):
     collectives: tuple[CollectiveCost, ...] = ()
     """Those that the plan's tables take part in. Empty in older plans: not known."""
     embedding_dim_sum: Count
-    """Columns of all vectors of the device's shards by columns per sample, rounded: what its all-to-all sends."""
+    """Columns of all vectors of the device's shards by columns per sample, rounded: what its all-to-all sends, but for
+    the repeats of groups in the grouped form."""
 
     @property
     def compute_ms(self) -> float:
@@ -163,6 +165,9 @@ class DeduplicationForm(StrEnum):
 
     FIRST_SAMPLE = "first_sample"
     """Bags of repeats are empty, and pooled embeddings are copied from the first sample behind the exchange."""
+    GROUPED = "grouped"
+    """A collection of the group's tables alone looks up distinct lists, so that pooled embeddings are exchanged without
+    repeats; they are copied behind the exchange. Tables by columns or data_parallel."""
 
 
 class DeduplicatedGroup(Value):
@@ -306,7 +311,26 @@ class GivenPlan(Document):
                         "a feature is in one group"
                     )
                 owner[name] = each.group
+            if each.form is DeduplicationForm.GROUPED:
+                self._check_grouped(index, each, {tables[name].name: tables[name] for name in each.features})
         return self
+
+    def _check_grouped(self, index: int, group: DeduplicatedGroup, tables: Mapping[str, Table]) -> None:
+        """Raise ValueError where a group's tables cannot be a collection of their own."""
+        for table in tables.values():
+            outside = sorted(set(table.feature_names or (table.name,)) - set(group.features))
+            if outside:
+                raise ValueError(
+                    f"deduplication[{index}].features: table {table.name!r} is looked up by {outside[0]!r} too, "
+                    "and the grouped form takes whole tables; name all of its features, or use first_sample"
+                )
+        for placement in self.tables:
+            is_whole = placement.sharding_type.is_by_columns or placement.sharding_type is ShardingType.DATA_PARALLEL
+            if placement.name in tables and not is_whole:
+                raise ValueError(
+                    f"deduplication[{index}].form: table {placement.name!r} is {placement.sharding_type}, whose parts "
+                    "are added up for equally many lists on every device; use first_sample, or place it by columns"
+                )
 
     @property
     def deduplicated_features(self) -> tuple[tuple[str, ...], ...]:

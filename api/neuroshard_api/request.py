@@ -175,6 +175,9 @@ class PlanRequest(Document):
     deduplicate: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Duplication groups of tables whose repeated lists may be left out of batches; in the request that a plan carries,
     those whose repeats are. If unset: none."""
+    grouped: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Groups of ``deduplicate`` in the grouped form, whose tables have a collection of their own. If unset: none; the
+    planner tries it where the other form pays."""
     dense: DenseProfile | None = None
     """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
     constraints: Constraints = Constraints()
@@ -199,6 +202,9 @@ class PlanRequest(Document):
                     f"deduplicate[{index}]: no table has the duplication_group {name!r}; "
                     f"the tables have {', '.join(known) or 'none'}"
                 )
+        for index, name in enumerate(self.grouped or ()):
+            if name not in (self.deduplicate or ()):
+                raise ValueError(f"grouped[{index}]: {name!r} is not in deduplicate; add it there")
         return self
 
     @model_validator(mode="after")

@@ -143,7 +143,9 @@ def _notes(result: RunResult) -> list[str]:
         if result.measured.expansion_microseconds is not None:
             times = (result.predicted.expansion_microseconds, result.measured.expansion_microseconds)
             predicted_ms, measured_ms = (_ms(each) or "-" for each in times)
-            notes.append(f"Expansion of repeats: {predicted_ms} ms predicted, {measured_ms} ms measured, in the totals.")
+            notes.append(
+                f"Expansion of repeats: {predicted_ms} ms predicted, {measured_ms} ms measured, in the totals."
+            )
         if simulated is None and result.error_percent is None:
             notes.append("Measured on other devices than predicted for: the two cannot be compared.")
     if result.progress is not None:

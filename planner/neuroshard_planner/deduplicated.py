@@ -1,8 +1,9 @@
 """Which groups of features a plan leaves the repeats of out: decided by planning with and without them.
 
-    plan on all lists  ->  plan without the repeats of all groups  ->  without those that save nothing  ->  the cheaper
+    plan on all lists  ->  plan without the repeats of all groups  ->  without those that save nothing
+                       ->  group by group in the grouped form, while that is cheaper  ->  the cheaper
 
-The last comparison asks for more than the cost models can tell apart.
+A comparison of forms asks for more than the cost models can tell apart.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import PlanRequest
 
+from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
@@ -41,14 +43,43 @@ def deduplicated_plan(request: PlanRequest, *, costs: CostModel, search: Search)
     if len(kept) < len(saved_ms):
         plan = search(_without(request, kept))
         saved_ms = savings_ms(plan, costs)
-    error = plan.bundle.compute_mape if plan.bundle.measured_compute_mape is None else plan.bundle.measured_compute_mape
+    plan = _grouped(plan, search)
     before_ms = all_lists.predicted.total_ms
-    if plan.predicted.total_ms > before_ms * (1 - max(MIN_SAVED_SHARE, error)):
+    if not _is_cheaper(plan, before_ms):
         return all_lists
+    saved_ms = savings_ms(plan, costs)
     groups = tuple(
         each.model_copy(update={"saved_ms": saved_ms[each.group]}) for each in repeating_groups(plan.request)
     )
     return plan.model_copy(update={"deduplication": groups, "all_lists_ms": before_ms})
+
+
+def _grouped(plan: Plan, search: Search) -> Plan:
+    """Return a plan with groups in the grouped form, those of most columns first, while that is cheaper."""
+    request = plan.request
+    if request.topology.num_devices == 1:  # nothing travels
+        return plan
+    tables = request.tables.tables
+    columns = {
+        name: sum(table.embedding_dim * table.num_features for table in tables if table.duplication_group == name)
+        for name in request.deduplicate or ()
+        if name not in (request.grouped or ())
+    }
+    for name in sorted(columns, key=lambda each: -columns[each]):
+        try:
+            found = search(request.model_copy(update={"grouped": (*(plan.request.grouped or ()), name)}))
+        except PlannerError:  # its tables may be by rows alone, or do not fit otherwise
+            return plan
+        if not _is_cheaper(found, plan.predicted.total_ms):
+            return plan
+        plan = found
+    return plan
+
+
+def _is_cheaper(plan: Plan, before_ms: float) -> bool:
+    """Return whether a plan costs less by more than what the cost models can tell apart."""
+    error = plan.bundle.compute_mape if plan.bundle.measured_compute_mape is None else plan.bundle.measured_compute_mape
+    return plan.predicted.total_ms <= before_ms * (1 - max(MIN_SAVED_SHARE, error))
 
 
 def savings_ms(plan: Plan, costs: CostModel) -> Mapping[str, float]:
@@ -63,4 +94,5 @@ def savings_ms(plan: Plan, costs: CostModel) -> Mapping[str, float]:
 
 
 def _without(request: PlanRequest, kept: tuple[str, ...]) -> PlanRequest:
-    return request.model_copy(update={"deduplicate": kept or None})
+    grouped = tuple(name for name in request.grouped or () if name in kept)
+    return request.model_copy(update={"deduplicate": kept or None, "grouped": grouped or None})

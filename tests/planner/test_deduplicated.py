@@ -5,11 +5,16 @@ from typing import Any
 import builders
 import pytest
 from exact_costs import ExactCosts
+from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.plan import GivenPlan, Plan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.request import Constraints, PlanRequest
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Table
+from neuroshard_planner.errors import RequestError
 from neuroshard_planner.explain.table import explain_table
+from neuroshard_planner.planning import _searched
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.problem.step_cost import added_calls_ms
 from searches import planned
 
 
@@ -80,9 +85,10 @@ def test_a_table_is_explained_with_its_repeats() -> None:
     """Group, factor, and form where they are left out, and what is known where they are not."""
     request = asked(history("seen", 8.0), history("page", 1.01))
     costs = ExactCosts(request.topology.device)
+    plan = planned(request)
 
     def repeats(name: str) -> str | None:
-        return explain_table(planned(request), name, bundle=costs).repeats
+        return explain_table(plan, name, bundle=costs).repeats
 
     assert repeats("seen") is not None
     assert "group 'seen', 8.00 samples per distinct list in runs of 8; repeats are left out (first_sample" in str(
@@ -98,3 +104,77 @@ def test_the_search_counts_the_expansion_of_plans_by_columns() -> None:
 
     assert plan.predicted.devices[0].expansion_ms
     assert plan.gap == pytest.approx(0, abs=1e-3)
+
+
+def wide(name: str, columns: int) -> Table:
+    """Return a table of user lists whose embeddings are expensive to exchange."""
+    return history(name, 8.0, "user", embedding_dim=columns, pooling_factor=4.0)
+
+
+def test_a_group_has_its_own_collection_where_that_spares_more_than_its_calls_cost() -> None:
+    """Over slow links its embeddings travel for distinct lists alone; the plan's request asks for that form again."""
+    devices = builders.topology(8, num_nodes=4)
+    request = asked(*(wide(f"wide{index}", 512) for index in range(8)), topology=devices, batch_size_per_device=8192)
+
+    plan = planned(request)
+
+    (group,) = plan.deduplication or ()
+    assert (group.form, plan.request.grouped) == ("grouped", ("user",))
+    first_sample = on_first_samples(request)
+    sent, sent_with_repeats = sent_bytes(plan), sent_bytes(first_sample)
+    others = sum(table.embedding_dim for table in builders.tables(4)) * 4 * request.global_batch_size
+    assert sent - others == pytest.approx((sent_with_repeats - others) / group.factor, rel=0.01)
+    assert plan.predicted.total_ms < 0.9 * first_sample.predicted.total_ms
+    assert not plan_problems(plan)
+    assert GivenPlan.from_json(plan.to_json()).deduplication == plan.deduplication
+
+
+def sent_bytes(plan: Plan) -> int:
+    """Return what all devices send of pooled embeddings."""
+    found = (each for device in plan.predicted.devices for each in device.collectives)
+    return sum(each.num_bytes for each in found if each.kind is CollectiveKind.ALL_TO_ALL)
+
+
+def on_first_samples(request: PlanRequest) -> Plan:
+    """Return the plan without repeats and without collections of groups."""
+    return _searched(request, ExactCosts(request.topology.device))
+
+
+def test_a_group_stays_in_the_common_collection_where_calls_cost_more() -> None:
+    """Narrow embeddings on one node spare less than two more all-to-alls and one of indices take."""
+    request = asked(history("seen", 8.0, embedding_dim=4), batch_size_per_device=512)
+
+    (group,) = planned(request).deduplication or ()
+
+    assert group.form == "first_sample"
+
+
+def test_a_plan_of_groups_is_not_below_its_bound() -> None:
+    """The bound counts what distinct lists send, and the calls of further collections."""
+    devices = builders.topology(2)
+    request = asked(wide("wide", 512), topology=devices).model_copy(update={"grouped": ("user",)})
+
+    plan = on_first_samples(request)
+
+    assert plan.lower_bound_ms <= plan.predicted.total_ms
+    added = added_calls_ms(request, ExactCosts(devices.device))
+    assert added.min() > 0
+    whole = on_first_samples(request.model_copy(update={"grouped": None}))
+    assert plan.predicted.devices[0].forward_communication_ms < whole.predicted.devices[0].forward_communication_ms
+
+
+def test_tables_of_a_group_of_its_own_are_not_cut_by_rows() -> None:
+    """Parts of rows are added up for equally many lists on every device."""
+    only_rows = Constraints(sharding_types=(ShardingType.ROW_WISE,))
+    request = asked(wide("wide", 64), constraints=only_rows).model_copy(update={"grouped": ("user",)})
+
+    with pytest.raises(RequestError, match=r"'wide'.*row_wise adds up parts of equally many lists on every device"):
+        on_first_samples(request)
+    (group,) = planned(request.model_copy(update={"grouped": None})).deduplication or ()
+    assert group.form == "first_sample"
+
+
+def test_only_groups_without_repeats_have_collections() -> None:
+    """The field is named."""
+    with pytest.raises(ValueError, match=r"grouped\[0\]: 'user' is not in deduplicate"):
+        builders.request(tables=builders.table_set(history("seen", 8.0, "user"), session_run=8), grouped=("user",))

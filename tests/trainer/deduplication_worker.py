@@ -15,7 +15,7 @@ import torch.distributed as dist
 from neuroshard_api.document import validated
 from neuroshard_api.job_model import Model
 from neuroshard_api.job_training import DenseOptimizer, Training, TrainPipeline
-from neuroshard_api.plan import DeduplicatedGroup, GivenPlan, TablePlacement
+from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan, TablePlacement
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer, Pooling, Table
@@ -25,7 +25,9 @@ from neuroshard_trainer.data.collation import collated
 from neuroshard_trainer.data.deduplication import deduplicated
 from neuroshard_trainer.data.samples import Jagged, Samples, features_of
 from neuroshard_trainer.equal_weights import set_equal_weights
-from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
+from neuroshard_trainer.grouped_model import TableCollections, common_name, planned_model
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.optimizers import (
     dense_optimizer,
     embedding_sharder,
@@ -36,7 +38,7 @@ from neuroshard_trainer.pipeline import Pipeline
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.sharded_model import sharded_model
 from neuroshard_trainer.step_optimizer import StepOptimizer
-from placements import by_columns, by_rows, everywhere, given_plan, on_node
+from placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
 from rank_server import joined_ranks
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -52,6 +54,8 @@ TABLES = (
 )
 GROUPS = (("user", "history"), ("seen_shop",))
 """The table shop is looked up by a feature of a group and by one of none."""
+TAKE_GROUPS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL)
+"""Families of tables that a group's own collection may have."""
 
 
 def devices() -> Topology:
@@ -73,34 +77,45 @@ def placed(family: ShardingType, table: Table) -> TablePlacement:
             return by_rows(table, topology)
         case ShardingType.TABLE_ROW_WISE:
             return on_node(table, len(table.name) % topology.num_nodes, topology)
-        case _:
+        case ShardingType.GRID:
+            width = table.embedding_dim // topology.num_nodes
+            return grid(table, topology, *((node, width) for node in range(topology.num_nodes)))
+        case ShardingType.DATA_PARALLEL:
             return everywhere(table, topology)
 
 
-def plan_of(families: Sequence[ShardingType], optimizer: Optimizer) -> GivenPlan:
-    """Return a plan without repeats; TorchRec computes means in tables by columns alone."""
+def plan_of(
+    families: Sequence[ShardingType], optimizer: Optimizer, form: DeduplicationForm = DeduplicationForm.FIRST_SAMPLE
+) -> GivenPlan:
+    """Return a plan without repeats; TorchRec computes means in tables by columns alone.
+
+    The form is that of the first group; a table of the second one is looked up outside of the group too.
+    """
     is_by_columns = all(family.is_by_columns for family in families)
     tables = TABLES if is_by_columns else tuple(table.model_copy(update={"pooling": None}) for table in TABLES)
     placements = [placed(family, table) for family, table in zip(families, tables, strict=True)]
     topology = devices()
     request = PlanRequest(tables=builders.table_set(*tables), topology=topology, optimizer=optimizer)
-    groups = [DeduplicatedGroup(group=names[0], features=names, factor=4.0) for names in GROUPS]
+    forms = (form, DeduplicationForm.FIRST_SAMPLE)
+    groups = [
+        DeduplicatedGroup(group=names[0], features=names, form=own, factor=4.0)
+        for names, own in zip(GROUPS, forms, strict=True)
+    ]
     return given_plan(request, *placements).model_copy(update={"deduplication": tuple(groups)})
 
 
-def trained(
-    plan: GivenPlan, groups: Sequence[Sequence[str]], *, pipelined: bool
-) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """Train on the same samples with some groups' repeats left out; return the losses and the weights of this rank."""
+def trained(plan: GivenPlan, *, pipelined: bool) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """Train on the same samples without the repeats of a plan; return the losses and the weights of this rank."""
     settings = validated(Model, job_data()["spec"]["model"], where="spec.model")
-    optimizer, tables = plan.request.optimizer, plan.request.tables.tables
+    optimizer = plan.request.optimizer
     torch.manual_seed(0)
     model = sharded_model(
-        DeduplicatedModel(settings, tables, groups) if groups else RecommendationModel(settings, tables),
-        sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+        planned_model(settings, plan),
+        TableCollections.of(plan).divided(sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu")),
         embedding_sharder(optimizer, learning_rate=0.02, device=CPU),
         device=CPU,
     )
+    prove_sharding(model, plan)
     share_replicated_weights(model)
     set_equal_weights(model)
     training = Training(pipeline=TrainPipeline.NONE, dense_optimizer=DenseOptimizer.SGD)
@@ -115,7 +130,7 @@ def trained(
     def loss_of(batch: Batch) -> torch.Tensor:
         return binary_cross_entropy_with_logits(model(*batch.inputs), batch.labels)
 
-    batches = iter([batch(step, groups) for step in range(STEPS)])
+    batches = iter([batch(step, plan.deduplication or ()) for step in range(STEPS)])
     if pipelined:
         pipeline = Pipeline(model, stepping, loss_of, CPU)
         losses = [pipeline.progress(batches) for _ in range(STEPS)]
@@ -135,13 +150,14 @@ def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, ShardedTensor):
-            found.update({f"{name} {number}": each.tensor for number, each in enumerate(tensor.local_shards())})
+            shards = {f"{common_name(name)} {number}": each.tensor for number, each in enumerate(tensor.local_shards())}
+            found.update(shards)
         else:
-            found[name] = tensor.detach().as_subclass(torch.Tensor)
+            found[common_name(name)] = tensor.detach().as_subclass(torch.Tensor)
     return found
 
 
-def batch(step: int, groups: Sequence[Sequence[str]]) -> Batch:
+def batch(step: int, groups: Sequence[DeduplicatedGroup]) -> Batch:
     """Return a batch of this rank: each rank has other repeats, and some steps have one list or no repeat at all."""
     rng = np.random.default_rng((step, dist.get_rank()))
     chance = {0: 0.0, 1: 1.0}.get(step % 5, 0.1 + 0.2 * dist.get_rank())  # of new lists
@@ -161,20 +177,26 @@ def batch(step: int, groups: Sequence[Sequence[str]]) -> Batch:
     )
     keys = [feature.name for feature in features]
     whole = collated([samples], features)
-    positions = [[keys.index(name) for name in names] for names in groups]
-    return Batch.of(deduplicated(whole, positions) if groups else whole, keys)
+    positions = [[keys.index(name) for name in group.features] for group in groups]
+    apart = {number for number, group in enumerate(groups) if group.form is DeduplicationForm.GROUPED}
+    return Batch.of(deduplicated(whole, positions, apart=apart) if groups else whole, keys)
 
 
 def main(_folder: str) -> None:
     """Check all families alone and together, with both kinds of optimizer, plain and pipelined."""
     logging.disable(logging.WARNING)
-    mixed = (ShardingType.ROW_WISE, ShardingType.TABLE_WISE, ShardingType.DATA_PARALLEL, ShardingType.COLUMN_WISE)
-    alone = [(family,) * len(TABLES) for family in ShardingType if family is not ShardingType.GRID]
+    mixed = (ShardingType.TABLE_WISE, ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE, ShardingType.COLUMN_WISE)
+    alone = [(family,) * len(TABLES) for family in ShardingType]
     with joined_ranks():
         for number, families in enumerate((*alone, mixed)):
             optimizer = (Optimizer.ROWWISE_ADAGRAD, Optimizer.SGD)[number % 2]
             plan = plan_of(families, optimizer)
-            expected, weights = trained(plan, (), pipelined=False)
-            losses, found = trained(plan, GROUPS, pipelined=families is mixed)
-            torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=0, atol=1e-6)
-            torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
+            expected, weights = trained(plan.model_copy(update={"deduplication": None}), pipelined=False)
+            plans = [plan]
+            if all(family in TAKE_GROUPS for family in families[:2]):  # those of the first group's tables
+                plans.append(plan_of(families, optimizer, DeduplicationForm.GROUPED))
+            for each in plans:
+                for pipelined in (False, True) if families is mixed else (False,):
+                    losses, found = trained(each, pipelined=pipelined)
+                    torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=0, atol=1e-6)
+                    torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)

@@ -10,21 +10,26 @@ from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.job_status import DuplicationFactor
 from neuroshard_api.job_training import SyntheticSessions
-from neuroshard_api.plan import DeduplicatedGroup
+from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
 from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.request import PlanRequest
 from neuroshard_api.step_cost import measured_cost
 from neuroshard_api.step_report import StepReport
 from neuroshard_planner.problem.deduplication import batch_factor
+from placements import by_columns, by_rows, given_plan
 from rank_server import RankServer
 from trainer_builders import plan_of, write_plan
 
 WORKER = Path(__file__).with_name("deduplication_worker.py")
+SEQUENCES = WORKER.with_name("sequence_deduplication_worker.py")
 SESSIONS = {"samplesPerSession": 10, "groups": [{"features": ["user", "country"], "changeProbability": "0.1"}]}
 
 
-def deduplicating(folder: Path, *features: str, factor: float = 4.0) -> None:
+def deduplicating(
+    folder: Path, *features: str, factor: float = 4.0, form: DeduplicationForm = DeduplicationForm.FIRST_SAMPLE
+) -> None:
     """Write the plan of the small tables, which leaves out the repeats of one group."""
-    group = DeduplicatedGroup(group=features[0], features=features, factor=factor)
+    group = DeduplicatedGroup(group=features[0], features=features, factor=factor, form=form)
     write_plan(folder, plan_of().model_copy(update={"deduplication": (group,)}))
 
 
@@ -40,11 +45,19 @@ def test_training_without_repeats_computes_what_training_on_all_lists_does(
     ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=2 * num_nodes, per_node=2)
 
 
-def test_a_job_goes_on_from_a_checkpoint_of_the_other_form(tmp_path: Path, run: Callable[..., Any]) -> None:
-    """All lists first, then without repeats: loss and AUC of a run on all lists."""
+@pytest.mark.slow
+def test_sequences_without_repeats_train_as_all_sequences_do(tmp_path: Path, ranks: RankServer) -> None:
+    """An EmbeddingCollection whose distinct sequences are pooled, then expanded: losses of 20 steps and all weights."""
+    ranks.succeed(f"{SEQUENCES}:main", tmp_path, folder=tmp_path, count=2)
+
+
+def test_a_job_goes_on_from_a_checkpoint_of_another_form(tmp_path: Path, run: Callable[..., Any]) -> None:
+    """All lists first, then both forms without repeats: loss and AUC of a run on all lists."""
     data = {"syntheticSessions": SESSIONS, "numSamples": 2000}
     assert run(data=data, training={"maxSteps": 60}, run_dir="whole") == ExitCode.OK
-    assert run(data=data, training={"maxSteps": 30}) == ExitCode.OK
+    assert run(data=data, training={"maxSteps": 20}) == ExitCode.OK
+    deduplicating(tmp_path, "user", "country", form=DeduplicationForm.GROUPED)
+    assert run(data=data, training={"maxSteps": 40}) == ExitCode.OK
     deduplicating(tmp_path, "user", "country")
     assert run(data=data, training={"maxSteps": 60}) == ExitCode.OK
 
@@ -89,6 +102,21 @@ def test_a_group_has_features_of_bags() -> None:
         broken = builders.plan().from_json(plan).model_copy(update={"deduplication": groups}).to_json()
         with pytest.raises(DocumentError, match=expected):
             builders.plan().from_json(broken)
+
+
+def test_a_group_in_the_grouped_form_has_whole_tables_by_columns() -> None:
+    """A feature outside of the group, and rows on several devices, are refused with the field and the other form."""
+    shop = builders.table("shop", feature_names=("seen_shop", "shop"), num_embeddings=40, embedding_dim=16)
+    devices = builders.topology(2)
+    request = PlanRequest(tables=builders.table_set(shop), topology=devices)
+    for placement, features, expected in (
+        (by_columns(shop, (0, 16)), ("seen_shop",), r"'shop' is looked up by 'shop' too.*use first_sample"),
+        (by_rows(shop, devices), ("seen_shop", "shop"), r"\.form: table 'shop' is row_wise.*place it by columns"),
+    ):
+        group = DeduplicatedGroup(group="shop", features=features, factor=2.0, form=DeduplicationForm.GROUPED)
+        broken = given_plan(request, placement).model_copy(update={"deduplication": (group,)})
+        with pytest.raises(DocumentError, match=expected):
+            GivenPlan.from_json(broken.to_json())
 
 
 def test_a_report_has_the_factor_of_the_batches(tmp_path: Path, run: Callable[..., Any]) -> None:

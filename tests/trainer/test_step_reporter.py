@@ -282,9 +282,7 @@ def test_the_expansion_of_repeats_is_a_part_of_its_own(tmp_path: Path, group: An
         model, write_plan(tmp_path, plan_of()), write=reports.append, clock=CudaClock(new_event=gpu.event)
     )
     training = Training()
-    optimizer = StepOptimizer(
-        model, dense_optimizer(model, training, tables_path=TABLES_PATH), None, training, step=0
-    )
+    optimizer = StepOptimizer(model, dense_optimizer(model, training, tables_path=TABLES_PATH), None, training, step=0)
     zeros, lookups = batch()
     first_samples = torch.zeros(2, SAMPLES, dtype=torch.int64)
     batches = [

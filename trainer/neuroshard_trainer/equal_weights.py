@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
+from neuroshard_trainer.grouped_model import common_name
 from neuroshard_trainer.optimizers import replicated_weights
 
 _ROWS = 65536  # set at once
@@ -25,7 +26,7 @@ def set_equal_weights(model: nn.Module) -> None:
     """
     with torch.no_grad():
         for name, part, first, rows in _parts(model):
-            key = zlib.crc32(name.encode())
+            key = zlib.crc32(common_name(name).encode())
             columns = torch.arange(first[1], first[1] + part.shape[1], device=part.device)
             for start in range(0, part.shape[0], _ROWS):
                 block = part[start : start + _ROWS]

@@ -1,6 +1,6 @@
-"""Pooled embeddings of batches without repeated lists, copied from the samples that have a list to those that repeat it.
+"""Pooled embeddings of batches without repeated lists, copied to the samples that repeat a list.
 
-A module of its own, so that the copies can be timed: they are a part of the step that training on all lists does not have.
+A module of its own, so that the copies can be timed: training on all lists has no such part of the step.
 """
 
 from collections.abc import Mapping, Sequence

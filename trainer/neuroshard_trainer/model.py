@@ -33,7 +33,7 @@ class RecommendationModel(nn.Module):
         super().__init__()
         widths = {feature.name: feature.table.embedding_dim for feature in features_of(tables)}
         width = max(widths.values())
-        self.tables = EmbeddingBagCollection(tables=[_config(table) for table in tables], device=torch.device("meta"))
+        self.tables: nn.Module = bag_collection(tables)
         self.dense_arch = DenseArch(model.num_dense_features, [*model.dense_arch_layer_sizes, width])
         self.interaction: _DotProducts | _CrossNetwork
         if model.architecture is Architecture.DLRM:
@@ -113,6 +113,11 @@ class _CrossNetwork(nn.Module):
         """Return shape (samples, out_features)."""
         joined: torch.Tensor = self.interaction(torch.cat([dense, *(pooled[key].float() for key in self._keys)], dim=1))
         return joined
+
+
+def bag_collection(tables: Sequence[Table]) -> EmbeddingBagCollection:
+    """Return a collection that is not sharded yet and has no memory. Raises InputError for a table it cannot have."""
+    return EmbeddingBagCollection(tables=[_config(table) for table in tables], device=torch.device("meta"))
 
 
 def _config(table: Table) -> EmbeddingBagConfig:

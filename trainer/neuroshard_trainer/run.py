@@ -29,9 +29,10 @@ from neuroshard_trainer.drift.watch import forget
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import lost_peers
 from neuroshard_trainer.files import storage_error, write_file
+from neuroshard_trainer.grouped_model import TableCollections, planned_model
 from neuroshard_trainer.heartbeat import Heartbeat
 from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
+from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.optimizers import (
     dense_optimizer,
@@ -133,7 +134,7 @@ def _set_up(
         start_server()
     own = with_statistics(tables, spec.model.inline_tables(job.metadata.name))
     data = open_training_data(job, own, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)
-    data = data.deduplicated(plan.deduplicated_features)
+    data = data.deduplicated(plan.deduplication or ())
     other = data.other_lookups(features_of(tables.tables)) if process.is_first else None
     if other is not None:
         logger.warning("%s: measured times will differ from the prediction", other)
@@ -242,16 +243,17 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
     """Return the job's model under a plan. All ranks must call this. Raises InputError."""
     spec = job.spec
     torch.manual_seed(spec.training.seed)
-    tables, groups = plan.request.tables.tables, plan.deduplicated_features
-    model = DeduplicatedModel(spec.model, tables, groups) if groups else RecommendationModel(spec.model, tables)
+    model = planned_model(spec.model, plan)
     torch.manual_seed(spec.training.seed * process.world_size + process.rank)  # shards of one table begin differently
 
     def parts() -> tuple[ShardingPlan, EmbeddingBagCollectionSharder]:
         compute = compute_device(process.device)
-        torchrec_plan = sharding_plan(plan, module_path=TABLES_PATH, compute_device=compute)
+        whole = sharding_plan(plan, module_path=TABLES_PATH, compute_device=compute)
         rate = float(spec.training.embedding_learning_rate)
         optimizer = spec.model.embedding_optimizer.optimizer
-        return torchrec_plan, embedding_sharder(optimizer, learning_rate=rate, device=process.device)
+        return TableCollections.of(plan).divided(whole), embedding_sharder(
+            optimizer, learning_rate=rate, device=process.device
+        )
 
     torchrec_plan, sharder = together(parts, process.group)
     sharded = sharded_model(model, torchrec_plan, sharder, device=process.device, group=process.group)

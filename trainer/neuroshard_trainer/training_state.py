@@ -10,6 +10,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.checkpoint import CheckpointFolder, State
+from neuroshard_trainer.grouped_model import common_name
 from neuroshard_trainer.live_sharding import Sharding
 
 TableWidths = Mapping[str, tuple[int, ...]]
@@ -36,13 +37,14 @@ class TrainingState:
         """Return the state as torch.distributed.checkpoint takes it. Tables are whole tensors of many shards.
 
         Sums of squared gradients of data_parallel tables have the names and shapes that the fused kernels give theirs.
+        Names are those of a model with one collection.
         """
         tables_state = {**self.model.fused_optimizer.state_dict()["state"], **self._replicated_state()}
         dense_state = self.dense_optimizer.state_dict()["state"]
         state = {
-            "model": self.model.state_dict(),
+            "model": {common_name(name): tensor for name, tensor in self.model.state_dict().items()},
             # An empty mapping, as of SGD or of a rank without tables, would count as a value of its own.
-            "tables_optimizer": {name: tensors for name, tensors in tables_state.items() if tensors},
+            "tables_optimizer": {common_name(name): tensors for name, tensors in tables_state.items() if tensors},
             "dense_optimizer": {name: tensors for name, tensors in dense_state.items() if tensors},
         }
         return {part: tensors for part, tensors in state.items() if tensors}

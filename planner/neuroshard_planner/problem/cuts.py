@@ -25,6 +25,7 @@ from neuroshard_costs.shards import (
     ShardArrays,
 )
 
+from neuroshard_planner.problem.deduplication import sent_shares
 from neuroshard_planner.problem.step_cost import Collective
 
 
@@ -37,7 +38,7 @@ class Cuts:
         self._num_parts: FloatArray = np.array([num_row_parts(family, request.topology) for family in FAMILIES], float)
         tables = request.tables.tables
         self._num_features: IndexArray = np.array([table.num_features for table in tables])
-        self._num_vectors: FloatArray = np.array([table.num_vectors for table in tables], dtype=np.float64)
+        self._num_vectors: FloatArray = sent_shares(request) * np.array([table.num_vectors for table in tables])
         self._is_sequence = np.array([table.is_sequence for table in tables], dtype=np.bool_)
         self._lookup_bytes = lookup_bytes(tables)
 

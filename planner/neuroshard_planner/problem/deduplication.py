@@ -5,17 +5,21 @@ one in any case. Lookups and exchanged indices fall by B over that. Bags, and wi
 exchange, stay: a repeat is an empty bag. Rows that are touched stay too, for a repeat touches the rows of the list that
 it repeats; their hits fall by the factor.
 
+In the grouped form the group's tables have a collection of their own: its pooled embeddings travel for distinct samples
+alone, and its exchanges are calls of their own. Its kernels are priced with the bags of all samples, which they do not
+have, and its indices with the lengths of all lists: no price is too low.
+
 The memory ledger does not know of this: a batch without repeats must fit.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.plan import DeduplicatedGroup
+from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import Table
 from neuroshard_costs.reuse.hit_counts import divided_bins
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 
 EXPANSION_PASSES = 5
 """Times that the pooled embeddings of a group pass through memory in a step. Forward: read and written by index_select.
@@ -31,8 +35,31 @@ def repeating_groups(request: PlanRequest) -> tuple[DeduplicatedGroup, ...]:
         if members:
             features = tuple(feature for table in members for feature in table.feature_names or (table.name,))
             factor = batch_factor(_factor(members), request.batch_size_per_device)
-            groups.append(DeduplicatedGroup(group=name, features=features, factor=factor))
+            form = DeduplicationForm.GROUPED if name in (request.grouped or ()) else DeduplicationForm.FIRST_SAMPLE
+            groups.append(DeduplicatedGroup(group=name, features=features, form=form, factor=factor))
     return tuple(groups)
+
+
+def is_grouped(table: Table, request: PlanRequest) -> bool:
+    """Return whether a table is in the collection of a group in the grouped form."""
+    return table.duplication_group is not None and table.duplication_group in (request.grouped or ())
+
+
+def sent_shares(request: PlanRequest) -> FloatArray:
+    """Return [tables] the lists whose pooled embeddings travel, over the samples: less than 1 in the grouped form."""
+    factors = {group.group: group.factor for group in repeating_groups(request)}
+    return np.array(
+        [
+            1 / factors[table.duplication_group] if table.duplication_group and is_grouped(table, request) else 1.0
+            for table in request.tables.tables
+        ]
+    )
+
+
+def num_added_calls(request: PlanRequest) -> int:
+    """Return the exchanges that the collections of groups add, in each direction and for indices."""
+    has_rest = not all(is_grouped(table, request) for table in request.tables.tables)
+    return max(0, len(request.grouped or ()) - (not has_rest))
 
 
 def batch_factor(factor: float, batch_size: int) -> float:

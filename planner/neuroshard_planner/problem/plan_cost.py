@@ -12,7 +12,7 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import FORWARD, Collective, StepCost
+from neuroshard_planner.problem.step_cost import FORWARD, Collective, StepCost, added_calls_ms
 
 KINDS = {
     Collective.INDICES: (CollectiveKind.INDICES, None),
@@ -51,7 +51,8 @@ def predicted_cost(problem: Problem, placement: Placement, source: str) -> PlanC
     sums = problem.device_sums(placement.kinds, placement.devices)
     times, host_ms = problem.compute_ms(sums).astype(np.float64), problem.host_ms(sums).astype(np.float64)
     exchanges = _exchanges(problem.step_cost, times, traffic, source)
-    return device_costs(problem, times, traffic, exchanges, host_ms=host_ms)
+    pooled = problem.pooled_columns(placement.kinds, placement.devices, problem.num_devices)
+    return device_costs(problem, times, traffic, exchanges, host_ms=host_ms, pooled_columns=pooled)
 
 
 def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
@@ -72,9 +73,12 @@ def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
     if not columns.any():
         return device_costs(problem, times, traffic, exchanges, host_ms=host_ms)
     exchange = replace(pooled_exchange(request), mean_dim_sum=float(columns.mean()))
-    forward_ms, backward_ms = simulator.transfer_ms(columns.max(), exchange).tolist()
+    times_ms = simulator.transfer_ms(columns.max(), exchange) + added_calls_ms(problem.priced, simulator)
+    forward_ms, backward_ms = times_ms.tolist()
     exact = {**exchanges.directions_ms, Collective.POOLED_EMBEDDINGS: (forward_ms, backward_ms)}
-    return device_costs(problem, times, traffic, replace(exchanges, directions_ms=exact), host_ms=host_ms)
+    pooled = problem.pooled_columns(placement.kinds, placement.devices, problem.num_devices)
+    exact_exchanges = replace(exchanges, directions_ms=exact)
+    return device_costs(problem, times, traffic, exact_exchanges, host_ms=host_ms, pooled_columns=pooled)
 
 
 def _exchanges(step_cost: StepCost, compute_ms: FloatArray, traffic: FloatArray, source: str) -> Exchanges:
@@ -100,15 +104,18 @@ def device_costs(
     exchanges: Exchanges,
     *,
     host_ms: FloatArray | None = None,
+    pooled_columns: FloatArray | None = None,
 ) -> PlanCost:
     """Return the cost of a step from [devices, 2] compute times, [devices, collectives] traffic and exchanges.
 
-    ``host_ms`` [devices, 2] is the part of the compute times that host memory takes. None: nothing.
+    ``host_ms`` [devices, 2] is the part of the compute times that host memory takes. None: nothing. ``pooled_columns``
+    [devices] are the columns of all vectors, also of those that do not travel. None: all travel.
 
     The forward collectives end when the last device has sent: a device that finishes its forward compute early
     waits (start skew). The backward collectives start on all devices at once, behind the dense part.
     """
     host_ms = np.zeros_like(compute_ms) if host_ms is None else host_ms
+    pooled_columns = traffic[:, Collective.POOLED_EMBEDDINGS] if pooled_columns is None else pooled_columns
     passes = problem.step_cost.passes(compute_ms)
     wait = (passes.max(axis=0) - passes)[:, FORWARD]
     forward_ms, backward_ms = (exchanges.output_ms(direction) for direction in (0, 1))
@@ -141,7 +148,7 @@ def device_costs(
             host_link_ms=float(host_ms[device].sum()),
             expansion_ms=expansion_ms or None,
             collectives=tuple(collective(kind, float(traffic[device, kind])) for kind in used),
-            embedding_dim_sum=round(traffic[device, Collective.POOLED_EMBEDDINGS]),
+            embedding_dim_sum=round(pooled_columns[device]),
         )
         for device, (forward, backward) in enumerate(np.maximum(compute_ms - host_ms, 0.0).tolist())
     )

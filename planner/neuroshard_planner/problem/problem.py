@@ -428,6 +428,17 @@ class Problem:
                 traffic[:, collective] = np.bincount(slots, weights=own, minlength=num_slots)
         return traffic
 
+    def pooled_columns(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
+        """Return [slots] columns of all vectors of n shards by columns in slots, repeats of grouped tables included."""
+        if not self.request.grouped:
+            return self.traffic(kinds, slots, num_slots)[:, Collective.POOLED_EMBEDDINGS]
+        shards, row, tables = self._cut(list(zip(self.kinds.unit[kinds].tolist(), self.sizes_of(kinds), strict=True)))
+        vectors = np.array([table.num_vectors for table in self.request.tables.tables])[tables]
+        weights = np.where(shards.family == COLUMNS, vectors * shards.num_columns, 0.0)
+        columns: FloatArray = np.zeros(num_slots)
+        columns += np.bincount(slots[row], weights=weights, minlength=num_slots)
+        return columns
+
     def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> Float32Array:
         """Return [slots, r] sums of the representations of the shards in each slot."""
         if not len(kinds):

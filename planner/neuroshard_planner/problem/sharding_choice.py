@@ -10,6 +10,7 @@ from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.errors import RequestError
+from neuroshard_planner.problem.deduplication import is_grouped
 from neuroshard_planner.problem.host_tables import KERNELS
 from neuroshard_planner.problem.units import BoolArray, Unit
 
@@ -169,6 +170,8 @@ class _Choice:
             yield "is not searched next to tables of mean pooling, of which TorchRec runs few placements rightly"
         if topology.num_devices == 1:
             yield "needs several devices"
+        if is_grouped(table, request) and kind is not ShardingType.DATA_PARALLEL:
+            yield "adds up parts of equally many lists on every device, which a group's own collection has not"
         if kind.is_by_node and 1 in {topology.num_nodes, topology.devices_per_node}:
             yield "needs several nodes of several devices"
         if kind.is_by_node and not len(whole_nodes(request, self.allowed)):

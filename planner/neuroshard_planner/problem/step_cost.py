@@ -37,7 +37,7 @@ from neuroshard_costs.exchanges import (
 )
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, GRADIENT_BYTES, FloatArray
 
-from neuroshard_planner.problem.deduplication import expansion_ms
+from neuroshard_planner.problem.deduplication import expansion_ms, num_added_calls, sent_shares
 
 NUM_KNOTS = 256  # relative interpolation error of a collective's time is below 1e-3
 NUM_LOW_KNOTS = 8  # below an even share, where tables of other families take no part
@@ -84,7 +84,8 @@ class CollectiveCost:
     """Times of an exchange as non-decreasing functions of its peak traffic, interpolated between knots.
 
     The networks are read once, and made monotone by their running maximum; hence evaluating a placement costs nothing.
-    Without traffic there is no exchange. What is less than the first knot costs as much as that.
+    Without traffic there is no exchange. What is less than the first knot costs as much as that. Further collections,
+    of groups without repeats, add calls: each costs what one with the least traffic does.
     """
 
     knots: FloatArray
@@ -116,6 +117,10 @@ class CollectiveCost:
             backward=np.concatenate((backward, self.backward)),
         )
 
+    def plus(self, times: FloatArray) -> Self:
+        """Return the cost with these forward and backward times [2] more at every traffic."""
+        return replace(self, forward=self.forward + times[0], backward=self.backward + times[1])
+
     def directions_ms(self, peak: float) -> tuple[float, float]:
         """Return forward and backward times at a peak."""
         if peak <= 0:
@@ -131,11 +136,28 @@ class CollectiveCost:
 
 def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
     """Return the cost of the two all-to-alls of pooled embeddings and gradients, by columns."""
-    even = pooled_exchange(request)
+    even = sent_exchange(request)
     total = even.mean_dim_sum * request.topology.num_devices
     knots: FloatArray = np.geomspace(even.mean_dim_sum, max(total, even.mean_dim_sum + 1), NUM_KNOTS)
     balanced = [replace(even, mean_dim_sum=share * even.mean_dim_sum) for share in _low_shares()]
-    return CollectiveCost.of_times(knots, costs.transfer_ms(knots, even)).below(*_balanced_ms(balanced, costs))
+    cost = CollectiveCost.of_times(knots, costs.transfer_ms(knots, even)).below(*_balanced_ms(balanced, costs))
+    return cost.plus(added_calls_ms(request, costs))
+
+
+def added_calls_ms(request: PlanRequest, costs: TransferModel) -> FloatArray:
+    """Return [2] what the all-to-alls of further collections take as calls: as much as those with the least traffic."""
+    even = sent_exchange(request)
+    _, times = _balanced_ms([replace(even, mean_dim_sum=LOWEST_SHARE * even.mean_dim_sum)], costs)
+    least: FloatArray = times[0]
+    return num_added_calls(request) * least
+
+
+def sent_exchange(request: PlanRequest) -> Exchange:
+    """Return the exchange of pooled embeddings, of groups in the grouped form those of distinct lists alone."""
+    tables = request.tables.tables
+    columns = np.array([table.embedding_dim * table.num_vectors for table in tables])
+    mean = float(columns @ sent_shares(request)) / request.topology.num_devices
+    return replace(pooled_exchange(request), mean_dim_sum=mean)
 
 
 def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
@@ -152,7 +174,7 @@ def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> Collectiv
     low: FloatArray = knots[0] * np.array(_low_shares())
     _, low_times = _balanced_ms([index_exchange(request, num_bytes) for num_bytes in low.tolist()], costs)
     low_times[:, BACKWARD] = 0.0
-    return CollectiveCost.of_times(knots, times).below(low, low_times)
+    return CollectiveCost.of_times(knots, times).below(low, low_times).plus(num_added_calls(request) * low_times[0])
 
 
 def exchange_of_sequence_rows(request: PlanRequest, costs: TransferModel) -> CollectiveCost:

@@ -1,12 +1,14 @@
 """Lists that repeat from sample to sample, left out of a batch."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import HostBatch
 from neuroshard_trainer.data.deduplication import Deduplicated, deduplicated, repeated
 from neuroshard_trainer.data.samples import Jagged
@@ -95,6 +97,54 @@ def test_a_batch_of_one_list_sends_it_once(every: list[int]) -> None:
 
     assert lists_of(found, 0) == [every, [], [], [], []]
     assert found.num_distinct == (1,)
+
+
+@given(st.data())
+def test_distinct_lists_of_a_group_are_apart(data: st.DataObject) -> None:
+    """Every sample finds its lists among them; those of the other features stay, with those of a group that is not."""
+    first = data.draw(lists)
+    like = st.lists(st.lists(st.integers(0, 1), max_size=2), min_size=len(first), max_size=len(first))
+    second, third = data.draw(like), data.draw(like)
+    made = batch(first, second, third)
+
+    found = deduplicated(made, [(2,), (0,)], apart={1})
+
+    assert found.first_samples is not None
+    ((one,), (own,)) = (found.apart, [lists_of(found, 0)])
+    assert (one.positions, own) == ((0,), second)
+    distinct = [each.tolist() for each in torch.split(one.values, one.lengths.tolist())]
+    assert [distinct[row] for row in found.first_samples[1].tolist()] == first
+    assert len(distinct) == found.num_distinct[1]
+    assert all(each != after for each, after in pairwise(distinct))
+    sent = lists_of(found, 1)
+    assert [sent[row] for row in found.first_samples[0].tolist()] == third
+
+
+@given(st.data())
+def test_both_forms_look_up_the_same_lists(data: st.DataObject) -> None:
+    """Seen by sample, the lists that are apart are those of a batch with empty lists for repeats."""
+    first = data.draw(lists)
+    like = st.lists(st.lists(st.integers(0, 1), max_size=2), min_size=len(first), max_size=len(first))
+    made = batch(data.draw(like), first)
+    groups = [(1,), (0,)]
+
+    by_sample = Batch.of(deduplicated(made, groups), ["page", "user"]).lookups_by_sample
+    grouped = Batch.of(deduplicated(made, groups, apart={0}), ["page", "user"]).lookups_by_sample
+
+    assert by_sample.keys() == grouped.keys() == ["page", "user"]
+    assert torch.equal(by_sample.values(), grouped.values())
+    assert torch.equal(by_sample.lengths(), grouped.lengths())
+
+
+def test_a_batch_may_have_all_of_its_lists_apart() -> None:
+    """Nothing is left in the batch itself."""
+    made = batch([[1], [1]], [[2], [2]])
+
+    found = Batch.of(deduplicated(made, [(0, 1)], apart={0}), ["user", "page"])
+
+    assert found.lookups.keys() == []
+    (group,) = found.group_lookups
+    assert (group.keys(), group.values().tolist(), group.stride()) == (["user", "page"], [1, 2], 1)
 
 
 def test_batches_of_a_position_are_deduplicated() -> None:

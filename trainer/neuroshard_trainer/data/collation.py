@@ -12,6 +12,21 @@ from neuroshard_trainer.data.source import SampleSource, require_valid
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DistinctLists:
+    """The lists of a group of features without repeats."""
+
+    group: int
+    """Position of the group among the first samples."""
+    positions: tuple[int, ...]
+    """Of the features among the batch's keys."""
+    values: torch.Tensor
+    """Row ids of the features one after the other, INT64."""
+    lengths: torch.Tensor
+    """Lookups of each feature and distinct sample, INT32, shape (features * distinct samples,)."""
+    values_per_feature: list[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HostBatch:
     """The samples of one rank and step; every rank has equally many."""
 
@@ -27,9 +42,12 @@ class HostBatch:
     num_real: int
     """Samples that count; the ones behind them fill up the last batch of an evaluation."""
     first_samples: torch.Tensor | None = None
-    """[groups, samples] for each sample the one that has its lists of a group, INT64. None: each has its own."""
+    """[groups, samples] for each sample the one that has its lists of a group, INT64: its position among the samples,
+    or among the distinct ones where the group's lists are apart. None: each has its own."""
     num_distinct: tuple[int, ...] = ()
     """By group, samples that have lists of their own."""
+    apart: tuple[DistinctLists, ...] = ()
+    """Lists of the groups in the grouped form; ``values`` and ``lengths`` are of all other features."""
 
     def pin_memory(self) -> "HostBatch":
         """Return the batch in memory that a GPU reads by itself."""
@@ -40,6 +58,9 @@ class HostBatch:
             lengths=self.lengths.pin_memory(),
             labels=self.labels.pin_memory(),
             first_samples=None if self.first_samples is None else self.first_samples.pin_memory(),
+            apart=tuple(
+                replace(each, values=each.values.pin_memory(), lengths=each.lengths.pin_memory()) for each in self.apart
+            ),
         )
 
 

@@ -4,18 +4,25 @@
     sent            a  -  -  b  -  c        empty lists in place of repeats
     first sample    0  0  0  3  3  5        where each sample's pooled embeddings are
 
-The batch keeps its size, so that every sharding type takes it as any other. Lists are compared by value: the result is
+The batch keeps its size, so that every sharding type takes it as any other. In the grouped form the lists of a group
+are apart from it, and their number is that of its distinct samples:
+
+    apart           a  b  c
+    first sample    0  0  0  1  1  2        positions among them
+
+Lists are compared by value: the result is
 exact whatever the order of the samples, which decides only how many repeats are next to each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from neuroshard_trainer.data.collation import HostBatch, Make
+from neuroshard_trainer.data.collation import DistinctLists, HostBatch, Make
 from neuroshard_trainer.data.samples import IndexArray, Jagged
 
 
@@ -26,38 +33,68 @@ class Deduplicated:
     make: Make
     groups: tuple[tuple[int, ...], ...]
     """Positions of each group's features among the batch's keys."""
+    apart: frozenset[int] = frozenset()
+    """Groups whose lists are apart."""
 
     def __call__(self, position: int) -> HostBatch:
         """Return the batch of a position."""
-        return deduplicated(self.make(position), self.groups)
+        return deduplicated(self.make(position), self.groups, apart=self.apart)
 
 
-def deduplicated(batch: HostBatch, groups: Sequence[Sequence[int]]) -> HostBatch:
+def deduplicated(
+    batch: HostBatch, groups: Sequence[Sequence[int]], *, apart: Collection[int] = frozenset()
+) -> HostBatch:
     """Return the batch without the lists that repeat, and where each sample's lists are.
 
     Args:
         batch: with all lists.
         groups: positions of features; a sample repeats a group where all of the group's lists equal those of the sample
             before it.
+        apart: groups whose distinct lists are apart from the batch.
     """
     num_samples = len(batch.labels)
     lengths = batch.lengths.numpy().reshape(-1, num_samples)
     values = np.split(batch.values.numpy(), np.cumsum(batch.values_per_feature)[:-1])
     features = [Jagged(values=own, lengths=counts) for own, counts in zip(values, lengths, strict=True)]
     first_samples = np.empty((len(groups), num_samples), dtype=np.int64)
+    num_distinct, own_lists = [], []
     for group, members in enumerate(groups):
         repeats = repeated([features[position] for position in members])
-        first_samples[group] = np.maximum.accumulate(np.where(repeats, 0, np.arange(num_samples)))
+        num_distinct.append(num_samples - int(np.count_nonzero(repeats)))
         for position in members:
-            features[position] = _emptied(features[position], repeats)
+            features[position] = _without(features[position], repeats, keeps_bags=group not in apart)
+        if group in apart:
+            first_samples[group] = np.cumsum(~repeats) - 1
+            own_lists.append(_distinct_lists(features, tuple(members), group))
+        else:
+            first_samples[group] = np.maximum.accumulate(np.where(repeats, 0, np.arange(num_samples)))
+    taken = {position for each in own_lists for position in each.positions}
+    left = [each for position, each in enumerate(features) if position not in taken]
     return replace(
         batch,
-        values=torch.from_numpy(np.concatenate([each.values for each in features])),
-        lengths=torch.from_numpy(np.concatenate([each.lengths for each in features])),
-        values_per_feature=[len(each.values) for each in features],
+        values=_joined([each.values for each in left], batch.values),
+        lengths=_joined([each.lengths for each in left], batch.lengths),
+        values_per_feature=[len(each.values) for each in left],
         first_samples=torch.from_numpy(first_samples),
-        num_distinct=tuple(int(np.count_nonzero(own == np.arange(num_samples))) for own in first_samples),
+        num_distinct=tuple(num_distinct),
+        apart=tuple(own_lists),
     )
+
+
+def _distinct_lists(features: Sequence[Jagged], positions: tuple[int, ...], group: int) -> DistinctLists:
+    own = [features[position] for position in positions]
+    return DistinctLists(
+        group=group,
+        positions=positions,
+        values=torch.from_numpy(np.concatenate([each.values for each in own])),
+        lengths=torch.from_numpy(np.concatenate([each.lengths for each in own])),
+        values_per_feature=[len(each.values) for each in own],
+    )
+
+
+def _joined(parts: Sequence[NDArray[Any]], like: torch.Tensor) -> torch.Tensor:
+    """Return the parts one after the other; without parts an empty tensor of the type of another."""
+    return torch.from_numpy(np.concatenate(parts)) if parts else like[:0]
 
 
 def repeated(features: Sequence[Jagged]) -> NDArray[np.bool_]:
@@ -81,7 +118,8 @@ def _unequal(feature: Jagged, candidates: NDArray[np.bool_]) -> IndexArray:
     return unequal
 
 
-def _emptied(feature: Jagged, repeats: NDArray[np.bool_]) -> Jagged:
-    """Return the feature with empty lists in place of repeats."""
+def _without(feature: Jagged, repeats: NDArray[np.bool_], *, keeps_bags: bool) -> Jagged:
+    """Return the feature without its repeats: with an empty list in place of each, or with fewer lists."""
     kept = np.repeat(~repeats, feature.lengths)
-    return Jagged(values=feature.values[kept], lengths=np.where(repeats, 0, feature.lengths).astype(np.int32))
+    lengths = np.where(repeats, 0, feature.lengths) if keeps_bags else feature.lengths[~repeats]
+    return Jagged(values=feature.values[kept], lengths=lengths.astype(np.int32))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from neuroshard_api.job_training import DataFormat
+from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.tables import TableSet
 from neuroshard_api.training_job import DLRMTrainingJob
 
@@ -42,6 +43,8 @@ class TrainingData:
     readers: Readers
     groups: tuple[tuple[int, ...], ...] = ()
     """Positions of the features of each group whose repeated lists are left out."""
+    apart: frozenset[int] = frozenset()
+    """Groups whose distinct lists are apart from the batch."""
 
     @property
     def global_batch_size(self) -> int:
@@ -57,13 +60,19 @@ class TrainingData:
         positions = range(0, self.num_validation, self.evaluate.global_batch_size)
         return self.readers.batches(self._made(self.evaluate.validation), positions, device)
 
-    def deduplicated(self, groups: Sequence[Sequence[str]]) -> "TrainingData":
-        """Return the same samples in batches without the repeated lists of these groups of features."""
+    def deduplicated(self, groups: Sequence[DeduplicatedGroup]) -> "TrainingData":
+        """Return the same samples in batches without the repeated lists of these groups, in their forms."""
         keys = list(self.readers.keys)
-        return replace(self, groups=tuple(tuple(keys.index(name) for name in names) for names in groups))
+        return replace(
+            self,
+            groups=tuple(tuple(keys.index(name) for name in group.features) for group in groups),
+            apart=frozenset(
+                position for position, group in enumerate(groups) if group.form is DeduplicationForm.GROUPED
+            ),
+        )
 
     def _made(self, make: Make) -> Make:
-        return Deduplicated(make=make, groups=self.groups) if self.groups else make
+        return Deduplicated(make=make, groups=self.groups, apart=self.apart) if self.groups else make
 
     def first_factors(self) -> Sequence[float]:
         """Return samples over distinct ones of each group in the first batch of this rank."""

@@ -13,6 +13,7 @@ from neuroshard_api.input_statistics import InputStatistics
 from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.drift.input_statistics import (
     HELD_SAMPLES,
     BatchCounts,
@@ -141,6 +142,8 @@ def lookups_in(batch: object) -> KeyedJaggedTensor | None:
 
     None: there are none, or their features have different numbers of samples.
     """
+    if isinstance(batch, Batch):
+        batch = batch.lookups_by_sample
     found = batch if isinstance(batch, KeyedJaggedTensor) else next(_lookups(batch), None)
     if found is None or found.variable_stride_per_key() or not found.keys() or not found.stride():
         return None
