@@ -137,7 +137,7 @@ def sent_bytes(plan: Plan) -> int:
 
 def on_first_samples(request: PlanRequest) -> Plan:
     """Return the plan without repeats and without collections of groups."""
-    return _searched(request, ExactCosts(request.topology.device))
+    return _searched(request, ExactCosts(request.topology.device), None)
 
 
 def test_a_group_stays_in_the_common_collection_where_calls_cost_more() -> None:
