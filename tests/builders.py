@@ -323,6 +323,7 @@ def status(**fields: Any) -> Status:
         "computeMicroseconds": 900,
         "forwardCommunicationMicroseconds": 350,
         "backwardCommunicationMicroseconds": 250,
+        "expansionMicroseconds": 100,
         "source": "simulated:test-80gb",
         "duplicationFactors": [{"group": "user", "factor": "7.92"}],
     }
