@@ -20,6 +20,7 @@ from trainer_builders import TABLES, plan_of, write_plan
 
 RANKS, REPORT_STEPS, SAMPLES = 2, 100, 512
 PARTS = {
+    "expansion_ms": 0.0,
     "input_communication_ms": 1.0,
     "forward_compute_ms": 3.0,
     "backward_compute_ms": 5.0,
