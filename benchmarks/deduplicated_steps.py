@@ -70,8 +70,14 @@ def maker_of(source: SyntheticSource | ParquetSource, tables: TableSet) -> Batch
     order = SampleOrder(
         source.block_sizes, validation_percent=0, seed=0, shuffle=True, sessions=Sessions(source=source, run=RUN)
     )
-    ranks = {"rank": dist.get_rank(), "world_size": WORLD_SIZE, "batch_size": BATCH_SIZE}
-    return BatchMaker(source, order, features_of(tables.tables), **ranks)
+    return BatchMaker(
+        source,
+        order,
+        features_of(tables.tables),
+        rank=dist.get_rank(),
+        world_size=WORLD_SIZE,
+        batch_size=BATCH_SIZE,
+    )
 
 
 def main() -> None:

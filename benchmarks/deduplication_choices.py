@@ -23,7 +23,8 @@ from neuroshard_api.job_training import SyntheticGroup, SyntheticSessions
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Constraints, PlanRequest
 from neuroshard_api.tables import Optimizer, Table, TableSet
-from neuroshard_costs.bundle import Bundle, load_bundle
+from neuroshard_costs.bundle import load_bundle
+from neuroshard_planner.planning import Bundle
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import predicted_cost

@@ -7,6 +7,7 @@ the films that the user rated last before the session began, as a log that is wr
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +63,9 @@ def write_movielens_log(path: Path, data_set: Path) -> None:
     with (data_set / "ml-100k.inter").open(encoding="utf-8", newline="") as file:
         times = np.array([int(row["timestamp:float"]) for row in csv.DictReader(file, delimiter="\t")])
     blocks = [source.take(block, np.arange(size)) for block, size in enumerate(source.block_sizes)]
-    lists = {name: [each for block in blocks for each in _lists(block.lookups[name])] for name in names}
+    lists: dict[str, list[Any]] = {
+        name: [each for block in blocks for each in _lists(block.lookups[name])] for name in names
+    }
     users, items = (np.concatenate(lists[name]) for name in ("user_id", "item_id"))
     sessions, lists["history"] = sessions_of(users, items, times)
     order = np.argsort(times, kind="stable")
