@@ -43,6 +43,9 @@ class InputStatistics(RunDocument):
     """Samples of each batch in which distinct rows and lists were counted, the first ones: both depend on it."""
     changed_features: tuple[FeatureName, ...] = ()
     """Features whose statistics are lastingly others than those of the run's first sampled batches."""
+    without_repeats: Annotated[tuple[FeatureName, ...], Field(min_length=1)] | None = None
+    """Features whose repeated lists the plan left out of the batches: their lookups and reuse are those of distinct
+    lists alone. If unset: none."""
     features: Annotated[tuple[FeatureStatistics, ...], Field(min_length=1)]
 
     @model_validator(mode="after")

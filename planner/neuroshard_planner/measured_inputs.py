@@ -18,16 +18,20 @@ def with_measured_inputs(request: PlanRequest, statistics: InputStatistics) -> P
     """Return the request with the counted inputs in the place of its own.
 
     Tables of which all features were counted get their pooling factor. Those of which reuse was counted, the changed
-    ones, get its histogram, rescaled to the batch of the table set's own histograms.
+    ones, get its histogram, rescaled to the batch of the table set's own histograms. Tables with a feature whose
+    repeated lists were left out of the batches stay as they are: what was counted is of distinct lists, and does not
+    tell another duplication factor from other lists.
 
     Raises:
         RequestError: the statistics have features of none of the tables: they are of another model.
     """
-    counted = {each.feature: each for each in statistics.features}
+    left_out = statistics.without_repeats or ()
+    counted = {each.feature: each for each in statistics.features if each.feature not in left_out}
     tables = request.tables
     known = {name for table in tables.tables for name in _features(table)}
-    if not known & counted.keys():
-        found = ", ".join(sorted(counted)[:3])
+    names = {each.feature for each in statistics.features}
+    if not known & names:
+        found = ", ".join(sorted(names)[:3])
         raise RequestError(f"statistics: have features of no table of the request (found {found}); give its trainer's")
     has_histograms = any(table.reuse_histogram is not None for table in tables.tables)
     batch_size = tables.reuse_batch_size if has_histograms else statistics.batch_size

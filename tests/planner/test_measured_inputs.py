@@ -39,6 +39,16 @@ def test_counted_tables_get_their_pooling_factor() -> None:
     assert [each.pooling_factor for each in after.tables.tables] == [6.0, 6.0, 7.0]
 
 
+def test_tables_that_were_counted_without_repeats_stay() -> None:
+    """Their lookups would be divided by the duplication factor twice."""
+    asked = request(table("user", pooling_factor=12.0), table("item", pooling_factor=1.0))
+    found = input_statistics(
+        features=(counted("user"), counted("item")), changed_features=(), without_repeats=("user",)
+    )
+
+    assert [each.pooling_factor for each in with_measured_inputs(asked, found).tables.tables] == [12.0, 3.0]
+
+
 def test_a_feature_without_lookups_leaves_a_table_that_can_be_planned() -> None:
     """A pooling factor of 0 is none that a table set has."""
     after = measured(request(table("user")), counted("user", lookups_per_sample=0.0))

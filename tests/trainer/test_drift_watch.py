@@ -10,6 +10,7 @@ import torch
 from builders import rank_times
 from neuroshard_api.drift_report import Cause, DriftReport
 from neuroshard_api.input_statistics import InputStatistics
+from neuroshard_api.plan import DeduplicatedGroup
 from neuroshard_trainer.data.synthetic import zipf_ranks
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, forget, process_age_ms
@@ -148,6 +149,16 @@ def test_changed_inputs_that_explain_the_slow_down_are_named_with_their_tables(t
     assert by_feature["item"].reuse_histogram is not None
     assert by_feature["user"].reuse_histogram is None
     assert sum(by_feature["item"].reuse_histogram) == pytest.approx(1, abs=0.001)
+
+
+def test_features_that_are_counted_without_repeats_are_named(tmp_path: Path) -> None:
+    """Their statistics are of distinct lists, which a table set's are not."""
+    group = DeduplicatedGroup(group="user", features=("user", "country"), factor=4.0)
+    write_plan(tmp_path, plan_of(world_size=RANKS).model_copy(update={"deduplication": (group,)}))
+
+    Training(tmp_path).run(0, 200)
+
+    assert InputStatistics.read(tmp_path / "input-statistics.json").without_repeats == ("country", "user")
 
 
 def test_a_change_is_remembered_over_a_restart(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ class Placement:
     columns: Mapping[str, Mapping[int, float]]
     """By feature and rank: columns that a lookup of one rank's batch reads there, summed over all ranks' batches."""
     ranks_per_node: int
+    without_repeats: tuple[str, ...] = ()
+    """Features whose repeated lists are left out of batches."""
 
     @classmethod
     def of(cls, plan: GivenPlan) -> Self:
@@ -39,6 +41,7 @@ class Placement:
             table_of_feature={feature.name: feature.table.name for feature in features},
             columns={feature.name: columns[feature.table.name] for feature in features},
             ranks_per_node=plan.request.topology.devices_per_node,
+            without_repeats=tuple(sorted(name for names in plan.deduplicated_features for name in names)),
         )
 
     @classmethod

@@ -176,7 +176,9 @@ class DriftWatch:
             self._learn_again()
             return None
         if statistics is not None:
-            write_file(self._folder / INPUT_STATISTICS_FILE, statistics.to_json())
+            left_out = self._placed(statistics).without_repeats
+            named = statistics.model_copy(update={"without_repeats": left_out}) if left_out else statistics
+            write_file(self._folder / INPUT_STATISTICS_FILE, named.to_json())
         report = self._report(last_step, [_times_alone(each) for each in recent], num_recent)
         if report is not None:
             write_file(self._folder / DRIFT_REPORT_FILE, report.to_json())
