@@ -14,6 +14,7 @@ from neuroshard_cluster.waiting import eventually
 KIND = "dlrmtrainingjob"
 JOB_LABEL = "training.neuroshard.dev/job-name"
 ROLE_LABEL = "training.neuroshard.dev/role"
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 DEVICE = "h200-141gb"
 STAGE_WITHIN_S = 240.0
 TABLES = [
@@ -123,6 +124,12 @@ def children(kubectl: Kubectl, name: str, kind: str = "jobs", role: str = "") ->
     """Return what the operator made for a job."""
     selector = f"{JOB_LABEL}={name}" + (f",{ROLE_LABEL}={role}" if role else "")
     return kubectl.list(kind, selector=selector)
+
+
+def workers(kubectl: Kubectl, name: str) -> dict[str, Object]:
+    """Return a job's worker pods that are not being deleted, by their index."""
+    pods = children(kubectl, name, "pods", "worker")
+    return {pod["metadata"]["labels"][INDEX_LABEL]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
 
 
 def names(objects: Sequence[Object]) -> list[str]:

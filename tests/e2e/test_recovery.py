@@ -9,7 +9,6 @@ from e2e.operator_release import Release
 from e2e.volumes import newest_step, shared_volume
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.images import TRAINER
-from neuroshard_cluster.kubectl import Kubectl, Object
 from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
@@ -22,7 +21,6 @@ pytestmark = [
     pytest.mark.usefixtures("operator"),
 ]
 
-INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 IMAGE_LATE_S = 90.0
 """Longer than torch's client tries to reach a store that is not there yet by default, 60 s."""
 UNREACHABLE_AFTER_S = 50.0
@@ -36,12 +34,6 @@ RESTARTS_WITHIN_S = UNREACHABLE_AFTER_S + LEAVES_IN_S + GRACE_S + LOST_AFTER_S +
 EVERY_STEPS = 20
 
 
-def workers(kubectl: Kubectl, name: str) -> dict[str, Object]:
-    """Return a job's worker pods that are not being deleted, by their index."""
-    pods = jobs.children(kubectl, name, "pods", "worker")
-    return {pod["metadata"]["labels"][INDEX_LABEL]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
-
-
 def test_a_worker_waits_for_a_peer_whose_image_comes_ninety_seconds_later(
     cluster: Cluster, namespace: Namespace
 ) -> None:
@@ -53,7 +45,7 @@ def test_a_worker_waits_for_a_peer_whose_image_comes_ninety_seconds_later(
     kubectl.apply(job)
 
     def placed() -> dict[str, str]:
-        return {index: pod["spec"].get("nodeName", "") for index, pod in workers(kubectl, "shop").items()}
+        return {index: pod["spec"].get("nodeName", "") for index, pod in jobs.workers(kubectl, "shop").items()}
 
     nodes = eventually(
         "both workers have a node", placed, within_s=120, accept=lambda seen: len(seen) == 2 and all(seen.values())
@@ -62,7 +54,7 @@ def test_a_worker_waits_for_a_peer_whose_image_comes_ninety_seconds_later(
     cluster.tag_image(TRAINER, tag, nodes["1"])
 
     def runs() -> bool:
-        return bool(workers(kubectl, "shop")["1"]["status"]["phase"] == "Running")
+        return bool(jobs.workers(kubectl, "shop")["1"]["status"]["phase"] == "Running")
 
     eventually("worker 1 runs", runs, within_s=120)
     due = time.monotonic() + IMAGE_LATE_S
@@ -103,7 +95,7 @@ def test_a_trainer_whose_node_dies_goes_on_from_its_last_checkpoint(
         kubectl.apply(job)
         jobs.wait_for_stage(kubectl, "shop", "Running")
         eventually("there is a checkpoint", lambda: newest_step(folder), within_s=240)
-        dead = workers(kubectl, "shop")[index]["spec"]["nodeName"]
+        dead = jobs.workers(kubectl, "shop")[index]["spec"]["nodeName"]
         assert dead != operator["spec"]["nodeName"]
         cluster.kill_node(dead)
         began = time.monotonic()
@@ -113,8 +105,8 @@ def test_a_trainer_whose_node_dies_goes_on_from_its_last_checkpoint(
             jobs.wait_for(kubectl, "shop", restarted, "was restarted", within_s=2 * RESTARTS_WITHIN_S)
             took_s = time.monotonic() - began
             seen = jobs.wait_for_stage(kubectl, "shop", "Running")
-            nodes = {pod["spec"]["nodeName"] for pod in workers(kubectl, "shop").values()}
-            first = workers(kubectl, "shop")["0"]["metadata"]["name"]
+            nodes = {pod["spec"]["nodeName"] for pod in jobs.workers(kubectl, "shop").values()}
+            first = jobs.workers(kubectl, "shop")["0"]["metadata"]["name"]
             log = kubectl("logs", first, "--container=trainer")
             eventually("training goes on", lambda: newest_step(folder) > saved + EVERY_STEPS, within_s=240)
         finally:
