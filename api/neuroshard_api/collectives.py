@@ -7,6 +7,8 @@ rows         reduce_scatter of partial sums             all_gather of the gradie
 node_rows    reduce_scatter inside each node, then      the same two in reverse; both stages together
              all_to_all among equal local ranks         are one reduce_scatter here
 replicated   none                                       all_reduce of the tables' gradients
+none         none                                       sync: mean of weights and optimizer state over the copies
+                                                        that groups of devices hold, per step on average
 
 The indices of all families but replicated travel in one exchange before the lookups.
 """
@@ -28,6 +30,8 @@ class CollectiveKind(StrEnum):
     ALL_TO_ALL = "all_to_all"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
+    SYNC = "sync"
+    """All-reduce of the copies that groups of devices hold of their shards, after the optimizer."""
 
 
 class CollectiveTime(Value):

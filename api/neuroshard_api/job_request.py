@@ -6,6 +6,7 @@ from neuroshard_api.document import DocumentError, decoded, decompressed
 from neuroshard_api.job_model import Architecture
 from neuroshard_api.job_training import Deduplication
 from neuroshard_api.presets import load_presets
+from neuroshard_api.replication import ReplicationChoices
 from neuroshard_api.request import Algorithm, Constraints, MemorySettings, Pipeline, PlanRequest, SearchSettings
 from neuroshard_api.resource import size_bytes
 from neuroshard_api.sharding import ComputeKernel
@@ -27,13 +28,16 @@ def plan_request(
     tables = with_known_repeats(job, tables)
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
     reserved, named = planner.reserved_memory_per_device, planner.sharding_types
-    host = planner.host_memory_per_node
+    host, groups = planner.host_memory_per_node, planner.sharding_groups
     return PlanRequest(
         tables=tables,
         topology=topology if host is None else _with_host_memory(topology, size_bytes(host)),
         batch_size_per_device=model.batch_size_per_device,
         optimizer=model.embedding_optimizer.optimizer,
         deduplicate=groups_to_deduplicate(job, tables) or None,
+        replication=None
+        if groups is None
+        else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=groups.sync_every_steps),
         pipeline=Pipeline[job.spec.training.pipeline.name],
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),

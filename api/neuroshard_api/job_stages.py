@@ -165,6 +165,21 @@ class TableSharding(StrEnum):
         return ShardingType[self.name]
 
 
+class ShardingGroups(Part):
+    """Groups of devices that may each hold all tables, averaged every so many steps."""
+
+    sizes: (
+        Annotated[
+            tuple[Annotated[int, Field(ge=2, le=INT32_MAX)], ...],
+            Field(min_length=1, max_length=16, json_schema_extra=ATOMIC),
+        ]
+        | None
+    ) = None
+    """Devices of a group; they divide a node's devices or are whole nodes. If unset: all such sizes."""
+    sync_every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """Steps from one average of tables and optimizer state to the next; above 1 the copies differ in between."""
+
+
 class Planner(Part):
     """How the plan is searched, and within which limits."""
 
@@ -197,6 +212,9 @@ class Planner(Part):
     host_memory_per_node: Size | None = None
     """Memory of each node in which tables may be stored where device memory does not suffice, such as 1Ti; it is less
     than the node has, by what processes and data loading need. If unset: tables are in device memory alone."""
+    sharding_groups: ShardingGroups | None = None
+    """Permits plans in which groups of devices each hold all tables (2-D sharding), where they are cheaper. Only SGD
+    trains them as one model. If unset: tables are sharded over all devices."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the search; equal jobs with equal seeds get equal plans."""
     work_budget: Annotated[int, Field(ge=1, lt=2**63)] | None = None

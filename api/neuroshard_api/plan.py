@@ -11,6 +11,7 @@ from neuroshard_api.bundle import Source
 from neuroshard_api.collectives import CollectiveTime
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
+from neuroshard_api.replication import Replication, group_members, replication_problem
 from neuroshard_api.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
 from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_api.tables import DataType, Table
@@ -287,7 +288,19 @@ class GivenPlan(Document):
     search: SearchStatistics | None = None
     incumbent: IncumbentPlan | None = None
     """The plan in force when this one was made. If unset: there was none, or it was not given."""
+    replication: Replication | None = None
+    """Groups of devices that each hold all tables; then the request, tables, and everything by device are those of one
+    group. If unset: the tables are sharded over all devices."""
     request: PlanRequest
+
+    @model_validator(mode="after")
+    def _groups_that_average(self) -> Self:
+        if self.replication is None:
+            return self
+        problem = replication_problem(self.replication, self.request.topology, self.request.optimizer)
+        if problem is not None:
+            raise ValueError(f"replication.{problem}")
+        return self
 
     @model_validator(mode="after")
     def _priced_as_a_whole(self) -> Self:
@@ -331,6 +344,26 @@ class GivenPlan(Document):
                     f"deduplication[{index}].form: table {placement.name!r} is {placement.sharding_type}, whose parts "
                     "are added up for equally many lists on every device; use first_sample, or place it by columns"
                 )
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all groups."""
+        return self.request.topology.num_devices * (1 if self.replication is None else self.replication.num_groups)
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of a node, of whatever groups."""
+        if self.replication is None:
+            return self.request.topology.devices_per_node
+        return self.replication.devices_per_node
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each group, in the order in which the plan numbers them."""
+        size = self.request.topology.num_devices
+        if self.replication is None:
+            return (tuple(range(size)),)
+        return group_members(self.replication.num_groups, size, self.replication.layout)
 
     @property
     def deduplicated_features(self) -> tuple[tuple[str, ...], ...]:

@@ -9,6 +9,7 @@ from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
 from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.kernels import trained_output
+from neuroshard_api.replication import ReplicationChoices
 from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, TableSet
 from neuroshard_api.topology import Topology
@@ -178,6 +179,8 @@ class PlanRequest(Document):
     grouped: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Groups of ``deduplicate`` in the grouped form, whose tables have a collection of their own. If unset: none; the
     planner tries it where the other form pays."""
+    replication: ReplicationChoices | None = None
+    """Groups of devices that may each hold all tables (2-D sharding). If unset: none."""
     dense: DenseProfile | None = None
     """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
     constraints: Constraints = Constraints()

@@ -11,6 +11,7 @@ from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.placement_rules import Devices, Problem, cache_problem, placement_problems, shard_problem
 from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
+from neuroshard_api.replication import GroupLayout, SyncSteps
 from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of, row_blocks
 from neuroshard_api.tables import DataType, Table
 from neuroshard_api.topology import Topology
@@ -41,8 +42,8 @@ class TorchRecParameter(Value):
     cache_load_factor: Annotated[float, Field(gt=0, le=1)] | None = None
     """Becomes the load factor of CacheParams; of a fused_uvm_caching table."""
     ranks: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Global rank of each shard, in the order of ``shards``; a rank may stand more than once. All ranks where the
-    table is data_parallel."""
+    """Global rank of each shard, or its number in a group, in the order of ``shards``; a rank may stand more than once.
+    All ranks where the table is data_parallel."""
     output_dtype: DataType | None = None
     """Type of the pooled embeddings. None: the module's, FP32."""
     shards: tuple[TorchRecShard, ...] = ()
@@ -66,6 +67,19 @@ class TorchRecParameter(Value):
         return self
 
 
+class TorchRecGroups(Value):
+    """The arguments of TorchRec's DMPCollection, which holds all tables in each group of ranks."""
+
+    sharding_group_size: PositiveCount
+    """Ranks of a group; they are numbered from 0 in ``modules``, and DMPCollection gives them their global ranks."""
+    node_group_size: PositiveCount
+    """Ranks of a group on one node."""
+    use_inter_host_allreduce: bool
+    """Whether a group has consecutive ranks; else its ranks are as far apart as there are groups."""
+    sync_every_steps: SyncSteps
+    """Steps between calls of ``sync()``."""
+
+
 class TorchRecPlan(Document):
     """All tables of one module, by the module's path and the tables' names."""
 
@@ -81,18 +95,27 @@ class TorchRecPlan(Document):
     """Processes to start, one per device."""
     local_world_size: PositiveCount
     """Processes per node, as LOCAL_WORLD_SIZE must say."""
+    groups: TorchRecGroups | None = None
+    """Groups of ranks that each hold all tables. If unset: none, for DistributedModelParallel."""
     modules: Annotated[dict[str, dict[str, TorchRecParameter]], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _runnable(self) -> Self:
         if self.world_size % self.local_world_size:
             raise ValueError(f"local_world_size: {self.local_world_size} does not divide {self.world_size} processes")
+        size, per_node = self.world_size, self.local_world_size
+        if self.groups is not None:
+            size, per_node = self.groups.sharding_group_size, self.groups.node_group_size
+            if self.world_size % size or size % per_node:
+                raise ValueError(
+                    f"groups: nodes of {per_node} ranks in groups of {size} do not divide {self.world_size} processes"
+                )
         for path, tables in self.modules.items():
             kinds = {parameter.sharding_type for parameter in tables.values()}
             if {ShardingType.TABLE_ROW_WISE, ShardingType.GRID} <= kinds:
                 raise ValueError(f"modules.{path}: has table_row_wise and grid_shard tables; write all as grid_shard")
             for name, parameter in tables.items():
-                problem = _problem(name, parameter, self.world_size, self.local_world_size)
+                problem = _problem(name, parameter, size, per_node)
                 if problem is not None:
                     raise ValueError(f"modules.{path}.{name}{problem[0]}: {problem[1]}")
         return self
@@ -151,8 +174,9 @@ class TorchRecPlan(Document):
         return cls(
             source=None if plan.predicted is None else plan.predicted.source,
             predicted_ms=None if plan.predicted is None else plan.predicted.total_ms,
-            world_size=topology.num_devices,
-            local_world_size=topology.devices_per_node,
+            world_size=plan.num_devices,
+            local_world_size=plan.devices_per_node,
+            groups=_groups(plan),
             modules=modules,
         )
 
@@ -176,6 +200,17 @@ def _collections(tables: Sequence[Table], module_path: str | None) -> Mapping[st
                 [f"tables: {other!r} and {table.name!r} are both {table.name_in_collection!r} in {path}; rename one"],
             )
     return found
+
+
+def _groups(plan: GivenPlan) -> TorchRecGroups | None:
+    if plan.replication is None:
+        return None
+    return TorchRecGroups(
+        sharding_group_size=plan.request.topology.num_devices,
+        node_group_size=plan.request.topology.devices_per_node,
+        use_inter_host_allreduce=plan.replication.layout is GroupLayout.CONTIGUOUS,
+        sync_every_steps=plan.replication.sync_every_steps,
+    )
 
 
 def _joined_types(tables: Iterable[TablePlacement], column_wise: Collection[str]) -> Mapping[str, ShardingType]:

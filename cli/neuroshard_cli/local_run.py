@@ -390,4 +390,4 @@ def _bound_port(port: int) -> int:
 
 def _summary(plan: "GivenPlan") -> str:
     price = "without a price" if plan.predicted is None else f"predicted {plan.predicted.total_ms:.3f} ms"
-    return f"{len(plan.tables)} tables on {plan.request.topology.num_devices} devices by {plan.algorithm}, {price}"
+    return f"{len(plan.tables)} tables on {plan.num_devices} devices by {plan.algorithm}, {price}"

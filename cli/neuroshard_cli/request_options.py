@@ -81,6 +81,15 @@ class RequestOptions:
             "Default: none."
         ),
     ] = None
+    group_sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Let groups of so many devices each hold all tables, such as 8,16, or auto: all sizes. Default: none."
+        ),
+    ] = None
+    sync_every: Annotated[
+        int, typer.Option(min=1, help="Steps between averages of the groups' tables, with --group-sizes.")
+    ] = 1
     dense: Annotated[
         Path | None, typer.Option(help="The dense part as `python -m neuroshard_trainer.dense_profile` counted it.")
     ] = None
@@ -220,6 +229,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
             "wire_data_type": options.wire_data_type,
         },
         "deduplicate": tables.duplication_groups if options.deduplicate else None,
+        "replication": _replication(options),
         "constraints": limits,
         "search": {
             "seed": options.seed,
@@ -236,6 +246,23 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     if options.dense is None:
         return request
     return request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
+
+
+def _replication(options: RequestOptions) -> dict[str, object] | None:
+    """Return the groups that the options permit. None: none. Raises CommandError."""
+    if options.group_sizes is None:
+        if options.sync_every != 1:
+            raise CommandError("--sync-every: there are no groups to average; give --group-sizes too, or leave it out")
+        return None
+    chosen: dict[str, object] = {"sync_every_steps": options.sync_every}
+    if options.group_sizes == "auto":
+        return chosen
+    sizes = options.group_sizes.split(",")
+    if not all(size.strip().isdecimal() for size in sizes):
+        raise CommandError(
+            f"--group-sizes: {options.group_sizes!r} is no list of sizes; write numbers such as 8,16, or auto"
+        )
+    return {**chosen, "group_sizes": [int(size) for size in sizes]}
 
 
 def _model(

@@ -63,7 +63,7 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
     measured = None if report is None else measured_cost(report)
     return RunResult(
         job=name,
-        num_devices=plan.request.topology.num_devices,
+        num_devices=plan.num_devices,
         predicted=predicted,
         baseline=baseline_cost(plan),
         measured=measured,

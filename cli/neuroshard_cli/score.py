@@ -68,6 +68,11 @@ def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[Tab
     if raw is not None and kind not in {TorchRecPlan.schema_name, *TorchRecPlan.earlier_versions}:
         whole = GivenPlan.from_data(raw, where=str(path))
         _require_no_request(path, options)
+        if whole.replication is not None:
+            raise CommandError(
+                f"{path}: replication: plans with groups of devices have their price from the search alone; "
+                "read it with `neuroshard explain`"
+            )
         return whole.request, whole.tables
     return _torchrec_plan(path, None if raw is None else TorchRecPlan.from_data(raw, where=str(path)), options)
 
@@ -95,6 +100,8 @@ def _torchrec_plan(
 
     request = build_request(options, Algorithm.TORCHREC)
     require_torchrec("a plan of TorchRec's")
+    if exported is not None and exported.groups is not None:
+        raise CommandError(f"{path}: groups: plans with groups of devices have their price from the search alone")
     if exported is not None:
         from neuroshard_trainer.plan_adapter import load_sharding_plan
 

@@ -14,6 +14,7 @@ from neuroshard_api.sharding import ShardingType
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.deduplicated import deduplicated_plan
+from neuroshard_planner.device_groups import plan_in_groups
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost
@@ -58,7 +59,7 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
     """Return the plan that the request asks for; equal arguments give equal plans.
 
     Where the request names groups whose repeated lists may be left out, the plan's request has those that the plan
-    leaves out.
+    leaves out. Where it permits groups of devices and the plan has some, the plan's request is that of one group.
 
     Args:
         request: what is planned.
@@ -67,10 +68,16 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
 
     Raises:
         RequestError: the request contradicts itself, asks for a search that is not made, or has other tables than the
-            incumbent.
+            incumbent; or it permits groups, and there is an incumbent.
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
+    if request.replication is not None:
+        if incumbent is not None:
+            raise RequestError(
+                "incumbent: plans near the one in force are made without groups of devices; leave it or replication out"
+            )
+        return plan_in_groups(request, costs=bundle, search=lambda asked: plan(asked, bundle=bundle))
     if request.deduplicate:
         return deduplicated_plan(request, costs=bundle, search=lambda asked: _searched(asked, bundle, incumbent))
     return _searched(request, bundle, incumbent)

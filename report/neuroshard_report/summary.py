@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.plan import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, Plan, TablePlacement
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Table
@@ -250,6 +251,20 @@ class PlanSummary:
         names = ", ".join(held[:MOST_NAMED]) + (f" and {len(held) - MOST_NAMED} more" if len(held) > MOST_NAMED else "")
         used = f"{format_bytes(by_node[fullest])} of {format_bytes(host.bytes_per_node)}"
         return f"{names} in host memory; node {fullest} is the fullest: {used}"
+
+    @property
+    def groups(self) -> str:
+        """Return how many groups hold all tables, and what their averages take; empty where there are none."""
+        replication = self.plan.replication
+        if replication is None:
+            return ""
+        average_ms = sum(each.backward_ms for each in self.collectives if each.kind is CollectiveKind.SYNC)
+        every = replication.sync_every_steps
+        often = "after each step" if every == 1 else f"every {every} steps"
+        whole_ms, size = replication.whole_ms, self.plan.request.topology.num_devices
+        without = "" if whole_ms is None else f"; without groups the step takes {format_ms(whole_ms)} ms"
+        averages = f"averaged {often}: {format_ms(average_ms)} ms of a step"
+        return f"{replication.num_groups} {replication.layout} groups of {size} devices, {averages}{without}"
 
     def extremes(self, count: int) -> tuple[DeviceView, ...]:
         """Return the ``count`` slowest and the ``count`` fastest devices, slowest first; all if they are so few."""

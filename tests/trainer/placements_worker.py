@@ -9,13 +9,14 @@ import json
 import logging
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import builders
 import torch
 import torch.distributed as dist
+from bags import SAMPLES, Bags, lookups_of, pairs, weight_difference
 from neuroshard_api.placement_rules import placement_problems
 from neuroshard_api.plan import GivenPlan, TablePlacement
 from neuroshard_api.request import PlanRequest
@@ -34,54 +35,21 @@ from neuroshard_trainer.sharded_model import sharded_model
 from placements import given_plan, on_host, random_placement
 from rank_server import RankServer, joined_ranks
 from torch import nn
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.optim import SGD, Adagrad
 from torch.optim import Optimizer as TorchOptimizer
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 TOPOLOGY = builders.topology(4, num_nodes=2, host_memory=builders.host_memory())
 """Processes on a CPU run kernels of host memory as fused ones: results are compared, times cannot be."""
 CPU = torch.device("cpu")
 RATE = 0.1
-SAMPLES = 8  # of each rank
 STEPS = 2
 OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
 BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
 EXACT = (*BY_ROWS, ShardingType.TABLE_WISE, ShardingType.DATA_PARALLEL)
 INEXACT = (ShardingType.COLUMN_WISE, ShardingType.GRID)
 """Families that keep row-wise state per block of columns."""
-
-
-class Bags(nn.Module):
-    """Pooled embeddings of all features side by side, times a fixed vector: one logit per sample."""
-
-    def __init__(self, tables: Sequence[Table]) -> None:
-        super().__init__()
-        self.tables = EmbeddingBagCollection(
-            tables=[
-                EmbeddingBagConfig(
-                    name=table.name,
-                    num_embeddings=table.num_embeddings,
-                    embedding_dim=table.embedding_dim,
-                    feature_names=list(table.feature_names or (table.name,)),
-                    pooling=PoolingType[(table.pooling or Pooling.SUM).value],
-                )
-                for table in tables
-            ],
-            device=torch.device("meta"),
-        )
-
-    def forward(self, lookups: KeyedJaggedTensor) -> torch.Tensor:
-        """Return shape (samples,)."""
-        pooled = self.tables(lookups).to_dict()
-        width = sum(each.shape[1] for each in pooled.values())
-        weights = torch.cos(torch.arange(width, dtype=torch.float32)) / width**0.5
-        logits: torch.Tensor = torch.cat([pooled[key] for key in sorted(pooled)], dim=1) @ weights
-        return logits
 
 
 def main(folder: str, count: int, seed: int) -> None:
@@ -220,34 +188,6 @@ def torch_optimizer(model: nn.Module, optimizer: Optimizer) -> TorchOptimizer:
         return SGD(weights, lr=RATE)
     kind = RowWiseAdagrad if optimizer is Optimizer.ROWWISE_ADAGRAD else Adagrad
     return kind(weights, lr=RATE, eps=EPSILON)
-
-
-def weight_difference(live: torch.Tensor | ShardedTensor, expected: torch.Tensor) -> float:
-    """Return the largest difference in what this rank holds of a table."""
-    differences = [float((part - wanted).abs().max()) for part, wanted in pairs(live, expected) if part.numel()]
-    return max(differences, default=0.0)
-
-
-def pairs(live: torch.Tensor | ShardedTensor, whole: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield what this rank holds of a table, and the same cells of the whole table."""
-    if not isinstance(live, ShardedTensor):
-        yield live.detach().as_subclass(torch.Tensor), whole
-        return
-    for each in live.local_shards():
-        (row, column), (rows, columns) = each.metadata.shard_offsets, each.tensor.shape
-        yield each.tensor, whole[row : row + rows, column : column + columns]
-
-
-def lookups_of(tables: Sequence[Table], *, seed: int) -> KeyedJaggedTensor:
-    """Return random bags of 0 to 3 rows for every feature."""
-    generator = torch.Generator().manual_seed(seed)
-    features = [(name, table) for table in tables for name in (table.feature_names or (table.name,))]
-    lengths = torch.randint(4, (len(features), SAMPLES), generator=generator)
-    values = [
-        torch.randint(table.num_embeddings, (int(count),), generator=generator)
-        for (_, table), count in zip(features, lengths.sum(dim=1), strict=True)
-    ]
-    return KeyedJaggedTensor(keys=[name for name, _ in features], values=torch.cat(values), lengths=lengths.flatten())
 
 
 if __name__ == "__main__":

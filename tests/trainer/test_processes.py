@@ -15,8 +15,10 @@ import builders
 import pytest
 import torch.distributed as dist
 from exact_costs import ExactCosts
+from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.replication import GroupLayout, Replication
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import Family
 from neuroshard_api.step_report import StepReport
@@ -229,14 +231,17 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
 
 
 @pytest.mark.slow
-def test_a_killed_run_of_two_nodes_resumes_under_another_mixed_plan(tmp_path: Path, ranks: RankServer) -> None:
-    """Rows, copies, and columns: step and loss are those of a run that was never killed."""
-    topology = builders.topology(4, num_nodes=2)
+def test_a_killed_run_in_groups_of_ranks_resumes_under_a_mixed_plan_without_groups(
+    tmp_path: Path, ranks: RankServer
+) -> None:
+    """Rows, copies, and columns on two nodes: step and loss are those of a run in groups that was never killed."""
+    group, topology = builders.topology(2), builders.topology(4, num_nodes=2)
     user, item, country = TABLES
     request = PlanRequest(tables=builders.table_set(*TABLES), topology=topology, optimizer=Optimizer.SGD)
+    in_group = request.model_copy(update={"topology": group})
     first = given_plan(
-        request, by_columns(user, (3, 12), (0, 20)), by_rows(item, topology), everywhere(country, topology)
-    )
+        in_group, by_columns(user, (1, 12), (0, 20)), by_rows(item, group), everywhere(country, group)
+    ).model_copy(update={"replication": Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS, devices_per_node=2)})
     second = given_plan(
         request, on_node(user, 1, topology), everywhere(item, topology), by_columns(country, (2, 4), (1, 12))
     )
@@ -263,6 +268,9 @@ def test_a_killed_run_of_two_nodes_resumes_under_another_mixed_plan(tmp_path: Pa
     assert ended.step == whole.step == 40
     assert ended.metrics["loss"] == pytest.approx(whole.metrics["loss"], abs=1e-5)
     assert ended.metrics["auc"] == pytest.approx(whole.metrics["auc"], abs=2e-3)
+    for times in StepReport.read(tmp_path / "whole" / "step-report.json").ranks:
+        [average] = [each for each in times.collectives if each.kind is CollectiveKind.SYNC]
+        assert 0 < average.backward_ms <= times.backward_communication_ms
     report = StepReport.read(tmp_path / "run" / "step-report.json")
     assert {each.family for times in report.ranks for each in times.collectives} == {
         None, Family.COLUMNS, Family.NODE_ROWS, Family.REPLICATED,

@@ -132,10 +132,12 @@ def require_planned_nodes(plan: GivenPlan, *, local_world_size: int, device: tor
     Raises:
         InputError: the processes of this node are not as many as the plan has devices per node, and that matters.
     """
-    planned = plan.request.topology.devices_per_node
+    planned = plan.devices_per_node
     if planned == local_world_size:
         return None
-    by_node = local_size_problem(plan.tables, plan.request.topology, local_world_size)
+    by_node = None
+    if plan.replication is None:  # groups know the size of their nodes themselves
+        by_node = local_size_problem(plan.tables, plan.request.topology, local_world_size)
     if by_node is not None:
         raise InputError(f"the plan cannot be run here: {by_node}")
     found = f"the plan is for {planned} devices per node, this node has {local_world_size} processes"

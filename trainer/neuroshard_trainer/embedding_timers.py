@@ -18,24 +18,28 @@ Row-wise and node-wise tables have other collectives in the same places. Data-pa
 Between the forward pass's exchange and the dense part, and on the way back, batches without repeated lists have the
 copies to the samples that repeat them: EXPANSION.
 
+Where groups of ranks hold copies of the tables, their average after the optimizers is BACKWARD_COMMUNICATION too.
+
 An all-to-all lasts until the last rank has sent: the time of a rank includes its waiting for slower ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     DenseTableBatchedEmbeddingBagsCodegen,
     SplitTableBatchedEmbeddingBagsCodegen,
 )
+from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.sharding import Family, ShardingType
 from torch import nn
 from torch.autograd import Variable
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
+from neuroshard_trainer.averaged_model import AveragedModel
 from neuroshard_trainer.clocks import Clock, Mark
 from neuroshard_trainer.expansion import Expansion
 from neuroshard_trainer.live_sharding import sharded_collections
@@ -56,12 +60,15 @@ COMPUTE = (Part.FORWARD_COMPUTE, Part.BACKWARD_COMPUTE)
 COMMUNICATION = (Part.INPUT_COMMUNICATION, Part.FORWARD_COMMUNICATION, Part.BACKWARD_COMMUNICATION)
 
 
+Member: TypeAlias = Family | Literal[CollectiveKind.SYNC] | None
+"""Whose interval it is. SYNC: the average over copies of groups. None: of all families together."""
+
+
 class Interval(NamedTuple):
     """One part's begin and end. A tuple, since a step makes dozens."""
 
     part: Part
-    family: Family | None
-    """None: of all families together."""
+    family: Member
     begin: Mark
     end: Mark
 
@@ -81,11 +88,14 @@ class EmbeddingTimers:
         self._clock = clock
         self._intervals: list[Interval] | None = None
         self._update_began: Mark = None
+        self._sync_began: Mark = None
         for collection in sharded_collections(model):
             _CollectionHooks(collection, clock, self._add)
         for module in model.modules():
             if isinstance(module, Expansion):
                 _ExpansionHooks(module, clock, self._add)
+        if isinstance(model, AveragedModel):
+            model.sync_hooks = (self._begin_sync, self._end_sync)
         if replicated_optimizer is not None:
             inner = replicated_optimizer._optimizer  # noqa: SLF001 - the wrapper calls no hooks
             inner.register_step_pre_hook(self._begin_update)
@@ -100,7 +110,7 @@ class EmbeddingTimers:
         collected, self._intervals = self._intervals or [], None
         return collected
 
-    def _add(self, part: Part, family: Family | None, begin: Mark, end: Mark) -> None:
+    def _add(self, part: Part, family: Member, begin: Mark, end: Mark) -> None:
         if self._intervals is not None:
             self._intervals.append(Interval(part, family, begin, end))
 
@@ -110,8 +120,14 @@ class EmbeddingTimers:
     def _end_update(self, *_: object) -> None:
         self._add(Part.BACKWARD_COMPUTE, Family.REPLICATED, self._update_began, self._clock.mark())
 
+    def _begin_sync(self) -> None:
+        self._sync_began = self._clock.mark()
 
-Add = Callable[[Part, Family | None, Mark, Mark], None]
+    def _end_sync(self) -> None:
+        self._add(Part.BACKWARD_COMMUNICATION, CollectiveKind.SYNC, self._sync_began, self._clock.mark())
+
+
+Add = Callable[[Part, Member, Mark, Mark], None]
 
 
 class _CollectionHooks:

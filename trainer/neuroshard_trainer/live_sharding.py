@@ -89,7 +89,7 @@ def live_sharding(model: nn.Module, group: dist.ProcessGroup | None = None) -> S
     Raises:
         InputError: there are no sharded tables.
     """
-    return _sharding(_held_by_all(model, group, None))
+    return _sharding(_held_by_all(model, group, None), range(dist.get_world_size()))
 
 
 def prove_sharding(
@@ -112,13 +112,9 @@ def prove_sharding(
             collection.
     """
     held = _held_by_all(model, group, collections)
-    wanted, found = planned_sharding(plan), _sharding(held)
-    for name in (*wanted, *(name for name in found if name not in wanted)):
-        if found.get(name) != wanted.get(name):
-            raise InputError(
-                f"table {name!r} is not sharded as the plan says: the plan has {_listed(wanted.get(name, ()))}, "
-                f"the ranks hold {_listed(found.get(name, ()))}; give the plan to DistributedModelParallel"
-            )
+    for members in plan.groups:
+        found = _sharding(held, members)
+        _require_planned(planned_sharding(plan), found, members if plan.replication is not None else None)
     by_columns = all(placement.sharding_type.is_by_columns for placement in plan.tables)
     for placement, table in zip(plan.tables, plan.request.tables.tables, strict=True):
         for each in held:
@@ -133,6 +129,19 @@ def prove_sharding(
                     "give the plan to DistributedModelParallel, and its tables' types and pooling to the model"
                 )
     return found
+
+
+def _require_planned(wanted: Sharding, found: Sharding, members: Sequence[int] | None) -> None:
+    """Do nothing if a group holds what the plan wants. Raises InputError; ``members`` None: all ranks are the group."""
+    for name in (*wanted, *(name for name in found if name not in wanted)):
+        if found.get(name) != wanted.get(name):
+            holders = (
+                "the ranks" if members is None else f"numbered in their group, ranks {', '.join(map(str, members))}"
+            )
+            raise InputError(
+                f"table {name!r} is not sharded as the plan says: the plan has {_listed(wanted.get(name, ()))}, "
+                f"{holders} hold {_listed(found.get(name, ()))}; give the plan to DistributedModelParallel"
+            )
 
 
 def sharded_collections(model: nn.Module) -> Sequence[ShardedEmbeddingBagCollection]:
@@ -173,11 +182,14 @@ def _collection_at(model: nn.Module, path: str) -> ShardedCollection:
     return found
 
 
-def _sharding(held: Sequence[_Held]) -> Sharding:
+def _sharding(held: Sequence[_Held], members: Sequence[int]) -> Sharding:
+    """Return the shards of these ranks, which are numbered in this order."""
+    number = {rank: index for index, rank in enumerate(members)}
     found: dict[str, list[Shard]] = {}
     for each in held:
-        if each.shard is not None:
-            found.setdefault(each.table, []).append(each.shard)
+        if each.shard is not None and each.shard.device in number:
+            own = each.shard.model_copy(update={"device": number[each.shard.device]})
+            found.setdefault(each.table, []).append(own)
     return {name: _in_order(found[name]) for name in sorted(found)}
 
 

@@ -45,7 +45,7 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
             TorchRec cannot run its placements, or would compute wrong values.
     """
     plan = read_any_plan(path)
-    num_devices = plan.request.topology.num_devices
+    num_devices = plan.num_devices
     if num_devices != world_size:
         raise InputError(
             f"{path}: is for {num_devices} devices, there are {world_size} processes; "

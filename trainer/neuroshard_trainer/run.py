@@ -256,7 +256,7 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
         )
 
     torchrec_plan, sharder = together(parts, process.group)
-    sharded = sharded_model(model, torchrec_plan, sharder, device=process.device, group=process.group)
+    sharded = sharded_model(model, torchrec_plan, sharder, device=process.device, given=plan, group=process.group)
     share_replicated_weights(sharded)
     return sharded
 

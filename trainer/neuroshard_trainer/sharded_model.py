@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.plan import GivenPlan
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -18,6 +19,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingP
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from neuroshard_trainer.agreement import together
+from neuroshard_trainer.averaged_model import AveragedModel
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import full_memory, is_of_communication
 
@@ -30,25 +32,29 @@ def sharded_model(
     sharder: EmbeddingBagCollectionSharder,
     *,
     device: torch.device,
+    given: GivenPlan | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> DistributedModelParallel:
-    """Return the model under a plan. All ranks must call this.
+    """Return the model under a plan, an `AveragedModel` where the plan has groups. All ranks must call this.
 
     Args:
         model: with embedding collections that are not sharded yet.
         plan: as `sharding_plan` returns it.
         sharder: with the tables' optimizer.
         device: of this rank.
+        given: what the plan was made from. If unset: a plan without groups.
         group: of all ranks, for CPU tensors; None is the default group.
 
     Raises:
         InputError: one rank or several cannot build their shards; on all ranks, with the first one's reason.
     """
-    sharded = together(lambda: _own_shards(model, plan, sharder, device), group)
+    sharded = together(lambda: _own_shards(model, plan, sharder, device, given), group)
     for module in sharded.modules():
         if isinstance(module, _OwnShards):
             module.meet()
     sharded.init_data_parallel()
+    if isinstance(sharded, AveragedModel):
+        sharded.share()
     return sharded
 
 
@@ -95,18 +101,25 @@ class _OwnShardsSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc] # 
 
 
 def _own_shards(
-    model: nn.Module, plan: ShardingPlan, sharder: EmbeddingBagCollectionSharder, device: torch.device
+    model: nn.Module,
+    plan: ShardingPlan,
+    sharder: EmbeddingBagCollectionSharder,
+    device: torch.device,
+    given: GivenPlan | None,
 ) -> DistributedModelParallel:
     """Build this rank's shards. Raises InputError where that is refused here."""
     world = dist.group.WORLD
     assert world is not None, "the process has met the others"
+    own = _OwnShardsSharder(sharder.fused_params, sharder.qcomm_codecs_registry)
     try:
+        if given is not None and given.replication is not None:
+            return AveragedModel(model, plan, own, given=given, device=device)
         return DistributedModelParallel(
             model,
             env=ShardingEnv.from_process_group(world),
             device=device,
             plan=plan,
-            sharders=[_OwnShardsSharder(sharder.fused_params, sharder.qcomm_codecs_registry)],
+            sharders=[own],
             init_data_parallel=False,
         )
     except torch.OutOfMemoryError as error:

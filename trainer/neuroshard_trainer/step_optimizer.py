@@ -5,6 +5,7 @@ from neuroshard_api.job_training import Training
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
+from neuroshard_trainer.averaged_model import AveragedModel
 from neuroshard_trainer.learning_rate import learning_rate_factor, set_learning_rate
 from neuroshard_trainer.tracing import traced
 
@@ -18,7 +19,8 @@ class StepOptimizer:
     alike.
 
     Args:
-        model: whose tables are trained by fused optimizers, but for data_parallel ones.
+        model: whose tables are trained by fused optimizers, but for data_parallel ones. The copies of an AveragedModel
+            are averaged after its optimizers.
         dense_optimizer: of all parameters but the tables.
         replicated_optimizer: of data_parallel tables. None: there are none.
         training: rates, schedule and norm.
@@ -34,6 +36,7 @@ class StepOptimizer:
         *,
         step: int,
     ) -> None:
+        self._model = model
         self._tables_optimizer = model.fused_optimizer
         self._dense_optimizer = dense_optimizer
         self._replicated_optimizer = replicated_optimizer
@@ -60,11 +63,14 @@ class StepOptimizer:
         self._tables_optimizer.step()  # hands the rate to the kernels; the tables themselves are updated in backward
 
     def step(self) -> None:
-        """Update the dense part and data_parallel tables by their gradients."""
+        """Update the dense part and data_parallel tables by their gradients, and average copies where that is due."""
         with traced("optimizer"):
             if self._training.gradient_clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self._dense, float(self._training.gradient_clip_norm))
             self._dense_optimizer.step()
             if self._replicated_optimizer is not None:
                 self._replicated_optimizer.step()
+        if isinstance(self._model, AveragedModel):
+            with traced("sync"):
+                self._model.end_step()
         self._step += 1

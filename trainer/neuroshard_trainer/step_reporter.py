@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +31,7 @@ from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.clocks import Clock, Mark, clock_of
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, process_age_ms
-from neuroshard_trainer.embedding_timers import COMMUNICATION, COMPUTE, EmbeddingTimers, Interval, Part
+from neuroshard_trainer.embedding_timers import COMMUNICATION, COMPUTE, EmbeddingTimers, Interval, Member, Part
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.run_identity import RunIdentity
 from neuroshard_trainer.tracing import traced
@@ -43,16 +43,18 @@ MS_PER_SECOND = 1000.0
 BYTES_PER_KIB = 1024
 T = TypeVar("T")
 R = TypeVar("R")
-_Key = str | tuple[Part, Family | None]
+_Key = str | tuple[Part, Member]
 StepTimes = dict[_Key, float]
 """Milliseconds by field of RankTimes, and of each communication's parts by family."""
 _NO_TIMES: StepTimes = dict.fromkeys((name for name in RankTimes.model_fields if name.endswith("_ms")), 0.0)
-_KINDS = {
+_SYNC: _Key = (Part.BACKWARD_COMMUNICATION, CollectiveKind.SYNC)
+_KINDS: Mapping[Member, CollectiveKind] = {
     None: CollectiveKind.INDICES,
     Family.COLUMNS: CollectiveKind.ALL_TO_ALL,
     Family.ROWS: CollectiveKind.REDUCE_SCATTER,
     Family.NODE_ROWS: CollectiveKind.REDUCE_SCATTER,
     Family.REPLICATED: CollectiveKind.ALL_REDUCE,
+    CollectiveKind.SYNC: CollectiveKind.SYNC,
 }
 
 
@@ -225,7 +227,10 @@ class StepReporter:
         first_unread = self._next_step - len(self._unread)
         step_ms = self._take_in()
         times = self._times or [_NO_TIMES]
-        medians = {key: median(each.get(key, 0.0) for each in times) for key in times[-1]}
+        medians = {key: median(each.get(key, 0.0) for each in times) for key in times[-1] if key != _SYNC}
+        if any(_SYNC in each for each in times):  # in every so many steps, so that its mean is what a step pays
+            medians[_SYNC] = mean(each.get(_SYNC, 0.0) for each in times)
+            medians[Part.BACKWARD_COMMUNICATION.value] += medians[_SYNC]
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["collectives"] = _collectives(medians)
         own["peak_memory_bytes"] = peak_memory_bytes(self._device)
@@ -305,7 +310,7 @@ def _step_times(clock: Clock, step: _Step) -> StepTimes:
     begin_ms, step_end_ms, *ends = clock.read_ms([step.begin, step.end, *(mark for pair in pairs for mark in pair)])
     ends_of_pairs = list(zip(ends[::2], ends[1::2], strict=True))
     waits, intervals = ends_of_pairs[: len(step.waits)], ends_of_pairs[len(step.waits) :]
-    spans: dict[Part, dict[Family | None, list[tuple[float, float]]]] = {part: {} for part in Part}
+    spans: dict[Part, dict[Member, list[tuple[float, float]]]] = {part: {} for part in Part}
     for interval, span in zip(step.intervals, intervals, strict=True):
         spans[interval.part].setdefault(interval.family, []).append(span)
     computing = [span for part in COMPUTE for family in spans[part].values() for span in family]
@@ -316,16 +321,16 @@ def _step_times(clock: Clock, step: _Step) -> StepTimes:
     families: StepTimes = {}
     for part in COMMUNICATION:
         own = _own_ms(spans[part], without=computing)
-        times[part.value] = sum(own.values())
         families.update({(part, family): ms for family, ms in own.items()})
+        times[part.value] = sum(ms for family, ms in own.items() if family is not CollectiveKind.SYNC)
     data_wait_ms, step_ms = _covered_ms(waits), step_end_ms - begin_ms
-    dense_ms = max(0.0, step_ms - data_wait_ms - sum(times.values()))
+    dense_ms = max(0.0, step_ms - data_wait_ms - sum(times.values()) - families.get(_SYNC, 0.0))
     return {**times, **families, "dense_ms": dense_ms, "data_wait_ms": data_wait_ms, "step_ms": step_ms}
 
 
 def _own_ms(
-    spans: Mapping[Family | None, Sequence[tuple[float, float]]], *, without: Sequence[tuple[float, float]]
-) -> dict[Family | None, float]:
+    spans: Mapping[Member, Sequence[tuple[float, float]]], *, without: Sequence[tuple[float, float]]
+) -> dict[Member, float]:
     """Return the time of each family's spans; a moment in several counts for the family that ended first.
 
     Collectives of one group of ranks pass one after the other, in the order in which they are waited for.
@@ -345,7 +350,12 @@ def _collectives(medians: Mapping[_Key, float]) -> tuple[CollectiveTime, ...]:
         if ways:
             backward_ms = ways.pop(Part.BACKWARD_COMMUNICATION, 0.0)
             found.append(
-                CollectiveTime(kind=kind, family=family, forward_ms=sum(ways.values()), backward_ms=backward_ms)
+                CollectiveTime(
+                    kind=kind,
+                    family=family if isinstance(family, Family) else None,
+                    forward_ms=sum(ways.values()),
+                    backward_ms=backward_ms,
+                )
             )
     return tuple(found)
 

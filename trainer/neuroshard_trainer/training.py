@@ -294,6 +294,7 @@ class TrainingLoop:
             return
         self._evaluated_step = self.step
         model = self._state.model
+        self._state.agree()
         if self._pipeline is not None:
             self._pipeline.detach()
         model.eval()
@@ -337,6 +338,7 @@ class TrainingLoop:
         if self._saved_step == self.step:
             return
         self._mean_loss()  # a diverged state would be resumed from ever after
+        self._state.agree()
         where = {"step": self.step, "position": self._schedule.position(self.step)}
         self._saver.begin(self._state.tensors(), self._manifest.model_copy(update=where))
         self._saved_step = self.step

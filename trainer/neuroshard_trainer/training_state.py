@@ -9,6 +9,7 @@ from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
+from neuroshard_trainer.averaged_model import AveragedModel
 from neuroshard_trainer.checkpoint import CheckpointFolder, State
 from neuroshard_trainer.grouped_model import common_name
 from neuroshard_trainer.live_sharding import Sharding
@@ -32,6 +33,11 @@ class TrainingState:
     replicated_optimizer: KeyedOptimizerWrapper | None
     """Of data_parallel tables. None: there are none."""
     widths: TableWidths
+
+    def agree(self) -> None:
+        """Average the copies that groups of ranks hold, if they differ: what is saved or evaluated is one model."""
+        if isinstance(self.model, AveragedModel):
+            self.model.agree()
 
     def tensors(self) -> State:
         """Return the state as torch.distributed.checkpoint takes it. Tables are whole tensors of many shards.

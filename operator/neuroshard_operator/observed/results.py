@@ -154,7 +154,7 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
     return PlanSummary(
         hash=hashlib.sha256(text).hexdigest(),
         algorithm=plan.algorithm.value,
-        world_size=plan.request.topology.num_devices,
+        world_size=plan.num_devices,
         model_hash=model_hash(plan.request.tables.tables),
         tables_hash=tables_hash(plan.request.tables),
         placement_hash=plan.placement_sha256,

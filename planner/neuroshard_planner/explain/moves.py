@@ -8,6 +8,7 @@ from neuroshard_api.plan import Plan
 from neuroshard_api.sharding import ShardingType
 from neuroshard_costs.shards import IndexArray
 
+from neuroshard_planner.device_groups import of_group
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.explain.table import NEGLIGIBLE, rebuilt, split_obstacle
 from neuroshard_planner.planning import Bundle
@@ -45,6 +46,7 @@ def best_moves(plan: Plan, *, bundle: Bundle, count: int = NUM_MOVES) -> tuple[M
     Raises:
         PlanError: the plan has problems, or was made with another bundle.
     """
+    plan = of_group(plan)
     problem, placement = rebuilt(plan, bundle)
     types = {table.name: table.sharding_type for table in plan.tables}
     moves: list[Move] = []

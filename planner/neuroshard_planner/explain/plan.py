@@ -10,6 +10,7 @@ from neuroshard_api.request import ComputePeak, PlanRequest
 from neuroshard_api.tables import DataType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
+from neuroshard_planner.device_groups import average_ms, of_group
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.memory import OverfullDevice, overfull_devices
@@ -111,15 +112,16 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
     Raises:
         PlanError: the plan has problems, or was made with another bundle.
     """
+    whole, plan = plan, of_group(plan)
     problem, placement = rebuilt(plan, bundle)
     devices = plan.predicted.devices
     compute = [device.forward_compute_ms + device.backward_compute_ms for device in devices]
     busiest = int(np.argmax(compute))
     memory = [device.used_bytes / device.capacity_bytes for device in plan.memory]
     fullest = int(np.argmax(memory))
-    terms = _terms(plan)
+    terms = _terms(whole)
     return PlanExplanation(
-        total_ms=plan.predicted.total_ms,
+        total_ms=whole.predicted.total_ms,
         source=plan.predicted.source,
         terms=terms,
         busiest_device=busiest,
@@ -128,9 +130,9 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         fullest_device=fullest,
         memory_share=memory[fullest],
         overfull=overfull_devices(plan),
-        lower_bound_ms=plan.lower_bound_ms,
-        gap=plan.gap,
-        gap_parts=_gap_parts(plan, problem, placement),
+        lower_bound_ms=whole.lower_bound_ms,
+        gap=whole.gap,
+        gap_parts=(*_gap_parts(plan, problem, placement), *_gap_of_groups(whole, plan)),
         helps=tuple(_helps(plan, problem, placement, bundle, memory_share=memory[fullest])),
         trust=_trust(plan, terms),
         moves=_moves(plan),
@@ -167,11 +169,18 @@ def _terms(plan: Plan) -> tuple[Term, ...]:
         ("backward compute", backward, slowest_backward),
         ("input communication", [device.input_communication_ms for device in devices], widest),
         ("forward communication", [device.forward_communication_ms for device in devices], widest),
-        ("backward communication", [device.backward_communication_ms for device in devices], widest),
+        (
+            "backward communication",
+            [device.backward_communication_ms for device in of_group(plan).predicted.devices],
+            widest,
+        ),
         *([("dense update", updates, widest)] if any(updates) else []),
         *([("host memory", host, busiest)] if any(host) else []),
         *([("expansion", expansion, widest)] if any(expansion) else []),
     )
+    averages = average_ms(plan)
+    if averages:
+        found = (*found, ("averages of copies", [averages] * len(devices), widest))
     return tuple(sorted(starmap(term, found), key=lambda each: -each.ms))
 
 
@@ -230,8 +239,17 @@ def _gap_parts(plan: Plan, problem: Problem, placement: Placement) -> tuple[GapP
         if is_by_columns
         else "the bound with rows or copies takes the least of each table's placements, no plan has all of them"
     )
+    if any(table.compute_kernel.is_on_host for table in plan.tables):
+        rest = "the bound counts no time for host memory"
     parts.append(GapPart(reason=rest, ms=left))
     return tuple(parts)
+
+
+def _gap_of_groups(whole: Plan, own: Plan) -> Iterator[GapPart]:
+    """Yield what a plan's groups add to its cost above the lower bound, where it has groups."""
+    if whole.replication is not None:
+        ms = (whole.predicted.total_ms - whole.lower_bound_ms) - (own.predicted.total_ms - own.lower_bound_ms)
+        yield GapPart(reason="averages cost more than even ones, and the bound is that of all groups", ms=max(ms, 0.0))
 
 
 def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *, memory_share: float) -> Iterator[str]:

@@ -78,11 +78,13 @@ def other_traffic(request: PlanRequest, *, num_draws: int, deviation: float = DE
 
 
 def traffic_costs(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS) -> tuple[TrafficCost, ...]:
-    """Return what the plan, then each baseline, cost under other traffic.
+    """Return what the plan, then each baseline, cost under other traffic; nothing of a plan with groups.
 
     Raises:
         PlanError: the plan has problems, or was made with another bundle.
     """
+    if plan.replication is not None:
+        return ()  # the baselines are not those of a group
     problem, placement = rebuilt(plan, bundle)
     placements = {plan.algorithm: placement}
     for algorithm, found in attempts(problem).items():

@@ -11,6 +11,7 @@ from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_api.tables import Table
 from neuroshard_costs.shards import COLUMNS, IndexArray
 
+from neuroshard_planner.device_groups import of_group
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.planning import Bundle
@@ -100,12 +101,13 @@ class TableExplanation:
 
 
 def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
-    """Explain one table of a plan.
+    """Explain one table of a plan; of one with groups, within a group and without averages.
 
     Raises:
         PlanError: the plan has problems, or was made with another bundle.
         RequestError: there is no such table.
     """
+    plan = of_group(plan)
     problem, placement = rebuilt(plan, bundle)
     index = _position(plan, name)
     unit = next(unit for unit, definition in enumerate(problem.units) if index in definition.tables)

@@ -199,18 +199,20 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
                 f"predicted.devices[{device}].host_link_ms: is {cost.host_link_ms:.6g}, and no shard there is in host "
                 "memory"
             )
-        yield from _collective_problems(device, cost)
+        yield from _collective_problems(device, cost, has_groups=plan.replication is not None)
     slowest = max(cost.total_ms for cost in devices)
     if not isclose(plan.predicted.total_ms, slowest, rel_tol=TOLERANCE):
         yield f"predicted.total_ms: is {plan.predicted.total_ms:.6g}, the slowest device takes {slowest:.6g}"
 
 
-def _collective_problems(device: int, cost: DeviceCost) -> Iterator[str]:
+def _collective_problems(device: int, cost: DeviceCost, *, has_groups: bool) -> Iterator[str]:
     """Yield what a device's collectives, where they are known, do not add up to."""
     if not cost.collectives:
         return
     inputs = [each for each in cost.collectives if each.kind is CollectiveKind.INDICES]
     outputs = [each for each in cost.collectives if each.kind is not CollectiveKind.INDICES]
+    if any(each.kind is CollectiveKind.SYNC for each in outputs) and not has_groups:
+        yield f"predicted.devices[{device}].collectives: have a sync, and the plan has no groups (replication)"
     sums_ms = {
         "input_communication_ms": sum(each.forward_ms + each.backward_ms for each in inputs),
         "forward_communication_ms": sum(each.forward_ms for each in outputs),

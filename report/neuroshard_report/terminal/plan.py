@@ -133,12 +133,14 @@ def _legend(terms: Sequence[tuple[str, str]]) -> Text:
 def _headline(summary: PlanSummary) -> RenderableType:
     plan, request = summary.plan, summary.plan.request
     topology = request.topology
-    nodes = f" in {topology.num_nodes} nodes" if topology.num_nodes > 1 else ""
+    num_nodes = plan.num_devices // plan.devices_per_node
+    nodes = f" in {num_nodes} nodes" if num_nodes > 1 else ""
     fullest = summary.fullest
     used = f"{format_bytes(fullest.memory_bytes)} ({format_percent(fullest.memory_share)})"
     lines = [
         ("model", f"{request.tables.name}, {format_count(len(summary.tables))} tables"),
-        ("devices", f"{format_count(topology.num_devices)} x {topology.device.product}{nodes}"),
+        ("devices", f"{format_count(plan.num_devices)} x {topology.device.product}{nodes}"),
+        *([("groups", summary.groups)] if summary.groups else []),
         ("batch", f"{format_count(request.batch_size_per_device)} samples per device, {request.optimizer}"),
         ("predicted", f"{format_ms(plan.predicted.total_ms)} ms for the embedding part of a step ({plan.algorithm})"),
         ("source", _source(summary)),

@@ -7,6 +7,7 @@ import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm, ComputePeak, Constraints, PlanRequest
+from neuroshard_api.sharding import ComputeKernel
 from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
 from neuroshard_planner.planning import plan as search
 
@@ -127,3 +128,15 @@ def test_collections_are_named_with_their_tables() -> None:
 def test_tables_without_a_collection_are_not_grouped() -> None:
     """As those of a table file."""
     assert explained(request_of())[1].collections == ()
+
+
+def test_the_gap_of_tables_in_host_memory_says_what_the_bound_leaves_out() -> None:
+    """The bound holds, and is far below such plans."""
+    nodes = builders.topology(2, memory_bytes=16 * builders.GIB, host_memory=builders.host_memory())
+    kernels = Constraints(compute_kernels=tuple(ComputeKernel))
+    large = builders.table("large", num_embeddings=200_000_000)
+    plan, found = explained(builders.request(large, topology=nodes, constraints=kernels))
+
+    assert plan.tables[0].compute_kernel.is_on_host
+    assert plan.lower_bound_ms <= plan.predicted.total_ms
+    assert found.gap_parts[-1].reason == "the bound counts no time for host memory"

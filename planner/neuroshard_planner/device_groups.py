@@ -1,0 +1,212 @@
+"""Which groups of devices hold all tables (2-D sharding): decided by planning each way, average of the copies included.
+
+    plan over all devices  ->  plan of one group, for each way to form groups  ->  the cheapest, with its average
+
+A group is planned as devices of its own, with its own links and the samples of its own batch. An average takes an
+all-reduce of the fullest device's weights and optimizer state among the devices that hold copies of them.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.plan import CollectiveCost, DeviceCost, Plan
+from neuroshard_api.replication import AVERAGED_OPTIMIZERS, Grouping, Replication, groupings
+from neuroshard_api.request import PlanRequest, TableConstraints
+from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_api.tables import Optimizer
+from neuroshard_costs.exchanges import Reduction, TransferModel
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
+
+from neuroshard_planner.errors import InfeasibleError, RequestError
+
+IN_GROUPS = tuple(kind for kind in ShardingType if kind is not ShardingType.DATA_PARALLEL)
+"""Types that are searched in groups: gradients of data_parallel tables are added up over all devices."""
+
+Search = Callable[[PlanRequest], Plan]
+
+
+def plan_in_groups(request: PlanRequest, *, costs: TransferModel, search: Search) -> Plan:
+    """Return the cheapest of the plans without groups and with each permitted way to form them.
+
+    The lower bound is that of all of them. Where a plan has groups, its request is that of one group.
+
+    Args:
+        request: permits groups.
+        costs: price averages.
+        search: finds the plan of a request without groups.
+
+    Raises:
+        RequestError: the tables cannot be averaged, a size forms no groups, or constraints exclude groups.
+        InfeasibleError: the tables do not fit on all devices together, and so on no group.
+    """
+    ways = _groupings(request)
+    budget = request.search.work_budget
+    shared = None if budget is None else max(1, budget // (1 + len(ways)))
+    alone = request.model_copy(
+        update={"replication": None, "search": request.search.model_copy(update={"work_budget": shared})}
+    )
+    best = whole = search(alone)
+    bound_ms = whole.lower_bound_ms
+    for way in ways:
+        try:
+            found = search(_request_of_group(alone, way))
+        except InfeasibleError:
+            continue
+        with_average = _averaged(found, way, request, costs, whole_ms=whole.predicted.total_ms)
+        bound_ms = min(bound_ms, with_average.lower_bound_ms)
+        if with_average.predicted.total_ms < best.predicted.total_ms:
+            best = with_average
+    warnings = (*best.warnings, *(_warnings(best) if best.replication is not None else ()))
+    return best.model_copy(
+        update={
+            "lower_bound_ms": bound_ms,
+            "gap": best.predicted.total_ms / bound_ms - 1 if bound_ms else 0.0,
+            "baselines": whole.baselines,
+            "warnings": warnings,
+        }
+    )
+
+
+def of_group(plan: Plan) -> Plan:
+    """Return the plan of one group as devices of its own, without averages; the plan itself where it has no groups."""
+    if plan.replication is None:
+        return plan
+    devices = tuple(_without_average(each) for each in plan.predicted.devices)
+    total_ms = plan.predicted.total_ms - average_ms(plan)
+    bound_ms = plan.replication.group_lower_bound_ms or 0.0
+    return plan.model_copy(
+        update={
+            "predicted": plan.predicted.model_copy(update={"total_ms": total_ms, "devices": devices}),
+            "lower_bound_ms": bound_ms,
+            "gap": total_ms / bound_ms - 1 if bound_ms else 0.0,
+            "replication": None,
+        }
+    )
+
+
+def average_ms(plan: Plan) -> float:
+    """Return what averages of copies add to a step, on the mean; 0 without groups."""
+    return sum(each.backward_ms for each in plan.predicted.devices[0].collectives if each.kind is CollectiveKind.SYNC)
+
+
+def _groupings(request: PlanRequest) -> list[Grouping]:
+    """Return the permitted ways to form groups. Raises RequestError."""
+    constraints, choices = request.constraints, request.replication
+    assert choices is not None, "the request permits groups"
+    if request.optimizer not in AVERAGED_OPTIMIZERS:
+        raise RequestError(
+            f"replication: TorchRec averages no state of {request.optimizer.value}; use one of "
+            f"{', '.join(AVERAGED_OPTIMIZERS)}, or leave it out"
+        )
+    if request.topology.host_memory is not None:
+        raise RequestError(
+            "replication: groups average device memory alone, and the topology has host_memory; leave one of them out"
+        )
+    pinned = next((name for name, own in constraints.tables.items() if own.devices is not None), None)
+    if pinned is not None or constraints.forbidden_devices:
+        field = "forbidden_devices" if pinned is None else f"tables[{pinned!r}].devices"
+        raise RequestError(
+            f"constraints.{field}: names devices, whose numbers groups share; leave it or replication out"
+        )
+    for table in request.tables.tables:
+        types = constraints.sharding_types_of(table.name)
+        if types == (ShardingType.DATA_PARALLEL,):
+            raise RequestError(
+                f"replication: {table.name!r} may be data_parallel alone, and groups have no such tables; "
+                "allow another type, or leave replication out"
+            )
+    try:
+        return list(groupings(request.topology, choices))
+    except ValueError as error:
+        raise RequestError(f"replication.{error}") from error
+
+
+def _request_of_group(request: PlanRequest, way: Grouping) -> PlanRequest:
+    """Return the request of one group: its devices, and types that stay within it."""
+    constraints = request.constraints
+
+    def left(own: TableConstraints) -> TableConstraints:
+        types = own.sharding_types
+        kept = None if types is None else tuple(kind for kind in types if kind in IN_GROUPS)
+        return own.model_copy(update={"sharding_types": kept})
+
+    types = tuple(kind for kind in constraints.sharding_types or IN_GROUPS if kind in IN_GROUPS)
+    limited = constraints.model_copy(
+        update={"sharding_types": types, "tables": {name: left(own) for name, own in constraints.tables.items()}}
+    )
+    return request.model_copy(update={"topology": way.group, "constraints": limited})
+
+
+def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferModel, *, whole_ms: float) -> Plan:
+    """Return a group's plan with the average of its copies, per step."""
+    assert request.replication is not None, "the request permits groups"
+    every = request.replication.sync_every_steps
+    needed = [each.weights_bytes + each.optimizer_state_bytes for each in plan.memory]
+    ms = _all_reduce_ms(max(needed), way, costs) / every
+    weights = sum(
+        table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
+        for table in plan.request.tables.tables
+    )
+    least_ms = _all_reduce_ms(weights / way.group.num_devices, way, costs) / every
+    devices = tuple(
+        _with_average(each, ms, num_bytes) for each, num_bytes in zip(plan.predicted.devices, needed, strict=True)
+    )
+    total_ms = plan.predicted.total_ms + ms
+    bound_ms = plan.lower_bound_ms + least_ms
+    return plan.model_copy(
+        update={
+            "predicted": plan.predicted.model_copy(update={"total_ms": total_ms, "devices": devices}),
+            "lower_bound_ms": min(bound_ms, total_ms),
+            "replication": Replication(
+                num_groups=way.num_groups,
+                layout=way.layout,
+                devices_per_node=request.topology.devices_per_node,
+                sync_every_steps=every,
+                whole_ms=whole_ms,
+                group_lower_bound_ms=plan.lower_bound_ms,
+            ),
+        }
+    )
+
+
+def _all_reduce_ms(num_bytes: float, way: Grouping, costs: TransferModel) -> float:
+    """Return the milliseconds of one average of so many bytes on each device that holds a copy."""
+    reduction = Reduction(topology=way.copies, family=Family.REPLICATED)
+    return float(costs.reduction_ms(np.array(float(num_bytes)), reduction).sum())
+
+
+def _with_average(cost: DeviceCost, ms: float, num_bytes: int) -> DeviceCost:
+    average = CollectiveCost(kind=CollectiveKind.SYNC, backward_ms=ms, num_bytes=num_bytes)
+    return cost.model_copy(
+        update={
+            "backward_communication_ms": cost.backward_communication_ms + ms,
+            "collectives": (*cost.collectives, average),
+        }
+    )
+
+
+def _without_average(cost: DeviceCost) -> DeviceCost:
+    ms = sum(each.backward_ms for each in cost.collectives if each.kind is CollectiveKind.SYNC)
+    return cost.model_copy(
+        update={
+            "backward_communication_ms": max(0.0, cost.backward_communication_ms - ms),
+            "collectives": tuple(each for each in cost.collectives if each.kind is not CollectiveKind.SYNC),
+        }
+    )
+
+
+def _warnings(plan: Plan) -> Iterator[str]:
+    """Yield where copies in groups train otherwise than one model."""
+    replication = plan.replication
+    assert replication is not None, "the plan has groups"
+    if plan.request.optimizer is not Optimizer.SGD:
+        yield (
+            f"replication: averages of {plan.request.optimizer.value}'s state over {replication.num_groups} groups "
+            "train otherwise than one model; compare its quality, or plan without groups"
+        )
+    if replication.sync_every_steps > 1:
+        yield (
+            f"replication.sync_every_steps: copies of a table differ for {replication.sync_every_steps} steps between "
+            "averages; compare the model's quality, or set 1"
+        )

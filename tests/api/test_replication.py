@@ -1,0 +1,105 @@
+"""Groups of devices that each hold all tables: which there are, who is in them, and what is refused."""
+
+from typing import Any
+
+import pytest
+from builders import host_memory, plan, request, topology
+from neuroshard_api.document import DocumentError
+from neuroshard_api.plan import Plan
+from neuroshard_api.replication import GroupLayout, ReplicationChoices, group_members, grouping, groupings
+from neuroshard_api.tables import Optimizer
+
+CONTIGUOUS, STRIDED = GroupLayout
+
+
+@pytest.mark.parametrize(
+    ("size", "layout", "group", "copies"),
+    [
+        (8, CONTIGUOUS, (1, 8), (4, 1)),
+        (16, CONTIGUOUS, (2, 8), (2, 1)),
+        (4, CONTIGUOUS, (1, 4), (4, 2)),
+        (16, STRIDED, (4, 4), (1, 2)),
+        (4, STRIDED, (4, 1), (1, 8)),
+        (2, STRIDED, None, None),
+        (12, CONTIGUOUS, None, None),
+        (32, CONTIGUOUS, None, None),
+        (1, CONTIGUOUS, None, None),
+    ],
+)
+def test_groups_have_nodes_of_their_own(
+    size: int, layout: GroupLayout, group: tuple[int, int] | None, copies: tuple[int, int] | None
+) -> None:
+    """On 4 nodes of 8: nodes and devices per node of a group, and of the devices that hold copies of a shard."""
+    found = grouping(topology(32, num_nodes=4), size, layout)
+
+    if found is None:
+        assert group is None
+        return
+    assert (found.group.num_nodes, found.group.devices_per_node) == group
+    assert (found.copies.num_nodes, found.copies.devices_per_node) == copies
+    assert found.num_groups * found.group.num_devices == 32
+    assert found.copies.num_devices == found.num_groups
+
+
+@pytest.mark.parametrize("layout", list(GroupLayout))
+def test_copies_of_a_shard_are_where_their_links_say(layout: GroupLayout) -> None:
+    """Members with one number in their groups are on so many nodes, and so many of each."""
+    nodes = topology(16, num_nodes=2)
+    for found in groupings(nodes, ReplicationChoices(layouts=(layout,))):
+        members = group_members(found.num_groups, found.group.num_devices, layout)
+        assert sorted(device for group in members for device in group) == list(range(16))
+        for devices, part in ((members[-1], found.group), (tuple(zip(*members, strict=True))[-1], found.copies)):
+            on_node = [device // 8 for device in devices]
+            assert len(set(on_node)) == part.num_nodes
+            assert {on_node.count(node) for node in on_node} == {part.devices_per_node}
+
+
+@pytest.mark.parametrize(
+    ("size", "problem"),
+    [
+        (1, r"group_sizes\[0\]: is 1, groups have 2 devices or more"),
+        (3, r"groups of 3 devices do not divide 2 nodes of 4 devices; give a proper divisor of 8"),
+        (8, r"groups of 8 devices do not divide"),
+    ],
+)
+def test_sizes_that_form_no_groups_are_refused(size: int, problem: str) -> None:
+    """With what the devices are and what would do."""
+    with pytest.raises(ValueError, match=problem):
+        list(groupings(topology(8, num_nodes=2), ReplicationChoices(group_sizes=(size,))))
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "problem"),
+    [
+        (
+            {},
+            {"optimizer": Optimizer.ADAM},
+            r"replication.num_groups: TorchRec averages no state of adam; use one of sgd",
+        ),
+        ({}, {"topology": topology(4, host_memory=host_memory())}, r"replication.num_groups: groups average device"),
+        ({"num_groups": 3}, {}, r"replication.layout: 3 contiguous groups of 1 x 4 devices do not fill nodes of 8"),
+        ({"layout": "strided"}, {}, r"replication.layout: 2 strided groups of 1 x 4 .* nodes of 4; give other"),
+        ({"num_groups": 1}, {}, r"replication.num_groups: input should be greater than or equal to 2"),
+    ],
+)
+def test_plans_whose_groups_cannot_be_formed_or_averaged_are_refused(
+    fields: dict[str, Any], changes: dict[str, Any], problem: str
+) -> None:
+    """Whoever reads the plan: adapter, trainer, operator."""
+    per_node = 8 if fields.get("num_groups") == 3 else 4
+    raw = plan(request(**changes)).model_dump(mode="json", exclude_none=True)
+    raw["replication"] = {"num_groups": 2, "layout": "contiguous", "devices_per_node": per_node, **fields}
+
+    with pytest.raises(DocumentError, match=problem):
+        Plan.from_data(raw)
+
+
+def test_a_plan_counts_the_devices_of_all_groups() -> None:
+    """Its request is that of one."""
+    raw = plan(request(num_devices=4)).model_dump(mode="json", exclude_none=True)
+    raw["replication"] = {"num_groups": 2, "layout": "contiguous", "devices_per_node": 4}
+    found = Plan.from_data(raw)
+
+    assert (found.num_devices, found.devices_per_node) == (8, 4)
+    assert found.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert Plan.from_json(found.to_json()) == found

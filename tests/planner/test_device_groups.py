@@ -1,0 +1,143 @@
+"""Plans in which groups of devices each hold all tables: when they are chosen, and what they promise."""
+
+from typing import Any
+
+import pytest
+from builders import GIB, host_memory, request, table, tables, topology
+from exact_costs import ExactCosts
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.replication import GroupLayout, ReplicationChoices
+from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Optimizer
+from neuroshard_api.topology import Link
+from neuroshard_planner.device_groups import average_ms, of_group
+from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.explain.plan import explain_plan
+from neuroshard_planner.plans.checks import plan_problems
+from searches import planned
+
+QUICK = SearchSettings(work_budget=2000)
+SLOW = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
+SMALL = tables(4, num_embeddings=20_000, embedding_dim=16, pooling_factor=5.0)
+
+
+def asked(*members: Any, **fields: Any) -> PlanRequest:
+    """Return a request on two nodes of four devices with a slow network, in which groups are permitted."""
+    nodes = topology(8, num_nodes=2, inter_node=SLOW)
+    defaults = {"topology": nodes, "optimizer": Optimizer.SGD, "search": QUICK, "replication": ReplicationChoices()}
+    return request(*(members or SMALL), **{**defaults, **fields})
+
+
+def test_small_tables_are_held_by_groups_where_the_network_is_slow() -> None:
+    """An average of a few megabytes costs less than the exchanges between nodes; one that comes seldom, still less."""
+    plan = planned(asked())
+    seldom = planned(asked(replication=ReplicationChoices(sync_every_steps=10)))
+
+    assert plan.replication is not None
+    assert plan.replication.whole_ms is not None
+    assert plan.predicted.total_ms < plan.replication.whole_ms
+    assert plan.num_devices == 8
+    assert plan.request.topology.num_devices * plan.replication.num_groups == 8
+    assert 0 < average_ms(plan) < plan.predicted.total_ms
+    assert seldom.predicted.total_ms < plan.predicted.total_ms
+    assert any("sync_every_steps" in warning for warning in seldom.warnings)
+    assert not any("replication" in warning for warning in plan.warnings)
+
+
+def test_large_tables_are_sharded_over_all_devices() -> None:
+    """An average of gigabytes costs more than it saves, and the plan is that of a request without groups."""
+    large = tables(4, num_embeddings=5_000_000, embedding_dim=64)
+    plan, without = planned(asked(*large)), planned(asked(*large, replication=None))
+
+    assert plan.replication is None
+    assert plan.predicted.total_ms <= without.predicted.total_ms * 1.01
+
+
+def test_tables_that_fit_on_no_group_are_sharded_over_all_devices() -> None:
+    """Groups need their memory several times."""
+    nodes = topology(8, num_nodes=2, inter_node=SLOW, memory_bytes=4 * GIB)
+    wide = tables(6, num_embeddings=12_000_000, embedding_dim=64, pooling_factor=0.01)
+
+    plan = planned(asked(*wide, topology=nodes, replication=ReplicationChoices(group_sizes=(4,))))
+
+    assert plan.replication is None
+    assert plan_problems(plan) == []
+
+
+@settings(max_examples=10)
+@given(
+    rows=st.lists(st.integers(100, 2_000_000), min_size=1, max_size=4),
+    every=st.sampled_from([1, 4, 100]),
+    optimizer=st.sampled_from([Optimizer.SGD, Optimizer.ADAGRAD, Optimizer.ROWWISE_ADAGRAD]),
+)
+def test_no_plan_with_groups_costs_more_than_that_without(rows: list[int], every: int, optimizer: Optimizer) -> None:
+    """And its parts add up, below no bound, in a plan that its own checks accept."""
+    members = [table(f"t{index}", num_embeddings=count) for index, count in enumerate(rows)]
+    try:
+        plan = planned(asked(*members, optimizer=optimizer, replication=ReplicationChoices(sync_every_steps=every)))
+    except InfeasibleError:
+        assume(condition=False)
+        raise
+
+    assert plan_problems(plan) == []
+    assert plan.lower_bound_ms <= plan.predicted.total_ms
+    kinds = {each.kind for cost in plan.predicted.devices for each in cost.collectives}
+    assert (CollectiveKind.SYNC in kinds) == (plan.replication is not None)
+    if plan.replication is not None:
+        assert plan.replication.whole_ms is not None
+        assert plan.predicted.total_ms < plan.replication.whole_ms
+        assert average_ms(of_group(plan)) == 0
+        assert of_group(plan).predicted.total_ms == pytest.approx(plan.predicted.total_ms - average_ms(plan))
+
+
+def test_the_cheaper_layout_is_chosen_where_both_are_permitted() -> None:
+    """Contiguous groups exchange inside a node and average over the network, strided ones the other way."""
+    plans = {
+        layout: planned(asked(replication=ReplicationChoices(group_sizes=(4,), layouts=(layout,))))
+        for layout in GroupLayout
+    }
+    both = planned(asked(replication=ReplicationChoices(group_sizes=(4,))))
+
+    assert both.predicted.total_ms == min(plan.predicted.total_ms for plan in plans.values())
+    found = {layout: plan for layout, plan in plans.items() if plan.replication is not None}
+    for layout, plan in found.items():
+        nodes = (1, 4) if layout is GroupLayout.CONTIGUOUS else (2, 2)
+        assert (plan.request.topology.num_nodes, plan.request.topology.devices_per_node) == nodes
+
+
+def test_the_explanation_of_a_plan_with_groups_adds_up() -> None:
+    """Averages are a part of the step of their own."""
+    made = asked()
+    plan = planned(made)
+    found = explain_plan(plan, bundle=ExactCosts(made.topology.device))
+
+    shares = {term.name: term.ms for term in found.terms}
+    assert shares["averages of copies"] == pytest.approx(average_ms(plan))
+    assert sum(part.ms for part in found.gap_parts) == pytest.approx(plan.predicted.total_ms - plan.lower_bound_ms)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"optimizer": Optimizer.ADAM}, r"replication: TorchRec averages no state of adam; use one of sgd"),
+        ({"topology": topology(8, host_memory=host_memory())}, r"replication: groups average device memory alone"),
+        ({"replication": ReplicationChoices(group_sizes=(3,))}, r"replication.group_sizes\[0\]: groups of 3 devices"),
+        ({"constraints": Constraints(forbidden_devices=(1,))}, r"constraints.forbidden_devices: names devices"),
+        (
+            {"constraints": Constraints(tables={"t0": TableConstraints(devices=(1,))})},
+            r"constraints.tables\['t0'\].devices: names devices, whose numbers groups share",
+        ),
+        (
+            {"constraints": Constraints(sharding_types=(ShardingType.DATA_PARALLEL,))},
+            r"replication: 't0' may be data_parallel alone",
+        ),
+    ],
+    ids=["adam", "host memory", "size", "forbidden", "pinned", "copies"],
+)
+def test_what_groups_cannot_do_is_refused(fields: dict[str, Any], problem: str) -> None:
+    """With the field, and what to leave out."""
+    with pytest.raises(RequestError, match=problem):
+        planned(asked(**fields))

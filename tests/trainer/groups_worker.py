@@ -1,0 +1,147 @@
+"""Four ranks in two groups of two: a model whose tables both groups hold trains as one model of all ranks.
+
+Arguments: folder, layout, number of plans. Rank 0 writes the largest differences from the unsharded model to
+FOLDER/differences.json. A layout has ranks of its own: TorchRec keeps the groups of a node in a global variable.
+"""
+
+import json
+import logging
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import builders
+import torch
+import torch.distributed as dist
+from bags import SAMPLES, Bags, lookups_of, pairs, weight_difference
+from neuroshard_api.plan import GivenPlan
+from neuroshard_api.replication import GroupLayout, Replication, grouping
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Optimizer, Table
+from neuroshard_trainer.averaged_model import AveragedModel
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.optimizers import embedding_sharder, replicated_optimizer, share_replicated_weights
+from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.sharded_model import sharded_model
+from placements import given_plan, random_placement
+from rank_server import joined_ranks
+from torch.optim import SGD
+
+CPU = torch.device("cpu")
+RATE = 0.1
+STEPS = 3
+WORLD = builders.topology(4, num_nodes=2)
+
+
+def main(folder: str, layout: str, count: int) -> None:
+    """Check plans of one layout in one process group."""
+    logging.disable(logging.WARNING)
+    with joined_ranks():
+        differences: dict[str, float] = {}
+        families: set[str] = set()
+        for seed in range(count):
+            plan = plan_in_groups(random.Random(seed), GroupLayout(layout))  # noqa: S311 - draws test data
+            families |= {placement.sharding_type.value for placement in plan.tables}
+            for what, difference in check(plan, seed=seed).items():
+                differences[what] = max(differences.get(what, 0.0), difference)
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, differences)
+        if dist.get_rank() == 0:
+            worst = {name: max(each[name] for each in found) for name in differences}
+            text = json.dumps({"largest": worst, "families": sorted(families)})
+            Path(folder, "differences.json").write_text(text)
+
+
+def plan_in_groups(rng: random.Random, layout: GroupLayout) -> GivenPlan:
+    """Return tables of several families on groups of two devices."""
+    found = grouping(WORLD, 2, layout)
+    assert found is not None
+    tables = [
+        builders.table(f"t{index}", num_embeddings=rng.choice((8, 30, 101)), embedding_dim=rng.choice((8, 16, 20)))
+        for index in range(rng.randint(2, 5))
+    ]
+    request = PlanRequest(tables=builders.table_set(*tables), topology=found.group, optimizer=Optimizer.SGD)
+    families = tuple(ShardingType) if found.group.devices_per_node > 1 else EXCHANGED
+    placed = [random_placement(rng, table, found.group, families) for table in tables]
+    replication = Replication(num_groups=2, layout=layout, devices_per_node=2)
+    return given_plan(request, *placed).model_copy(update={"replication": replication})
+
+
+EXCHANGED = (
+    ShardingType.TABLE_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.ROW_WISE,
+    ShardingType.DATA_PARALLEL,
+)
+"""Families that do not ask for nodes of two devices."""
+
+
+def check(plan: GivenPlan, *, seed: int) -> dict[str, float]:
+    """Return the largest differences of this rank's logits and weights from the unsharded model."""
+    tables = plan.request.tables.tables
+    torch.manual_seed(seed)
+    plain = Bags(tables)
+    plain.tables = plain.tables.to_empty(device="cpu")
+    for weight in plain.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    model = sharded_model(
+        Bags(tables),
+        sharding_plan(plan, module_path="tables", compute_device="cpu"),
+        embedding_sharder(Optimizer.SGD, learning_rate=RATE, device=CPU),
+        device=CPU,
+        given=plan,
+    )
+    assert isinstance(model, AveragedModel)
+    share_replicated_weights(model)
+    prove_sharding(model, plan)
+    require_equal_copies(model, plan)
+    with torch.no_grad():
+        for name, live in model.state_dict().items():
+            for part, wanted in pairs(live, plain.state_dict()[name]):
+                part.copy_(wanted)
+    logits = train(model, plain, tables, seed=seed)
+    require_equal_copies(model, plan)
+    state: Any = model.state_dict()
+    keys = [f"tables.embedding_bags.{table.name}.weight" for table in tables]
+    return {
+        "logits": logits,
+        "weights": max(weight_difference(state[key], plain.state_dict()[key]) for key in keys),
+    }
+
+
+def require_equal_copies(model: AveragedModel, plan: GivenPlan) -> None:
+    """Hold this rank's weights against those of the rank with its number in the first group."""
+    own = {
+        name: [part for part, _ in pairs(live, torch.empty(live.size()))] for name, live in model.state_dict().items()
+    }
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    members = next(each for each in plan.groups if dist.get_rank() in each)
+    first = everyone[plan.groups[0][members.index(dist.get_rank())]]
+    for name, parts in own.items():
+        assert all(torch.equal(one, other) for one, other in zip(parts, first[name], strict=True)), name
+
+
+def train(model: AveragedModel, plain: Bags, tables: Sequence[Table], *, seed: int) -> float:
+    """Take the steps with both models, and return the largest difference of logits."""
+    replicated = replicated_optimizer(model, Optimizer.SGD, learning_rate=RATE)
+    reference = SGD(plain.parameters(), lr=RATE)
+    labels = torch.linspace(-1, 1, SAMPLES)
+    difference = 0.0
+    for step in range(STEPS):
+        batches = [lookups_of(tables, seed=1000 * seed + 10 * step + rank) for rank in range(dist.get_world_size())]
+        logits, expected = model(batches[dist.get_rank()]), plain(batches[dist.get_rank()])
+        difference = max(difference, float((logits - expected).abs().max().detach()))
+        if replicated is not None:
+            replicated.zero_grad()
+        torch.autograd.backward(((logits - labels) ** 2).mean())
+        if replicated is not None:
+            replicated.step()
+        model.end_step()
+        reference.zero_grad()
+        losses = [((plain(batch) - labels) ** 2).mean() for batch in batches]
+        torch.autograd.backward(torch.stack(losses).mean())
+        reference.step()
+    return difference
