@@ -114,6 +114,8 @@ class Hardware(Part):
     """GPUs that the job uses of a node; 0 where it trains on the CPU."""
     gpu_memory_mib: Annotated[Count | None, Field(alias="gpuMemoryMiB")] = None
     """Memory of one device, in MiB."""
+    node_memory_mib: Annotated[Count | None, Field(alias="nodeMemoryMiB")] = None
+    """Memory that each node of the kind offers to pods, in MiB. Absent: not known, or tables are not stored there."""
     driver_version: Text | None = None
     """Version of the device's driver."""
     network_nodes: Small | None = None

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.counts import MAX_MEMORY_BYTES
 from neuroshard_api.presets import load_presets, preset
-from neuroshard_api.topology import Topology
+from neuroshard_api.topology import HostMemory, Topology
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.errors import CostModelError
 from neuroshard_planner.own_costs import OwnCosts
@@ -28,6 +29,16 @@ class PlannedDevices:
     """What each rank computes on: ``cuda`` or ``cpu``."""
     max_memory_bytes: int | None
     """Memory of a device as TorchRec's topology limits it."""
+    host_bytes_per_node: int | None = None
+    """Memory of a node as TorchRec's topology counts it, ddr of its devices together. None: it is not said."""
+
+    def with_host_memory(self) -> Topology:
+        """Return the devices with the memory of their nodes, over the device's usual link, where it is known."""
+        usual = load_presets().get(self.topology.device.name)
+        if self.topology.host_memory is not None or usual is None or not self.host_bytes_per_node:
+            return self.topology
+        memory = HostMemory(bytes_per_node=self.host_bytes_per_node, link=usual.host_link)
+        return self.topology.model_copy(update={"host_memory": memory})
 
 
 def planned_devices(
@@ -64,11 +75,14 @@ def planned_devices(
         raise DropInError(str(error)) from error
     if isinstance(given, Topology):
         topology, compute_device, memory = given, "cpu" if given.device.is_cpu else "cuda", None
+        host_bytes = None
     else:
         world, per_node = _processes(given, ranks)
         topology = _preset_topology(device_type or models.manifest.device.name, world, per_node)
         compute_device = given.compute_device if given is not None else "cuda" if torch.cuda.is_available() else "cpu"
         memory = min((each.storage.hbm for each in given.devices), default=0) if given is not None else 0
+        ddr = min((each.storage.ddr for each in given.devices), default=0) if given is not None else 0
+        host_bytes = min(ddr * per_node, MAX_MEMORY_BYTES) or None
     problem = models.device_problem(topology.device)
     if problem is not None:
         where = models.manifest.name if isinstance(bundle, OwnCosts) else bundle or "device_type"
@@ -77,6 +91,7 @@ def planned_devices(
         topology=topology,
         bundle=models,
         compute_device=compute_device,
+        host_bytes_per_node=host_bytes,
         max_memory_bytes=min(memory, topology.device.memory_bytes) if memory else None,
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.request import Constraints, TableConstraints
-from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
 from torchrec.distributed.planner.types import ParameterConstraints
 
 from neuroshard_torchrec.errors import DropInError
@@ -25,6 +25,8 @@ class Translated:
     """Constraints of a plan."""
 
     constraints: Constraints
+    asks_for_host_memory: bool
+    """Whether a table may be in host memory."""
     column_wise_only: frozenset[str]
     """Tables that are to be called column_wise also where they are whole, as TorchRec has it."""
     warnings: tuple[str, ...]
@@ -61,25 +63,28 @@ def translated(
         types = _types(known_as, limit, tuple(sharders[path].sharding_types(compute_device)))
         if ShardingType.COLUMN_WISE in types and ShardingType.TABLE_WISE not in types:
             column_wise_only.add(known_as)
-        own[known_as] = _table_constraints(name, types, limit.min_partition)
+        own[known_as] = _table_constraints(name, types, limit)
     return Translated(
         constraints=Constraints(
             max_memory_bytes_per_device=max_memory_bytes,
             tables={name: each for name, each in own.items() if each != TableConstraints(sharding_types=BY_DEFAULT)},
         ),
+        asks_for_host_memory=any(each.compute_kernels is not None for each in own.values()),
         column_wise_only=frozenset(column_wise_only),
         warnings=tuple(_warnings(given)),
     )
 
 
-def _table_constraints(name: str, types: tuple[ShardingType, ...], min_partition: int | None) -> TableConstraints:
+def _table_constraints(name: str, types: tuple[ShardingType, ...], limit: ParameterConstraints) -> TableConstraints:
     """Return the constraints of one table; one shard is column_wise too. Raises DropInError."""
+    kernels = tuple(each for each in ComputeKernel if each in (limit.compute_kernels or ()))
     is_cut = ShardingType.COLUMN_WISE in types
     may_be_whole = is_cut and ShardingType.TABLE_WISE not in types
     raw = {
         "sharding_types": (ShardingType.TABLE_WISE, *types) if may_be_whole else types,
         "max_shards": None if is_cut or ShardingType.GRID in types else 1,
-        "min_shard_width": min_partition,
+        "min_shard_width": limit.min_partition,
+        "compute_kernels": kernels if any(each.is_on_host for each in kernels) else None,
     }
     try:
         return validated(TableConstraints, raw, where=f"constraints[{name!r}].min_partition")
@@ -102,11 +107,12 @@ def _types(known_as: str, limit: ParameterConstraints, of_sharder: tuple[str, ..
             f"table {known_as!r} may only be {', '.join(map(str, found))}; this planner places tables "
             f"{', '.join(known or ShardingType)}: allow one of them, or plan the module with TorchRec's planner"
         )
-    run = tuple(each for each in allowed if kernels is None or ComputeKernel.of(each) in kernels)
+    run = tuple(each for each in allowed if kernels is None or any(kernel in kernels for kernel in kernels_of(each)))
     if not run:
         raise DropInError(
             f"table {known_as!r} may only use the kernels {', '.join(kernels or ())}; this planner places fused ones, "
-            "and dense ones of data_parallel tables: allow `fused`, or plan the module with TorchRec's planner"
+            "also in host memory, and dense ones of data_parallel tables: allow `fused`, or plan the module with "
+            "TorchRec's planner"
         )
     return run
 

@@ -129,7 +129,9 @@ def question_of(
     raw = {
         "schema_version": PlanRequest.schema_name,
         "tables": tables.table_set.model_dump(mode="json", exclude_none=True),
-        "topology": devices.topology.model_dump(mode="json"),
+        "topology": (devices.with_host_memory() if limits.asks_for_host_memory else devices.topology).model_dump(
+            mode="json"
+        ),
         "batch_size_per_device": settings.batch_size,
         "optimizer": settings.optimizer or _declared_optimizer(tables),
         "memory": {

@@ -20,6 +20,7 @@ DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.
 INSTANCE_LABEL = "node.kubernetes.io/instance-type"
 ARCHITECTURE_LABEL = "kubernetes.io/arch"
 NVIDIA = "nvidia.com/gpu"
+_MIB = 2**20
 NETWORK_NODES = 2
 """Nodes between which the network is measured: the fewest that have one."""
 NETWORK_VARIABLES = ("NCCL_", "GLOO_", "UCX_", "FI_", "OFI_")
@@ -47,12 +48,12 @@ def hardware_for(
     gpus = spec.trainer.num_gpus_per_node
     keys = product_labels if gpus else (INSTANCE_LABEL, ARCHITECTURE_LABEL)
     equipped = [node for node in nodes if _has(node, resource, gpus, product_labels)]
-    fitting = [node.labels for node in equipped if may_take(node, pod_spec, resource=resource)] or [
-        node.labels for node in equipped if may_take(node, pod_spec, resource=resource, ever=True)
+    fitting = [node for node in equipped if may_take(node, pod_spec, resource=resource)] or [
+        node for node in equipped if may_take(node, pod_spec, resource=resource, ever=True)
     ]
-    labels = _commonest(fitting, keys) or dict(_selector(pod_spec))
+    labels = _commonest([node.labels for node in fitting], keys) or dict(_selector(pod_spec))
     label = next((key for key in keys if key in labels), None)
-    alike = sum(label is None or each.get(label) == labels[label] for each in fitting)
+    alike = [node for node in fitting if label is None or node.labels.get(label) == labels[label]]
     memory = labels.get(MEMORY_LABEL, "")
     hardware = Hardware(
         gpu_product=labels[label] if label else None,
@@ -60,9 +61,16 @@ def hardware_for(
         gpus_per_node=gpus,
         gpu_memory_mib=int(memory) if gpus and memory.isdecimal() else None,
         driver_version=next((labels[key] for key in DRIVER_LABELS if key in labels), None) if gpus else None,
-        network_nodes=NETWORK_NODES if wants_network(spec) and (alike >= NETWORK_NODES or not fitting) else None,
+        node_memory_mib=_least_memory_mib(alike) if spec.planner.host_memory_per_node is not None else None,
+        network_nodes=NETWORK_NODES if wants_network(spec) and (len(alike) >= NETWORK_NODES or not fitting) else None,
     )
     return _with_fingerprint(spec, hardware, profiler_image)
+
+
+def _least_memory_mib(nodes: Sequence[Node]) -> int | None:
+    """Return the memory that each of these nodes offers to pods, in MiB. None: none says."""
+    offered = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
+    return min(offered) // _MIB if offered else None
 
 
 def wants_network(spec: Spec) -> bool:
@@ -151,7 +159,9 @@ def _fingerprint(spec: Spec, hardware: Hardware, profiler_image: str) -> str:
     pod_spec = spec.pod_template.spec
     placement = {"node_selector": pod_spec.get("nodeSelector"), "required_affinity": required_affinity(pod_spec)}
     said = {
-        "hardware": hardware.model_dump(mode="json", exclude_none=True, exclude={"gpu_product_label"}),
+        "hardware": hardware.model_dump(
+            mode="json", exclude_none=True, exclude={"gpu_product_label", "node_memory_mib"}
+        ),
         "image": profiler.image or profiler_image,
         "backend": profiler.backend,
         "device_type": profiler.device_type,

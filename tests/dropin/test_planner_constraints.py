@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from dropin_models import META, Remapped, TwoTowers, config
 from dropin_planners import kinds, planned, planner
+from neuroshard_api.presets import preset
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
@@ -62,6 +63,33 @@ def test_every_field_of_a_constraint_that_is_not_kept_is_named(
     assert [line for line in caplog.messages if "not kept" in line] == [
         f"constraints['tags'].{next(iter(given))} is not kept"
     ]
+
+
+def test_kernels_of_host_memory_are_kept_where_constraints_name_them() -> None:
+    """In the memory that TorchRec's topology gives each rank, ddr_cap, those of a node together."""
+    topology = Topology(
+        world_size=4, compute_device="cuda", local_world_size=4, hbm_cap=80 * 2**30, ddr_cap=100 * 2**30
+    )
+    made = planner(
+        topology=topology,
+        constraints={"country": ParameterConstraints(compute_kernels=["fused_uvm_caching"])},
+    )
+    found = made.plan(TwoTowers())
+
+    memory = planned(made).request.topology.host_memory
+    assert memory is not None
+    assert memory.bytes_per_node == 4 * 100 * 2**30
+    kernels = {name: each.compute_kernel for tables in found.plan.values() for name, each in tables.items()}
+    assert kernels.pop("country") == "fused_uvm_caching"
+    assert set(kernels.values()) == {"fused"}
+
+
+def test_host_memory_without_a_size_is_refused() -> None:
+    """Nothing is assumed of the node."""
+    limits = {"country": ParameterConstraints(compute_kernels=["fused_uvm"])}
+    topology = preset("h100-80gb").topology(num_nodes=1, devices_per_node=4)
+    with pytest.raises(DropInError, match="may run with fused_uvm, and the topology has no host_memory"):
+        planner(topology=topology, constraints=limits).plan(TwoTowers())
 
 
 CUT = ParameterConstraints(min_partition=16, pooling_factors=[2000.0])

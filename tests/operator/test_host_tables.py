@@ -5,12 +5,15 @@ from typing import Any
 import builders
 import pytest
 from builders import plan
+from neuroshard_api.config_map import contents_of, unpack_files
 from neuroshard_api.plan import Plan
+from neuroshard_api.presets import preset
 from neuroshard_api.request import PlanRequest
 from neuroshard_operator import names
+from neuroshard_operator.children.files import REQUEST_FILE
 from neuroshard_operator.children.workers import with_host_tables
 from neuroshard_operator.observed.results import host_bytes_per_node, plan_summary
-from operator_process import Story
+from operator_process import JOB, Story
 
 GIB = 2**30
 
@@ -71,6 +74,81 @@ def test_workers_are_started_with_the_memory_of_their_plans_tables(key: str, mon
     container = {"name": names.TRAINER, "resources": {key: {"memory": "2Gi"}}}
     story = Story(podTemplate={"spec": {"containers": [container]}}).planned()
     assert resources_of_workers(story)[key] == {"memory": str((devices + 2) * GIB)}
+
+
+def gpu_node(name: str, memory: str) -> dict[str, Any]:
+    """Return a node of eight GPUs that offers this much memory to pods."""
+    labels = {"nvidia.com/gpu.product": "H100", "nvidia.com/gpu.count": "8"}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": {"allocatable": {"memory": memory}}}
+
+
+@pytest.fixture
+def known_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles of a device whose link to host memory is known."""
+    made, device = builders.hardware, preset("h100-80gb").device
+    monkeypatch.setattr(builders, "hardware", lambda: made(device=device))
+
+
+def story_on(*nodes: dict[str, Any], permitted: str, **spec: Any) -> Story:
+    """Return the story of a job that may store tables on these nodes, up to its plan."""
+    gpus = {"numNodes": 2, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}}
+    profiler = {"backend": "Simulated", "deviceType": "h100-80gb"}
+    planner = {"hostMemoryPerNode": permitted}
+    story = Story(suspend=True, trainer=gpus, profiler=profiler, planner=planner, **spec)
+    story.world.nodes = list(nodes)
+    story.world.change_spec(JOB, suspend=False)
+    story.settle()
+    return story.do(names.PROFILER)
+
+
+def asked_bytes(story: Story) -> int:
+    """Return the host memory of a node that the planner is asked to plan with."""
+    config_map = story.world.of_kind("ConfigMap", names.REQUEST)[-1]
+    memory = PlanRequest.from_json(unpack_files(contents_of(config_map))[REQUEST_FILE]).topology.host_memory
+    assert memory is not None
+    return memory.bytes_per_node
+
+
+@pytest.mark.usefixtures("known_device")
+@pytest.mark.parametrize(
+    ("permitted", "expected", "reason"),
+    [("1Ti", (448 - 64) * GIB, "LimitedByNodes"), ("100Gi", 100 * GIB, "WithinNodes")],
+)
+def test_plans_take_no_more_memory_than_nodes_offer(permitted: str, expected: int, reason: str) -> None:
+    """The least of the kind's nodes decides, less what workers request for themselves; the condition says so."""
+    story = story_on(gpu_node("a", "512Gi"), gpu_node("b", "448Gi"), permitted=permitted)
+
+    assert asked_bytes(story) == expected
+    story.do(names.PLANNER)
+    found = story.condition("HostMemoryAvailable")
+    assert (found["status"], found["reason"]) == ("True", reason)
+    assert "nodes of the kind offer 448.0 GiB to pods, of which workers request 64.0 GiB" in found["message"]
+
+
+@pytest.mark.usefixtures("known_device")
+def test_nodes_without_room_for_tables_are_refused_with_the_numbers() -> None:
+    """Before a planner runs in vain."""
+    story = story_on(gpu_node("a", "32Gi"), permitted="1Ti")
+
+    assert story.seen == ("Failed", "InvalidInput")
+    assert "spec.planner.hostMemoryPerNode: nodes of the kind offer 32.0 GiB" in story.status["message"]
+
+
+@pytest.mark.usefixtures("known_device")
+def test_a_plan_that_no_node_has_memory_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was made when nodes offered more."""
+
+    def with_host_tables(asked: PlanRequest) -> Plan:
+        found = plan(asked)
+        held = tuple(each.model_copy(update={"host_bytes": 64 * GIB}) for each in found.memory)
+        return found.model_copy(update={"memory": held})
+
+    monkeypatch.setattr(builders, "plan", with_host_tables)
+    story = story_on(gpu_node("a", "448Gi"), permitted="1Ti").do(names.PLANNER)
+
+    found = story.condition("HostMemoryAvailable")
+    assert (found["status"], found["reason"]) == ("False", "NodesTooSmall")
+    assert "tables of the plan take 512.0 GiB of a node" in found["message"]
 
 
 def resources_of_workers(story: Story) -> dict[str, Any]:

@@ -162,6 +162,8 @@ class Node:
     """Whether it is cordoned."""
     resources: Mapping[str, int] = field(default_factory=dict)
     """Extended resources that it offers to pods, by name."""
+    memory_bytes: int | None = None
+    """Memory that it offers to pods. None: it does not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

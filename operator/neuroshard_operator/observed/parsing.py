@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
+from neuroshard_api.resource import quantity
 from neuroshard_api.training_job import GROUP, KIND
 
 from neuroshard_operator import names
@@ -157,6 +158,7 @@ def node(body: Raw) -> Node:
         unschedulable=bool(spec.get("unschedulable")),
         # Extended resources have a prefix and are whole numbers.
         resources={name: int(amount) for name, amount in offered.items() if "/" in name and str(amount).isdecimal()},
+        memory_bytes=int(quantity(offered["memory"])) if offered.get("memory") else None,
     )
 
 

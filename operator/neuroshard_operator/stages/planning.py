@@ -23,6 +23,7 @@ from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildConfigMap
 from neuroshard_operator.observed.results import PlanSummary, Unreadable, model_hash, tables_hash
 from neuroshard_operator.stages.given_models import Profiled
+from neuroshard_operator.stages.host_memory import host_memory_available, within_nodes
 from neuroshard_operator.stages.input_hashes import fallback_hash
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition
 from neuroshard_operator.stages.stage_job import JobStage, follow
@@ -250,7 +251,10 @@ def _have(
         reason=reason,
         message=message,
         done=True,
-        conditions=(condition(ConditionType.PLANNED, reason, message, holds=True),),
+        conditions=(
+            condition(ConditionType.PLANNED, reason, message, holds=True),
+            *host_memory_available(context, plan),
+        ),
         actions=actions,
         events=events,
         status_fields={
@@ -325,6 +329,7 @@ def _request(
         return tables
     try:
         request = plan_request(context.job, tables=tables, topology=profiled.topology, algorithm=algorithm)
+        request = within_nodes(context, request)
     except ValueError as error:
         return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))
     try:
