@@ -358,6 +358,7 @@ def status(**fields: Any) -> Status:
             "gpuProductLabel": "nvidia.com/gpu.product",
             "gpusPerNode": 8,
             "gpuMemoryMiB": 81559,
+            "nodeMemoryMiB": 2000000,
             "driverVersion": "580.65.06",
             "networkNodes": 2,
             "fingerprint": "0" * 64,
