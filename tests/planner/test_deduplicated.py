@@ -8,12 +8,14 @@ from exact_costs import ExactCosts
 from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.plan import GivenPlan, Plan
 from neuroshard_api.request import Constraints, PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_api.tables import Table
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.explain.table import explain_table
 from neuroshard_planner.planning import _searched
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import added_calls_ms
 from searches import planned
 
@@ -172,6 +174,28 @@ def test_tables_of_a_group_of_its_own_are_not_cut_by_rows() -> None:
         on_first_samples(request)
     (group,) = planned(request.model_copy(update={"grouped": None})).deduplication or ()
     assert group.form == "first_sample"
+
+
+@pytest.mark.slow
+def test_repeats_are_left_out_next_to_tables_in_host_memory() -> None:
+    """Where device memory does not hold the tables; what host memory takes is counted for all lists."""
+    devices = builders.topology(2, memory_bytes=7 * builders.GIB, host_memory=builders.host_memory())
+    kernels = Constraints(compute_kernels=(ComputeKernel.FUSED, ComputeKernel.FUSED_UVM))
+    large = builders.table("large", num_embeddings=100_000_000, pooling_factor=0.01)
+    request = asked(history("seen", 8.0), large, topology=devices, constraints=kernels)
+
+    plan = planned(request)
+
+    assert [group.group for group in plan.deduplication or ()] == ["seen"]
+    assert [table.name for table in plan.tables if table.compute_kernel.is_on_host] == ["large"]
+    assert not plan_problems(plan)
+    costs = ExactCosts(devices.device)
+    added = []
+    for groups in (None, request.deduplicate):
+        problem = Problem(request.model_copy(update={"deduplicate": groups}), costs)
+        placement = placement_of(plan.tables, problem)
+        added.append(problem.host_ms(problem.device_sums(placement.kinds, placement.devices)).sum())
+    assert added[0] == added[1] > 0
 
 
 def test_only_groups_without_repeats_have_collections() -> None:
