@@ -77,7 +77,11 @@ def random_placement(problem: Problem, generator: random.Random) -> Placement:
 
 def used_bytes(memory: DeviceMemory) -> int:
     """Return all that a device's ledger counts."""
-    return sum(value for name, value in memory.model_dump().items() if name not in {"capacity_bytes", "host_bytes"})
+    return sum(
+        value
+        for name, value in memory.model_dump(exclude_none=True).items()
+        if name not in {"capacity_bytes", "host_bytes"}
+    )
 
 
 def assert_valid(request: PlanRequest, plan: Plan) -> None:
