@@ -191,8 +191,9 @@ class PlanSummary:
 
     @property
     def collectives(self) -> tuple[CollectiveCost, ...]:
-        """The collectives of a step, with the most bytes of a device. Empty: all tables are cut by columns."""
-        if all(table.placement.sharding_type.is_by_columns for table in self.tables):
+        """The collectives of a step, with the most bytes of a device. Empty: all-to-alls of tables by columns alone."""
+        by_columns = all(table.placement.sharding_type.is_by_columns for table in self.tables)
+        if by_columns and self.plan.replication is None:
             return ()
         by_device = zip(*(device.cost.collectives for device in self.devices), strict=True)
         return tuple(max(each, key=lambda collective: collective.num_bytes) for each in by_device)

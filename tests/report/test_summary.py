@@ -2,8 +2,11 @@ from collections.abc import Callable
 
 import pytest
 from builders import request, table, tables
-from neuroshard_api.plan import BaselineCost, Plan
-from neuroshard_api.request import Algorithm, ComputePeak
+from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.plan import BaselineCost, CollectiveCost, Plan
+from neuroshard_api.replication import GroupLayout, Replication
+from neuroshard_api.request import Algorithm, ComputePeak, Constraints
+from neuroshard_api.sharding import ShardingType
 from neuroshard_api.step_cost import predicted_cost
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import index_ranges, summarize
@@ -116,3 +119,28 @@ def test_the_source_never_contradicts_the_error(
 
     assert expected in text
     assert ("nothing was measured" in text) == (measured == (None, None))
+
+
+def test_groups_are_a_sentence_with_the_time_of_their_averages() -> None:
+    """Also where all tables are by columns, whose other collectives are not listed one by one."""
+    average = CollectiveCost(kind=CollectiveKind.SYNC, backward_ms=0.5, num_bytes=2**20)
+    plan = planned(
+        request(*tables(3), num_devices=2, constraints=Constraints(sharding_types=(ShardingType.TABLE_WISE,)))
+    )
+    devices = tuple(each.model_copy(update={"collectives": (average,)}) for each in plan.predicted.devices)
+    replication = Replication(num_groups=2, layout=GroupLayout.STRIDED, devices_per_node=4, whole_ms=9.0)
+    summary = summarize(
+        plan.model_copy(
+            update={
+                "predicted": plan.predicted.model_copy(update={"devices": devices}),
+                "replication": replication,
+            }
+        )
+    )
+
+    assert summary.groups == (
+        "2 strided groups of 2 devices, averaged after each step: 0.500 ms of a step; "
+        "without groups the step takes 9.00 ms"
+    )
+    assert [each.kind for each in summary.collectives] == [CollectiveKind.SYNC]
+    assert summarize(plan).groups == ""
