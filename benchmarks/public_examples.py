@@ -1,21 +1,23 @@
-"""Public examples of TorchRec and DLRM, planned by the drop-in and by TorchRec's planner.
+"""Public examples of TorchRec and DLRM, planned by the drop-in and by TorchRec's planner, and trained under both plans.
 
 Each example runs its own code up to the place where it plans or shards its model: there the model is taken. Both
 planners get it with the same TorchRec topology and batch size; TorchRec's has all of its sharding types in fused
-kernels (dense for data_parallel). Both plans are priced by the bundled cost models. Nothing is trained.
+kernels (dense for data_parallel). Both plans are priced by the bundled cost models.
+
+Then each is trained on two processes, with smaller tables, under a plan of each planner.
 """
 
 import argparse
-import importlib
+import json
 import logging
 import os
+import re
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import torch.distributed as dist
 from neuroshard_api.plan import Plan
@@ -29,18 +31,19 @@ from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.planner.types import PlannerError as TorchRecPlannerError
+from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 
+from benchmarks.example_scripts import Example, examples, imported, join_alone, replace_planner, replace_sharding
 from benchmarks.results_file import write_result
+from benchmarks.sharded_training import WORLD_SIZE, torchrun
+from benchmarks.trained_example import MOST_LOOKUPS, PLANNED_SAMPLES, PLANNERS, STEPS
 
 DEVICE_TYPE = "h100-80gb"
 NUM_DEVICES = 8
 BATCH_SIZE = 8192  # of each device
-MLPERF_ROWS = (
-    "40000000,39060,17295,7424,20265,3,7122,1543,63,40000000,3067956,405282,10,2209,11938,155,4,976,14,40000000,"
-    "40000000,40000000,590152,12973,108,36"
-)
-"""Rows that the README of torchrec_dlrm gives for MLPerf DLRM v2."""
+TOLERANCE = 1e-5
+"""Of a loss, of itself: sums of 32 bits in another order, over ten steps."""
 
 
 class Taken(Exception):  # noqa: N818 - it ends an example, and is no error
@@ -53,69 +56,33 @@ class Taken(Exception):  # noqa: N818 - it ends an example, and is no error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Example:
-    """A public example."""
+class Outcomes:
+    """What the steps of an example gave under one plan."""
 
-    name: str
-    folder: Path
-    """That imports begin in."""
-    script: str
-    """Its module."""
-    run: Callable[[ModuleType], object]
-    """Runs it as its user would."""
+    places: Mapping[str, Sequence[str]]
+    """Sharding type and ranks of each table."""
+    by_rank: Sequence[Sequence[float]]
+    """The outcome of each step, by rank."""
 
-
-def examples(torchrec: Path, dlrm: Path) -> Sequence[Example]:
-    """Return the examples that need no GPU and no data set to get at their model."""
-    return (
-        Example(
-            name="torchrec: golden_training",
-            folder=torchrec,
-            script="examples.golden_training.train_dlrm",
-            run=lambda module: module.train(),
-        ),
-        Example(
-            name="torchrec: retrieval, two towers",
-            folder=torchrec,
-            script="examples.retrieval.two_tower_train",
-            run=lambda module: module.train(),
-        ),
-        Example(
-            name="torchrec: bert4rec",
-            folder=torchrec / "examples" / "bert4rec",
-            script="bert4rec_main",
-            run=lambda module: module.main(["--dataset_name", "random", "--mode", "dmp"]),
-        ),
-        Example(
-            name="dlrm: torchrec_dlrm, MLPerf v2",
-            folder=dlrm / "torchrec_dlrm",
-            script="dlrm_main",
-            run=lambda module: module.main(
-                ["--interaction_type=dcn", "--embedding_dim=128", f"--num_embeddings_per_feature={MLPERF_ROWS}"]
-            ),
-        ),
-    )
+    @property
+    def types(self) -> str:
+        """Sharding types of the plan."""
+        return ", ".join(sorted({place[0] for place in self.places.values()}))
 
 
 def model_of(example: Example) -> Taken:
     """Return the model of an example. Raises what the example raises before it plans or shards."""
-    sys.path.insert(0, str(example.folder))
     try:
-        module = importlib.import_module(example.script)
-        for name in ("DistributedModelParallel", "DMP"):
-            if hasattr(module, name):
-                setattr(module, name, _take)
-        if hasattr(module, "EmbeddingShardingPlanner"):
-            module.EmbeddingShardingPlanner = _Planner  # type: ignore[attr-defined] # checked above
-        with _process_group():
-            example.run(module)
+        with imported(example) as script:
+            replace_sharding(script, _take)
+            replace_planner(script, _Planner)
+            join_alone()
+            example.run(script)
     except Taken as taken:
         return taken
     finally:
-        sys.path.remove(str(example.folder))
-        for name, module in list(sys.modules.items()):  # other examples have modules of the same names
-            if str(getattr(module, "__file__", None) or "").startswith(str(example.folder)):
-                del sys.modules[name]
+        if dist.is_initialized():
+            dist.destroy_process_group()
     raise RuntimeError(f"{example.name} neither planned nor sharded a model")
 
 
@@ -136,23 +103,13 @@ class _Planner:
         raise Taken(module, sharders)
 
 
-@contextmanager
-def _process_group() -> Any:  # noqa: ANN401 - a context
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29517")
-    try:
-        yield
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-
-def plans_of(taken: Taken) -> tuple[Plan, Plan, Plan | str]:
-    """Return the drop-in's plan, its plan where rows are allowed too, and TorchRec's, which may be none: then why."""
+def plans_of(taken: Taken) -> tuple[Plan, Plan | str]:
+    """Return the drop-in's plan, and TorchRec's, which may be none: then why."""
     topology = Topology(world_size=NUM_DEVICES, local_world_size=NUM_DEVICES, compute_device="cuda", hbm_cap=80 * 2**30)
-    ours = _our_plan(taken, topology, {})
-    with_rows = ParameterConstraints(sharding_types=["table_wise", "column_wise", "row_wise"])
-    by_rows = _our_plan(taken, topology, {table.name: with_rows for table in ours.request.tables.tables})
+    planner = NeuroShardPlanner(topology, BATCH_SIZE, device_type=DEVICE_TYPE)
+    planner.plan(taken.module, taken.sharders)
+    ours = planner.last_plan
+    assert ours is not None, "a plan was made"
     kernels = ParameterConstraints(compute_kernels=["fused", "dense"])
     theirs = EmbeddingShardingPlanner(
         topology=topology,
@@ -166,35 +123,21 @@ def plans_of(taken: Taken) -> tuple[Plan, Plan, Plan | str]:
         }
     )
     try:
-        found = theirs.plan(taken.module, taken.sharders or _default_sharders())
+        found = theirs.plan(taken.module, taken.sharders or get_default_sharders())
         bundle = bundled_bundle(DEVICE_TYPE)
-        return ours, by_rows, imported_plan(placements(found, request), request, bundle=bundle, must_fit=False)
+        return ours, imported_plan(placements(found, request), request, bundle=bundle, must_fit=False)
     except (PlannerError, TorchRecPlannerError) as error:
-        return ours, by_rows, " ".join(str(error).split())
+        return ours, " ".join(str(error).split())
 
 
-def _our_plan(taken: Taken, topology: Topology, constraints: dict[str, ParameterConstraints]) -> Plan:
-    planner = NeuroShardPlanner(topology, BATCH_SIZE, device_type=DEVICE_TYPE, constraints=constraints)
-    planner.plan(taken.module, taken.sharders)
-    assert planner.last_plan is not None, "a plan was made"
-    return planner.last_plan
-
-
-def _default_sharders() -> Sequence[ModuleSharder[nn.Module]]:
-    from torchrec.distributed.sharding_plan import get_default_sharders  # noqa: PLC0415
-
-    found: Sequence[ModuleSharder[nn.Module]] = get_default_sharders()
-    return found
-
-
-def row(example: Example) -> str:
+def planned_row(example: Example) -> str:
     """Return the line of an example, with the reason where it does not run here."""
     try:
         taken = model_of(example)
     except Exception as error:  # noqa: BLE001 - it is somebody else's program
-        return f"| {example.name} | | not run: {type(error).__name__}: {' '.join(str(error).split())} | | |"
-    ours, by_rows, theirs = plans_of(taken)
-    costs = (_cost(ours), _cost(by_rows), f"no price: {theirs}" if isinstance(theirs, str) else _cost(theirs))
+        return f"| {example.name} | | not run: {type(error).__name__}: {' '.join(str(error).split())} | |"
+    ours, theirs = plans_of(taken)
+    costs = (_cost(ours), f"no price: {theirs}" if isinstance(theirs, str) else _cost(theirs))
     return f"| {example.name} | {len(ours.tables)} | {' | '.join(costs)} |"
 
 
@@ -203,26 +146,85 @@ def _cost(plan: Plan) -> str:
     return f"{plan.predicted.total_ms:.3f} ({types})"
 
 
+def trained_row(example: Example, torchrec: Path, dlrm: Path) -> str:
+    """Train an example under the plans of both planners, and return its line."""
+    found = [_trained(example, planner, torchrec, dlrm) for planner in PLANNERS]
+    problem = next((each for each in found if isinstance(each, str)), None)
+    if problem is not None:
+        return f"| {example.name} | not trained: {problem} | | | | |"
+    ours, theirs = (each for each in found if isinstance(each, Outcomes))
+    first, largest = (
+        max(
+            abs(one - other) / abs(other)
+            for own, others in zip(ours.by_rank, theirs.by_rank, strict=True)
+            for one, other in list(zip(own, others, strict=True))[steps]
+        )
+        for steps in (slice(1), slice(None))
+    )
+    equal = "equal" if largest <= TOLERANCE else "**not equal**"
+    moved = sum(ours.places[name] != theirs.places[name] for name in ours.places)
+    cells = (ours.types, theirs.types, f"{moved} of {len(ours.places)}", f"{first:.1e}", f"{largest:.1e}: {equal}")
+    return f"| {example.name} | {example.trained} | {' | '.join(cells)} |"
+
+
+def _trained(example: Example, planner: str, torchrec: Path, dlrm: Path) -> Outcomes | str:
+    """Return what both processes found, or the first error of a rank where one failed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        script = Path(__file__).with_name("trained_example.py")
+        command = [sys.executable, *torchrun(script, example.key, planner, str(torchrec), str(dlrm), scratch)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(  # noqa: S603 - a script of this folder
+            command, check=False, env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            print(done.stderr, file=sys.stderr)
+            errors = re.findall(r"^\[rank\d\]: (\w*Error: .*)$", done.stderr, flags=re.MULTILINE)
+            return errors[0] if errors else f"exit code {done.returncode}"
+        found = [json.loads(Path(scratch, f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
+    return Outcomes(places=found[0]["places"], by_rank=[each["outcomes"] for each in found])
+
+
 def main(arguments: Sequence[str]) -> None:
-    """Plan all examples and write the table."""
+    """Plan and train all examples, and write both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("torchrec", type=Path, help="clone of meta-pytorch/torchrec")
     parser.add_argument("dlrm", type=Path, help="clone of facebookresearch/dlrm")
     options = parser.parse_args(arguments)
+    torchrec, dlrm = options.torchrec.resolve(), options.dlrm.resolve()
     logging.disable(logging.WARNING)
-    lines = [
-        "# Public examples of TorchRec and DLRM, planned by both planners",
+    found = examples(torchrec, dlrm)
+    planned = [
+        "# Public examples of TorchRec and DLRM under both planners",
+        "",
+        "## Planned",
         "",
         f"{NUM_DEVICES} x {DEVICE_TYPE}, {BATCH_SIZE} samples per device, one lookup per feature, as models alone say.",
-        "Milliseconds of the embedding part of a step by the bundled cost models (simulated). Nothing is trained.",
+        "Milliseconds of the embedding part of a step by the bundled cost models (simulated).",
         "",
-        "| example | tables | drop-in | drop-in, rows allowed | TorchRec |",
-        "|---|---|---|---|---|",
+        "| example | tables | drop-in | TorchRec |",
+        "|---|---|---|---|",
     ]
-    for example in examples(options.torchrec.resolve(), options.dlrm.resolve()):
-        lines.append(row(example))
-        print(lines[-1], flush=True)
-    print(write_result("public-examples", lines, hardware="any"))
+    for example in found:
+        planned.append(planned_row(example))
+        print(planned[-1], flush=True)
+    trained = [
+        "",
+        "## Trained",
+        "",
+        f"The examples' own code on {WORLD_SIZE} gloo processes without a GPU, {STEPS} steps under each planner's plan",
+        f"for {PLANNED_SAMPLES} samples per process, from equal weights on equal batches. Differences are those of the",
+        "loss over the loss (bert4rec: of the mean square of its scores), the largest of both ranks, in the first step",
+        f"and in all. Equal means at most {TOLERANCE:g}: sums of 32 bits in another order. Both planners get",
+        f"{MOST_LOOKUPS} lookups for the first table, and an n-th of it for the n-th, so that plans are not alike;",
+        "tables are cut only where the optimizer is not row-wise Adagrad, which keeps a state of each column shard.",
+        "",
+        "| example | changed | drop-in's plan | TorchRec's plan | tables placed otherwise | first step | all steps |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for example in found:
+        trained.append(trained_row(example, torchrec, dlrm))
+        print(trained[-1], flush=True)
+    print(write_result("public-examples", [*planned, *trained], hardware="any"))
 
 
 if __name__ == "__main__":
