@@ -129,14 +129,9 @@ def test_groups_are_a_sentence_with_the_time_of_their_averages() -> None:
     )
     devices = tuple(each.model_copy(update={"collectives": (average,)}) for each in plan.predicted.devices)
     replication = Replication(num_groups=2, layout=GroupLayout.STRIDED, devices_per_node=4, whole_ms=9.0)
-    summary = summarize(
-        plan.model_copy(
-            update={
-                "predicted": plan.predicted.model_copy(update={"devices": devices}),
-                "replication": replication,
-            }
-        )
-    )
+    predicted = plan.predicted.model_copy(update={"devices": devices})
+    grouped = plan.model_copy(update={"predicted": predicted, "replication": replication})
+    summary = summarize(grouped)
 
     assert summary.groups == (
         "2 strided groups of 2 devices, averaged after each step: 0.500 ms of a step; "
@@ -144,3 +139,4 @@ def test_groups_are_a_sentence_with_the_time_of_their_averages() -> None:
     )
     assert [each.kind for each in summary.collectives] == [CollectiveKind.SYNC]
     assert summarize(plan).groups == ""
+    assert "embedding tables on 4 " in render_html(grouped)
