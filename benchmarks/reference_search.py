@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_api.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import FloatArray, IndexArray
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective
 
 BEAM_WIDTH = 3

@@ -21,7 +21,8 @@ from neuroshard_api.request import (
 )
 from neuroshard_api.tables import DataType, Optimizer, Table
 from neuroshard_planner.planning import plan
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.perturbation import Kicks
 from neuroshard_planner.search.sharding_options import OptionTable

@@ -13,9 +13,10 @@ from neuroshard_api.request import PlanRequest
 
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
-from neuroshard_planner.problem.problem import CostModel, Problem
+from neuroshard_planner.problem.problem import Problem
 
 MIN_SAVED_SHARE = 0.02
 """Of a step, below which repeats are not left out."""

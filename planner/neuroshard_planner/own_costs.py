@@ -9,9 +9,8 @@ from neuroshard_api.request import Pipeline, PlanRequest
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.bundle import CostBundle
 from neuroshard_costs.exchanges import Exchange, Reduction
+from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, ShardArrays
-
-from neuroshard_planner.problem.problem import Float32Array
 
 
 class EmbeddingCosts(Protocol):

@@ -17,8 +17,9 @@ from neuroshard_planner.deduplicated import deduplicated_plan
 from neuroshard_planner.device_groups import plan_in_groups
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
 from neuroshard_planner.plans.tables import table_placements, tables_memory
+from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
-from neuroshard_planner.problem.problem import CostModel, Placement, Problem
+from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import MOST_MIXED, is_too_large
 from neuroshard_planner.search.host_search import hosted
 from neuroshard_planner.search.infeasible import infeasible

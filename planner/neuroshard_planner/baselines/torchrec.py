@@ -20,7 +20,8 @@ from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.units import Unit
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 from neuroshard_api.sharding import ShardingType
+from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, IndexArray
 
-from neuroshard_planner.problem.problem import Float32Array, Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import TIMES, TRAFFIC
 from neuroshard_planner.problem.units import BoolArray
 from neuroshard_planner.search.placed_options import Forms, PlacedOption

@@ -16,7 +16,8 @@ from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.planning import Bundle, attempts
-from neuroshard_planner.problem.problem import CostModel, Placement, Problem
+from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.problem import Placement, Problem
 
 DEVIATION = 0.3
 NUM_DRAWS = 8

@@ -11,7 +11,8 @@ from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.problem.host_tables import KERNELS, ON_DEVICE
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 
 
 def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlacement, ...]:

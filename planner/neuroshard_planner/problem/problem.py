@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
 
 import numpy as np
-from neuroshard_api.request import Pipeline, PlanRequest
+from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import num_row_parts
-from neuroshard_costs.exchanges import TransferModel
+from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray, ShardArrays
-from numpy.typing import NDArray
 
+from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.cuts import Cuts
 from neuroshard_planner.problem.deduplication import looked_up
 from neuroshard_planner.problem.host_tables import ON_DEVICE, HostTables
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.shard_kinds import ShardKinds, ShardSize
 from neuroshard_planner.problem.sharding_choice import host_choices, sharding_types
 from neuroshard_planner.problem.step_cost import (
     NUM_LEVELS,
@@ -25,41 +25,10 @@ from neuroshard_planner.problem.step_cost import (
 )
 from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, resolve_units
 
-Float32Array = NDArray[np.float32]
-
 PROBES_PER_EVALUATION = (
     1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
 )
 BULK_PER_EVALUATION = 4  # contents of devices (see device_contents) that take as long as one evaluation in a local step
-
-
-class CostModel(TransferModel, Protocol):
-    """What the search asks of a bundle."""
-
-    def represent(self, shards: ShardArrays) -> Float32Array:
-        """Return [n, r] non-negative representations, which add up over the shards of a device."""
-
-    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
-        """Return [..., 2] forward and backward times of devices with these [..., r] sums.
-
-        Never falls when shards are added. A device without shards (a zero sum) costs 0.
-        """
-
-    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
-        """Return [..., 2] times that no device that holds shards of these [..., r] sums goes below.
-
-        Monotone and convex in the sums up to a monotone rescaling: the lower bound depends on it.
-        """
-
-    @property
-    def is_convex(self) -> bool:
-        """Whether both times are convex in the sums as they are, without a rescaling."""
-
-    def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
-        """Return times [2] at these sums [r] and slopes [2, r] of an affine function of the sums.
-
-        No device with this number of calls goes below it. None: no tangent is known.
-        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,136 +37,6 @@ class Placement:
 
     kinds: IndexArray
     devices: IndexArray
-
-
-class ShardSize(NamedTuple):
-    """A rectangle of a unit, and what looks it up; two shards of one unit and size are alike."""
-
-    num_rows: int
-    """Of a unit cut by rows: those of its first block."""
-    num_columns: int
-    family: int = COLUMNS
-    """Position in FAMILIES."""
-    kernel: int = ON_DEVICE
-    """Position in KERNELS."""
-    cache_load_factor: float = 0.0
-    """Rows of the cache over those of the shard."""
-
-
-_KIND_COLUMNS = (
-    "_unit",
-    "_num_rows",
-    "_num_columns",
-    "_family",
-    "_kernel",
-    "_load_factor",
-    "_memory_bytes",
-    "_host_bytes",
-    "_traffic",
-    "_representation",
-)
-
-
-class ShardKinds:
-    """Distinct shards as columns of numbers, one row per kind; only ever grows."""
-
-    def __init__(self, num_representation: int) -> None:
-        self._size = 0
-        self._unit: IndexArray = np.empty(64, dtype=np.int64)
-        self._num_rows = np.empty_like(self._unit)
-        self._num_columns = np.empty_like(self._unit)
-        self._family = np.empty_like(self._unit)
-        self._kernel = np.empty_like(self._unit)
-        self._load_factor: FloatArray = np.empty(64)
-        self._memory_bytes = np.empty_like(self._unit)
-        self._host_bytes = np.empty_like(self._unit)
-        self._traffic: FloatArray = np.empty((64, len(Collective)))
-        self._representation: Float32Array = np.empty((64, num_representation), dtype=np.float32)
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def unit(self) -> IndexArray:
-        """[k] position of the unit in the problem."""
-        return self._unit[: self._size]
-
-    @property
-    def num_rows(self) -> IndexArray:
-        """[k] rows of the shard."""
-        return self._num_rows[: self._size]
-
-    @property
-    def num_columns(self) -> IndexArray:
-        """[k] columns of the shard."""
-        return self._num_columns[: self._size]
-
-    @property
-    def family(self) -> IndexArray:
-        """[k] position in FAMILIES."""
-        return self._family[: self._size]
-
-    @property
-    def kernel(self) -> IndexArray:
-        """[k] position in KERNELS."""
-        return self._kernel[: self._size]
-
-    @property
-    def load_factor(self) -> FloatArray:
-        """[k] rows of the cache over those of the shard."""
-        return self._load_factor[: self._size]
-
-    @property
-    def memory_bytes(self) -> IndexArray:
-        """[k] all that the shard needs on its device."""
-        return self._memory_bytes[: self._size]
-
-    @property
-    def host_bytes(self) -> IndexArray:
-        """[k] what the shard has in its node's memory."""
-        return self._host_bytes[: self._size]
-
-    @property
-    def traffic(self) -> FloatArray:
-        """[k, collectives] what the shard adds to its device's traffic in each collective."""
-        return self._traffic[: self._size]
-
-    @property
-    def representation(self) -> Float32Array:
-        """[k, r] what the shard adds to its device's sum."""
-        return self._representation[: self._size]
-
-    def append(
-        self,
-        *,
-        unit: IndexArray,
-        sizes: Sequence[ShardSize],
-        memory_bytes: IndexArray,
-        host_bytes: IndexArray,
-        traffic: FloatArray,
-        representation: Float32Array,
-    ) -> None:
-        """Add kinds; room grows by doubling, so that adding few at a time stays cheap."""
-        end = self._size + len(sizes)
-        if end > len(self._unit):
-            room = max(end, 2 * len(self._unit))
-            for name in _KIND_COLUMNS:
-                old = getattr(self, name)
-                grown = np.empty((room, *old.shape[1:]), dtype=old.dtype)
-                grown[: self._size] = old[: self._size]
-                setattr(self, name, grown)
-        new = slice(self._size, end)
-        self._unit[new] = unit
-        self._num_rows[new] = [size.num_rows for size in sizes]
-        self._num_columns[new] = [size.num_columns for size in sizes]
-        self._family[new] = [size.family for size in sizes]
-        self._kernel[new] = [size.kernel for size in sizes]
-        self._load_factor[new] = [size.cache_load_factor for size in sizes]
-        self._memory_bytes[new] = memory_bytes
-        self._host_bytes[new] = host_bytes
-        self._traffic[new] = traffic
-        self._representation[new] = representation
-        self._size = end
 
 
 class Problem:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from neuroshard_costs.shards import IndexArray
 
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.local_search import merged
 
 MOST_MERGES = 64  # of one unit that are judged per round, the narrowest shards first

@@ -5,10 +5,11 @@ shard. Shards added in another order are another content: sums of single precisi
 """
 
 import numpy as np
+from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
-from neuroshard_planner.problem.problem import Float32Array, Problem
+from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
 
 EMPTY, FULL = 0, 1

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
-from neuroshard_planner.problem.problem import Float32Array, Placement, Problem
+from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import Collective
 
 _LEAST_SLOPE = 1e-12

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_costs.shards import FloatArray, IndexArray
 
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.greedy_placement import tangent

@@ -22,9 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.sharding import Family, num_row_parts
 from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
 
-from neuroshard_planner.problem.problem import Float32Array, Problem
+from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import RelaxedCost
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.problem.units import Unit

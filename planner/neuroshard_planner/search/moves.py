@@ -12,7 +12,8 @@ from neuroshard_api.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
-from neuroshard_planner.problem.problem import Problem, ShardSize
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 
 NONE = -1
 

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FAMILIES, GRADIENT_BYTES, FloatArray, IndexArray
 
-from neuroshard_planner.problem.problem import Float32Array, Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import whole_nodes
 from neuroshard_planner.search.sharding_options import even_widths
 

@@ -10,7 +10,8 @@ import numpy as np
 from neuroshard_api.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
 
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.marginal_placement import MarginalPlacement, PlacedList, alone_ms
 
 NUM_CANDIDATES = 10  # shards halved per level and criterion, as published

@@ -10,7 +10,8 @@ from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
 
-from neuroshard_planner.problem.problem import Problem, ShardSize
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import Unit
 
 SHARDS_PER_DEVICE = 2  # more shards of one table than this times the devices only helps to fill gaps in memory

@@ -8,7 +8,8 @@ import numpy as np
 from neuroshard_api.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS
 
-from neuroshard_planner.problem.problem import Problem, ShardSize
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
 
 

@@ -27,7 +27,8 @@ from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective, exchange_of_sequence_rows
 from neuroshard_report.html.page import render_html
 from neuroshard_report.terminal.plan import render_plan

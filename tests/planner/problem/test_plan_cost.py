@@ -9,7 +9,8 @@ from neuroshard_api.tables import Pooling
 from neuroshard_planner.baselines.greedy import dim_greedy
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.plan_cost import Exchanges, device_costs, device_traffic, predicted_cost, simulated_cost
-from neuroshard_planner.problem.problem import Placement, Problem, ShardSize
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective
 from searches import placed, planned, problem_of
 

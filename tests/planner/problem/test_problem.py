@@ -7,7 +7,7 @@ from exact_costs import ExactCosts
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import slice_columns
 from neuroshard_costs.simulator.device import DeviceSimulator
-from neuroshard_planner.problem.problem import ShardSize
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from searches import placed, problem_of
 
 

@@ -22,10 +22,12 @@ from neuroshard_api.request import (
 )
 from neuroshard_api.tables import DIM_MULTIPLE, Optimizer, Table
 from neuroshard_costs.exchanges import Exchange, Reduction
+from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import attempts, find
-from neuroshard_planner.problem.problem import Float32Array, Problem, ShardSize
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import FamilyBounds

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.request import Constraints
 from neuroshard_api.sharding import ShardingType
-from neuroshard_planner.problem.problem import ShardSize
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import resolve_units
 from neuroshard_planner.search.sharding_options import OptionTable, column_wise, even_widths, table_wise
 from searches import problem_of

@@ -1,0 +1,37 @@
+"""What a problem asks of cost models: representations that add up, and the times of their sums. Holds no network."""
+
+from typing import Protocol
+
+from neuroshard_api.request import Pipeline
+from neuroshard_costs.exchanges import TransferModel
+from neuroshard_costs.features import Float32Array
+from neuroshard_costs.shards import FloatArray, ShardArrays
+
+
+class CostModel(TransferModel, Protocol):
+    """What the search asks of a bundle."""
+
+    def represent(self, shards: ShardArrays) -> Float32Array:
+        """Return [n, r] non-negative representations, which add up over the shards of a device."""
+
+    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+        """Return [..., 2] forward and backward times of devices with these [..., r] sums.
+
+        Never falls when shards are added. A device without shards (a zero sum) costs 0.
+        """
+
+    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+        """Return [..., 2] times that no device that holds shards of these [..., r] sums goes below.
+
+        Monotone and convex in the sums up to a monotone rescaling: the lower bound depends on it.
+        """
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether both times are convex in the sums as they are, without a rescaling."""
+
+    def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
+        """Return times [2] at these sums [r] and slopes [2, r] of an affine function of the sums.
+
+        No device with this number of calls goes below it. None: no tangent is known.
+        """
