@@ -16,7 +16,8 @@ from neuroshard_api.topology import Topology
 
 REPLICATED_OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
 """Optimizers whose dense form updates as the fused one: rows without a gradient stay as they are."""
-_BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
+BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
+"""Of which TorchRec computes means rightly, where all tables of a collection have mean pooling and one of these."""
 
 Problem = tuple[str, str]
 """Path below the table's placement, and the sentence."""
@@ -57,7 +58,7 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
             found = True
             yield f"tables[{index}]{problem[0]}: {problem[1]} (table {table.name!r})"
     if not found:
-        for positions in _collections(request.tables.tables):
+        for positions in collections_of(request.tables.tables):
             yield from _pooling_problems(tables, request.tables.tables, positions)
             yield from _sequence_width_problems(tables, request.tables.tables, positions)
 
@@ -343,7 +344,7 @@ def _replicated_problem(table: Table, optimizer: Optimizer) -> str | None:
     return replicated_optimizer_problem(table.name, optimizer)
 
 
-def _collections(definitions: Sequence[Table]) -> Sequence[Sequence[int]]:
+def collections_of(definitions: Sequence[Table]) -> Sequence[Sequence[int]]:
     """Return the positions of the tables of each collection."""
     found: dict[object, list[int]] = {}
     for index, table in enumerate(definitions):
@@ -363,7 +364,7 @@ def _pooling_problems(
     if mean is None or all(kind.is_by_columns for kind in types):
         return
     has_means_alone = all(definitions[index].is_mean for index in positions)
-    if has_means_alone and all(kind in _BY_ROWS for kind in types):
+    if has_means_alone and all(kind in BY_ROWS for kind in types):
         return
     index = next(index for index in positions if not tables[index].sharding_type.is_by_columns)
     placement = tables[index]

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
-import numpy as np
 from neuroshard_api.bundle import BundleManifest, NetworkName
 from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.request import Algorithm, PlanRequest
@@ -16,6 +14,7 @@ from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.deduplicated import deduplicated_plan
 from neuroshard_planner.device_groups import plan_in_groups
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
+from neuroshard_planner.means_by_rows import cheaper_with_means
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
@@ -23,12 +22,13 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import MOST_MIXED, is_too_large
 from neuroshard_planner.search.host_search import hosted
 from neuroshard_planner.search.infeasible import infeasible
-from neuroshard_planner.search.iterated import Found, iterated, opening_work
+from neuroshard_planner.search.iterated import Found, IteratedSearch
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
 from neuroshard_planner.search.migration import Incumbent, Migration
 from neuroshard_planner.search.mixed_search import mixed
 from neuroshard_planner.search.packing import Packing
+from neuroshard_planner.search.proposals import bound_to_convert
 from neuroshard_planner.search.published_beam import published_work
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 
@@ -79,16 +79,20 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
                 "incumbent: plans near the one in force are made without groups of devices; leave it or replication out"
             )
         return plan_in_groups(request, costs=bundle, search=lambda asked: plan(asked, bundle=bundle))
-    if request.deduplicate:
-        return deduplicated_plan(request, costs=bundle, search=lambda asked: _searched(asked, bundle, incumbent))
-    return _searched(request, bundle, incumbent)
+
+    def search(asked: PlanRequest) -> Plan:
+        if asked.algorithm is not Algorithm.NEUROSHARD:
+            return _searched(asked, bundle, incumbent)
+        return cheaper_with_means(asked, search=lambda each: _searched(each, bundle, incumbent))
+
+    return deduplicated_plan(request, costs=bundle, search=search) if request.deduplicate else search(request)
 
 
 def _searched(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
     problem = Problem(request, bundle)
     migration = None if incumbent is None else Migration(problem, incumbent)
     if problem.memory.shard_capacity_bytes <= 0:
-        raise infeasible(request, _packing(problem), has_further_types=problem.has_further_types)
+        raise _infeasible(problem, has_further_types=problem.has_further_types)
     baselines = attempts(problem)
     bounds = FamilyBounds(problem)
     bound_ms = bounds.least_ms
@@ -180,7 +184,7 @@ def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts:
         budget = request.search.work_budget or _default_budget(problem)
         result = hosted(problem, result, solve=_in_device_memory, work_budget=budget)
     if result is None:
-        raise infeasible(request, _packing(problem), has_further_types=_is_mixed(problem))
+        raise _infeasible(problem, has_further_types=_is_mixed(problem))
     return result
 
 
@@ -198,26 +202,22 @@ def _in_device_memory(
     if not _is_mixed(problem):
         if problem.has_further_types:
             _require_by_columns(problem)
-        return _by_columns(problem, starts, 0.0 if bounds is None else bounds.least_ms)
+        return _by_columns(problem, starts).run(bound_ms=0.0 if bounds is None else bounds.least_ms)
     bounds = bounds or FamilyBounds(problem)
     budget = problem.request.search.work_budget or _default_budget(problem)
-    bound_ms = bounds.by_columns_ms if np.isfinite(bounds.by_columns_ms) else 0.0
-    opening = iterated(problem, starts=starts, work_budget=min(budget, opening_work(problem)), bound_ms=bound_ms)
-    whole = partial(_by_columns, problem, starts, bound_ms)
-    return mixed(problem, bounds, opening=opening, whole=whole, work_budget=budget)
+    return mixed(problem, bounds, columns=_by_columns(problem, starts), work_budget=budget)
 
 
-def _by_columns(problem: Problem, starts: Sequence[Placement], bound_ms: float) -> Found | None:
-    """Search placements by columns alone. None: none fits."""
+def _by_columns(problem: Problem, starts: Sequence[Placement]) -> IteratedSearch:
+    """Return the search of placements by columns alone."""
     # What the bound took is no search: on wide tables it would leave nothing of the budget.
     named = problem.request.search.work_budget
-    return iterated(
+    return IteratedSearch(
         problem,
-        starts=starts,
+        starts,
         work_budget=named or _default_budget(problem),
         published_work=0 if named else published_work(problem),
         most_rounds=MOST_ROUNDS if not named and _is_small(problem) else 0,
-        bound_ms=bound_ms,
     )
 
 
@@ -285,8 +285,14 @@ def _placed(found: Attempts) -> dict[Algorithm, Placement]:
     return {algorithm: each for algorithm, each in found.items() if isinstance(each, Placement)}
 
 
-def _packing(problem: Problem) -> Packing:
-    return Packing(problem.request, problem.units, problem.allowed)
+def _infeasible(problem: Problem, *, has_further_types: bool) -> InfeasibleError:
+    packing = Packing(problem.request, problem.units, problem.allowed)
+    return infeasible(
+        problem.request,
+        packing,
+        has_further_types=has_further_types,
+        may_be_by_columns=not bound_to_convert(problem),
+    )
 
 
 def _unmeasured_collectives(manifest: BundleManifest, tables: Sequence[TablePlacement]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.placement_rules import has_means_next_to, kernel_obstacle, sharding_problem
+from neuroshard_api.placement_rules import BY_ROWS, collections_of, kernel_obstacle, sharding_problem
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
 from neuroshard_costs.shards import IndexArray
@@ -34,16 +34,32 @@ def sharding_types(
         RequestError: nothing is left for a table.
     """
     everywhere = np.ones(request.topology.num_devices, dtype=np.bool_)
+    with_means = _collections_with_means(request)
     found = [
         frozenset.intersection(
             *(
-                _Choice(request, index, unit, everywhere if allowed is None else allowed[row]).types()
+                _Choice(request, index, unit, everywhere if allowed is None else allowed[row], with_means).types()
                 for index in unit.tables
             )
         )
         for row, unit in enumerate(units)
     ]
     return tuple(_with_one_node_type(request, units, found))
+
+
+def _collections_with_means(request: PlanRequest) -> frozenset[object]:
+    """Return the keys of the collections whose tables stay by columns, since some have mean pooling.
+
+    Those of means alone in which the constraints let every table be by rows alone are not among them.
+    """
+    tables, types_of = request.tables.tables, request.constraints.sharding_types_of
+    found = set()
+    for positions in collections_of(tables):
+        means = [tables[index].is_mean for index in positions]
+        types = [{*(types_of(tables[index].name) or BY_DEFAULT)} for index in positions]
+        if any(means) and not (all(means) and all(each <= {*BY_ROWS} for each in types)):
+            found.add(tables[positions[0]].collection_key)
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +144,8 @@ class _Choice:
     index: int
     unit: Unit
     allowed: BoolArray
+    with_means: frozenset[object]
+    """Collections whose tables stay by columns."""
 
     def types(self) -> frozenset[ShardingType]:
         """Return the sharding types without an obstacle. Raises RequestError where none is left."""
@@ -166,7 +184,7 @@ class _Choice:
         table = request.tables.tables[self.index]
         if self.unit.is_group:
             yield "would cut or copy a co-located table, which stays whole on one device"
-        if has_means_next_to(table, request.tables.tables):
+        if table.collection_key in self.with_means:
             yield "is not searched next to tables of mean pooling, of which TorchRec runs few placements rightly"
         if topology.num_devices == 1:
             yield "needs several devices"

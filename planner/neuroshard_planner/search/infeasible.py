@@ -13,29 +13,33 @@ GIB = 2**30
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
 QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too
 LAST_REMEDY = "lower batch_size_per_device, choose a smaller data_type or optimizer, or loosen the constraints"
+MORE = "give more devices or memory"
 PRECISION = 0.01  # of the memory that a device would need
 
 
-def infeasible(request: PlanRequest, packing: Packing, *, has_further_types: bool) -> InfeasibleError:
+def infeasible(
+    request: PlanRequest, packing: Packing, *, has_further_types: bool, may_be_by_columns: bool
+) -> InfeasibleError:
     """Return the error for a request that found no plan.
 
     Args:
         request: that nothing was found for.
         packing: of its units by columns.
-        has_further_types: whether some unit may be cut by rows or copied. What is enough by columns is not named then:
-            such a unit may need less, or not be placed by columns at all.
+        has_further_types: whether some unit may be cut by rows or copied; it may need less than what is named.
+        may_be_by_columns: whether all units may be. Otherwise what is enough by columns is not named.
     """
     cause, host = _cause(request, packing), request.topology.host_memory
     if may_be_on_host(request) and host is not None and packing.capacity_bytes > 0:
         further = ", rows, or copies" if has_further_types else ""
         return InfeasibleError(
             f"{cause}; and no plan by columns{further} was found with tables in {_gib(host.bytes_per_node)} of host "
-            f"memory per node; give more devices or memory of either kind, or {LAST_REMEDY}"
+            f"memory per node; {MORE} of either kind, or {LAST_REMEDY}"
         )
     if not has_further_types:
         return InfeasibleError(f"{cause}; {_remedy(request, packing)}{_host_remedy(request)}")
     tried = "; so it is by columns, and no plan with rows or copies was found" if packing.capacity_bytes > 0 else ""
-    return InfeasibleError(f"{cause}{tried}; give more devices or memory, or {LAST_REMEDY}{_host_remedy(request)}")
+    remedy = _remedy(request, packing, where="by columns, ") if may_be_by_columns else f"{MORE}, or {LAST_REMEDY}"
+    return InfeasibleError(f"{cause}{tried}; {remedy}{_host_remedy(request)}")
 
 
 def may_be_on_host(request: PlanRequest) -> bool:
@@ -93,7 +97,8 @@ def _cause(request: PlanRequest, packing: Packing) -> str:
     )
 
 
-def _remedy(request: PlanRequest, packing: Packing) -> str:
+def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
+    """Return what would be enough for a plan by columns, after ``where`` if there is such a change."""
     remedies = []
     needed = _least_capacity(packing)
     if needed is not None:
@@ -113,8 +118,8 @@ def _remedy(request: PlanRequest, packing: Packing) -> str:
         devices = nodes * request.topology.devices_per_node
         layout = f" ({nodes} nodes)" if devices > nodes else ""
         remedies.append(f"{devices} devices{layout} of this kind would do")
-    remedies.append(f"otherwise {LAST_REMEDY}")
-    return ", or ".join(remedies[:-1]) + ("; " if len(remedies) > 1 else "") + remedies[-1]
+    enough = f"{where}{', or '.join(remedies)}; " if remedies else ""
+    return f"{enough}otherwise {LAST_REMEDY}"
 
 
 def _least_capacity(packing: Packing) -> int | None:

@@ -79,34 +79,10 @@ def iterated(
         published_work: what the published beam may take on top of the budget.
         most_rounds: rounds of perturbations that may follow on top of the budget, as long as the last one gained.
     """
-    search = _Search(problem, starts, end=problem.work + work_budget)
-    courses = courses_of(problem)
-    if len(problem.units) <= MOST_CAPPED_UNITS:
-        least = min(work_budget, opening_work(problem))
-        search.open(courses[-1], until=problem.work + max(int(OPENING_SHARE * work_budget), least))
-    if not search.is_within(bound_ms * (1 + ROUNDING)):
-        search.follow_published(extra_work=published_work)
-    if not search.may_end(bound_ms):
-        begin, share = problem.work, (search.end - problem.work) / len(courses)
-        for position, course in enumerate(courses):
-            search.follow(course, *(begin + int((position + part) * share) for part in (SPLIT_SHARE, 1.0)))
-    if not search.found:
-        return None
-    search.perturb(courses, bound_ms=bound_ms)
-    for _ in range(most_rounds):
-        before_ms = search.least_ms()
-        search.end = max(search.end, problem.work + int(ROUND_SHARE * work_budget))
-        search.perturb(courses, bound_ms=bound_ms)
-        if search.least_ms() > before_ms * (1 - LEAST_ROUND_GAIN):
-            break
-    is_exhausted = problem.work >= search.end
-    return Found(
-        placement=search.settled(problem.work + int(CONSOLIDATION_SHARE * work_budget)),
-        placements=search.placements,
-        levels=search.levels,
-        improvements=search.improvements,
-        budget_exhausted=is_exhausted,
+    search = IteratedSearch(
+        problem, starts, work_budget=work_budget, published_work=published_work, most_rounds=most_rounds
     )
+    return search.run(bound_ms=bound_ms)
 
 
 def opening_work(problem: Problem) -> int:
@@ -114,20 +90,71 @@ def opening_work(problem: Problem) -> int:
     return min(LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices, MOST_LEAST_OPENING_WORK)
 
 
-class _Search:
-    """What one search has found so far, and its phases."""
+class IteratedSearch:
+    """What one search has found so far, and its phases: the opening may come long before the rest."""
 
-    def __init__(self, problem: Problem, starts: Sequence[Placement], *, end: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        starts: Sequence[Placement],
+        *,
+        work_budget: int,
+        published_work: int = 0,
+        most_rounds: int = 0,
+    ) -> None:
+        """See `iterated`."""
         self._problem = problem
         self._starts = starts
         mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
         self._slopes = tangent(problem, mean_sums)
+        self._courses = courses_of(problem)
         self._published: list[Placement] = []
         self._generator = np.random.default_rng(problem.request.search.seed)
         self._turn = self._stalled = 0
-        self.end = end
+        self._budget, self._published_work, self._most_rounds = work_budget, published_work, most_rounds
+        self._is_open = False
+        self._left = work_budget
+        self.end = 0
         self.found: list[Placement] = []
         self.placements = self.levels = self.improvements = 0
+
+    def opening(self) -> Placement | None:
+        """Return the cheapest placement after the first descents. None: they found none, or are left out."""
+        if not self._is_open and len(self._problem.units) <= MOST_CAPPED_UNITS:
+            before, least = self._problem.work, min(self._budget, opening_work(self._problem))
+            self.open(self._courses[-1], until=before + max(int(OPENING_SHARE * self._budget), least))
+            self._left -= self._problem.work - before
+        self._is_open = True
+        return self.found[int(self._problem.total_ms(self.found).argmin())] if self.found else None
+
+    def run(self, *, bound_ms: float) -> Found | None:
+        """Return the best placement that the budget finds, the opening's work counted. None: nothing fits."""
+        self.opening()
+        problem, courses = self._problem, self._courses
+        self.end = problem.work + self._left
+        if not self.is_within(bound_ms * (1 + ROUNDING)):
+            self.follow_published(extra_work=self._published_work)
+        if not self.may_end(bound_ms):
+            begin, share = problem.work, (self.end - problem.work) / len(courses)
+            for position, course in enumerate(courses):
+                self.follow(course, *(begin + int((position + part) * share) for part in (SPLIT_SHARE, 1.0)))
+        if not self.found:
+            return None
+        self.perturb(courses, bound_ms=bound_ms)
+        for _ in range(self._most_rounds):
+            before_ms = self.least_ms()
+            self.end = max(self.end, problem.work + int(ROUND_SHARE * self._budget))
+            self.perturb(courses, bound_ms=bound_ms)
+            if self.least_ms() > before_ms * (1 - LEAST_ROUND_GAIN):
+                break
+        is_exhausted = problem.work >= self.end
+        return Found(
+            placement=self.settled(problem.work + int(CONSOLIDATION_SHARE * self._budget)),
+            placements=self.placements,
+            levels=self.levels,
+            improvements=self.improvements,
+            budget_exhausted=is_exhausted,
+        )
 
     def may_end(self, bound_ms: float) -> bool:
         """Return whether something was found and no work or nothing to gain is left."""

@@ -5,7 +5,7 @@ proposals of each have their other units placed again by columns; from the best,
 descend in turn, and random changes to the best placement follow.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.conversion import Conversions, additive_traits
 from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.iterated import CONSOLIDATION_SHARE, Found
+from neuroshard_planner.search.iterated import CONSOLIDATION_SHARE, Found, IteratedSearch
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.lower_bound import Families, FamilyBounds
 from neuroshard_planner.search.perturbation import Kicks
@@ -25,58 +25,64 @@ from neuroshard_planner.search.residual import residual_placement
 from neuroshard_planner.search.sharding_options import OptionTable
 
 NUM_REPLACED = 5  # sets of families whose cheapest proposal is kept, its units by columns placed again
-NUM_HOPEFUL = 3  # further proposals, the cheapest if their levels were even over devices
+NUM_HOPEFUL = 1  # further proposals, the cheapest if their levels were even over devices
 NUM_CHOICES = 3  # by price, of each set of families
 NUM_STARTS, NUM_BEST = 10, 3  # of placements that descend a little, and of those that go on
-REFINED_SHARE = 0.25  # of the work, on top of it, for conversions of the plan by columns
-PLACING_SHARE = 0.2  # of the work
-FIRST_DESCENT_SHARE = 0.8
-DESCENT_SHARE = 0.3
-REPLACING_SHARE = 0.3  # for the units by columns of these, and as much for the descent that follows
-PERTURBING_SHARE = 0.3
+PLACING_SHARE = 0.1  # of the work, for the units by columns of proposals
+DESCENT_SHARE = 0.15  # for the descents from them
+REFINED_SHARE = 0.05  # for conversions of the plan by columns
+WHOLE_DESCENT_SHARES = (0.8, 0.3)  # for longer descents of both, where the work of the search by columns is saved
+REPLACING_SHARE = 0.1  # in a round, for the units by columns of the best, and as much for the descents that follow
+PERTURBING_SHARE = 0.05  # in a round
+WHOLE_ROUND = 3  # times the work of a round, where that of the search by columns is saved
+MOST_ROUNDS = 6
+LEAST_PROMISE = 0.01  # share by which a proposal, if even over devices, has to be below the known cost
+LEAST_ROUND_GAIN = 0.001  # of the cost, in a round, for another one to follow
 MOST_STALLED = 60  # random changes in a row that improve nothing
 CONVERTED_SHARE = 1 / 2  # of random changes; the others change shards by columns
 
 
-def mixed(
-    problem: Problem,
-    bounds: FamilyBounds,
-    *,
-    opening: Found | None,
-    whole: Callable[[], Found | None],
-    work_budget: int,
-) -> Found | None:
+def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, work_budget: int) -> Found | None:
     """Return the best placement of all families, which costs no more than the best by columns. None: none was found.
 
     Args:
         problem: some unit of which may be cut by rows or copied.
         bounds: of the problem.
-        opening: what a short search by columns found. None: nothing fits.
-        whole: makes the whole search by columns; called only where its result may cost less.
-        work_budget: device evaluations and their like, counted from here.
+        columns: the search by columns; it is run whole only where its result may cost less.
+        work_budget: device evaluations and their like, of which shares are taken.
     """
+    bound_ms = bounds.by_columns_ms if np.isfinite(bounds.by_columns_ms) else 0.0
+    by_columns: Found | None = None
+    opening = columns.opening()
+    if opening is None:
+        by_columns = columns.run(bound_ms=bound_ms)
+        opening = None if by_columns is None else by_columns.placement
     may_be_by_columns = opening is not None and not bound_to_convert(problem)
-    known_ms = float(problem.total_ms([opening.placement])[0]) if opening is not None and may_be_by_columns else np.inf
+    known_ms = float(problem.total_ms([opening])[0]) if opening is not None and may_be_by_columns else np.inf
     sets = bounds.promising(known_ms)
     if may_be_by_columns and set(sets) <= {(COLUMNS,)}:
-        return whole()
+        return by_columns or columns.run(bound_ms=bound_ms)
     search = MixedSearch(problem, work_budget=work_budget)
     choices = [each for families in sets for each in bounds.choices(families)[:NUM_CHOICES]]
-    placements = search.run(None if opening is None else opening.placement, sets, choices)
+    placements = search.begun(opening, sets, choices, limit_ms=known_ms)
+    least_ms = float(problem.total_ms(placements).min(initial=np.inf))
+    if may_be_by_columns and least_ms > bounds.by_columns_ms:
+        by_columns = by_columns or columns.run(bound_ms=bound_ms)
+        assert by_columns is not None, "the opening found a placement"
+        if not placements:
+            return by_columns
+        known_ms = float(problem.total_ms([by_columns.placement])[0])
+        placements.append(by_columns.placement)
     if not placements:
         return None
-    by_columns, limit_ms = opening, bounds.by_columns_ms
-    if may_be_by_columns and float(problem.total_ms(placements).min()) > limit_ms:
-        by_columns = whole() or opening
-        assert by_columns is not None, "the opening found a placement"
-        limit_ms = float(problem.total_ms([by_columns.placement])[0])
-        placements.append(by_columns.placement)
-        if set(bounds.promising(limit_ms)) - {(COLUMNS,)}:
-            placements.append(search.refined(by_columns.placement, work_budget=int(REFINED_SHARE * work_budget)))
+    if least_ms < known_ms:
+        placements += search.deepened(placements, is_whole=by_columns is None)
+    elif set(bounds.promising(known_ms)) - {(COLUMNS,)}:
+        placements.append(search.refined(placements[-1]))
     least_ms = float(problem.total_ms(placements).min())
-    limit_ms = max(least_ms, min(limit_ms, least_ms * (1 + problem.request.search.shard_tolerance)))
+    limit_ms = max(least_ms, min(known_ms, least_ms * (1 + problem.request.search.shard_tolerance)))
     chosen = fewest_shards(problem, placements, limit_ms=limit_ms)
-    before = by_columns or Found(placement=chosen, placements=0)
+    before = by_columns or Found(placement=chosen, placements=columns.placements, improvements=columns.improvements)
     until = problem.work + int(CONSOLIDATION_SHARE * work_budget)
     return replace(
         before,
@@ -95,45 +101,68 @@ class MixedSearch:
     """Searches placements of one problem whose units may be sharded by rows or copied."""
 
     def __init__(self, problem: Problem, *, work_budget: int) -> None:
-        """``work_budget`` is the work, in device evaluations, that a search may take from here."""
+        """``work_budget`` is the work, in device evaluations, of which each part of the search has a share."""
         self._problem = problem
         self._forms = Forms(problem)
         self._slopes = tangent(problem, self._forms.mean_sums())
         self._bound = bound_to_convert(problem)
         self._work = work_budget
+        self._generator = np.random.default_rng(problem.request.search.seed)
         self.improvements = 0
         """Steps taken."""
         self.placements = 0
         """Proposals judged."""
 
-    def run(self, start: Placement | None, sets: Sequence[Families], choices: Sequence[IndexArray]) -> list[Placement]:
-        """Return the placements found, all valid; empty: none fits.
+    def begun(
+        self, start: Placement | None, sets: Sequence[Families], choices: Sequence[IndexArray], *, limit_ms: float
+    ) -> list[Placement]:
+        """Return the placements found first, all valid; empty: none fits, or none promises to cost less than known.
 
         Args:
             start: whole tables and tables cut by columns, also of units that may not be. None: no such placement fits.
             sets: of families that are tried.
             choices: [units] of a family for each unit that promise much.
+            limit_ms: what a placement is known for.
         """
         problem = self._problem
         further = list(dict.fromkeys(tuple(each for each in families if each != COLUMNS) for families in sets))
         further = [families for families in further if families]
-        found = [start] if start is not None and not self._bound else []
-        found += self._packed(further) if start is None else self._proposed(start, further, choices)
+        found = self._packed(further) if start is None else self._proposed(start, further, choices, limit_ms)
         if not found:
             return []
-        for count, share in ((NUM_STARTS, FIRST_DESCENT_SHARE), (NUM_BEST, DESCENT_SHARE)):
-            starts = self._starts(found, count)
-            work = int(share * self._work) // len(starts)
-            found += [self._descended(placement, problem.work + work) for placement in starts]
-        work = int(REPLACING_SHARE * self._work)
-        for again in list(self._placed_again(self._starts(found, NUM_BEST), work)):
-            found.append(self._descended(again, problem.work + work // NUM_BEST))
-        found.append(self._perturbed(self._cheapest(found), problem.work + int(PERTURBING_SHARE * self._work)))
-        return found
+        if start is not None and not self._bound:
+            found.append(start)
+        starts = self._starts(found, NUM_STARTS)
+        work = int(DESCENT_SHARE * self._work) // len(starts)
+        return found + [self._descended(placement, problem.work + work) for placement in starts]
 
-    def refined(self, placement: Placement, *, work_budget: int) -> Placement:
+    def deepened(self, found: Sequence[Placement], *, is_whole: bool) -> list[Placement]:
+        """Return placements made of the best of these, in rounds as long as the last one gained.
+
+        ``is_whole``: there was no search by columns, whose work counts here.
+        """
+        problem, made = self._problem, list[Placement]()
+        if is_whole:
+            for count, share in zip((NUM_STARTS, NUM_BEST), WHOLE_DESCENT_SHARES, strict=True):
+                starts = self._starts([*found, *made], count)
+                work = int(share * self._work) // len(starts)
+                made += [self._descended(placement, problem.work + work) for placement in starts]
+        factor = WHOLE_ROUND if is_whole else 1
+        for _ in range(MOST_ROUNDS):
+            known = [*found, *made]
+            before_ms = float(problem.total_ms(known).min())
+            work = int(factor * REPLACING_SHARE * self._work)
+            for again in list(self._placed_again(self._starts(known, NUM_BEST), work)):
+                made.append(self._descended(again, problem.work + work // NUM_BEST))
+            best = self._cheapest([*found, *made])
+            made.append(self._perturbed(best, problem.work + int(factor * PERTURBING_SHARE * self._work)))
+            if float(problem.total_ms(made).min()) > before_ms * (1 - LEAST_ROUND_GAIN):
+                break
+        return made
+
+    def refined(self, placement: Placement) -> Placement:
         """Return a placement that costs at most as much, after steps and conversions."""
-        return self._descended(placement, self._problem.work + work_budget)
+        return self._descended(placement, self._problem.work + int(REFINED_SHARE * self._work))
 
     def _cheapest(self, found: Sequence[Placement]) -> Placement:
         return found[int(self._problem.total_ms(found).argmin())]
@@ -149,13 +178,17 @@ class MixedSearch:
         return list(first.values())[:count]
 
     def _proposed(
-        self, start: Placement, further: Sequence[Families], choices: Sequence[IndexArray]
+        self, start: Placement, further: Sequence[Families], choices: Sequence[IndexArray], limit_ms: float
     ) -> list[Placement]:
-        """Return the best proposals from a start as they are, where they fit, and with the rest placed again."""
+        """Return the best proposals from a start as they are, where they fit, and with the rest placed again.
+
+        A proposal is left out that would cost little less than the limit if its levels were even over devices.
+        """
         proposals = Proposals(self._problem, self._forms, start, slopes=self._slopes)
         every = [each for families in further for each in proposals.of(families, self._bound)]
         every += [each for families in choices if (each := proposals.choice(families)) is not None]
         self.placements += len(every)
+        every = [each for each in every if each.evened_ms < limit_ms * (1 - LEAST_PROMISE)]
         every = list({_content(each): each for each in reversed(every)}.values())[::-1]
         cheapest = sorted(every, key=lambda each: each.total_ms)
         firsts = list({each.families: each for each in reversed(cheapest)}.values())[::-1][:NUM_REPLACED]
@@ -204,7 +237,7 @@ class MixedSearch:
     def _perturbed(self, best: Placement, end: int) -> Placement:
         """Descend from random changes to the best, until nothing improves or the work ends."""
         problem = self._problem
-        generator = np.random.default_rng(problem.request.search.seed)
+        generator = self._generator
         kicks = Kicks(problem, OptionTable(problem), slopes=self._slopes, generator=generator)
         conversions = Conversions(problem, self._forms, slopes=self._slopes, work_budget=end)
         (best_ms,) = problem.total_ms([best])

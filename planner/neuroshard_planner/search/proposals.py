@@ -20,6 +20,8 @@ from neuroshard_planner.search.conversion import additive_traits
 from neuroshard_planner.search.local_search import MEMORY
 from neuroshard_planner.search.placed_options import Form, Forms, PlacedOption, with_options
 
+MOST_ABOVE = 1.1  # times the least cost of a sweep's proposals, if even over devices, at which it ends
+
 
 class Proposal(NamedTuple):
     """A start whose units are converted to options."""
@@ -70,11 +72,15 @@ class Proposals:
             yield sweep.proposal()
         savings = {unit: self._now(unit) - self._form_cost(form) for unit, form in chosen.items()}
         ranked = sorted((unit for unit in chosen if unit not in set(bound)), key=lambda unit: -savings[unit])
-        counts = set(_counts(len(ranked)))
+        counts, least_ms = set(_counts(len(ranked))), np.inf
         for count, unit in enumerate(ranked, start=1):
             sweep.convert(unit, chosen[unit], slice(*self._ends[unit : unit + 2]))
             if count in counts:
-                yield sweep.proposal()
+                proposal = sweep.proposal()
+                yield proposal
+                least_ms = min(least_ms, proposal.evened_ms)
+                if proposal.evened_ms > MOST_ABOVE * least_ms:
+                    return
 
     def choice(self, families: IndexArray) -> Proposal | None:
         """Return the proposal in which each unit is of a family [units]; None where all are by columns.

@@ -10,7 +10,7 @@ from neuroshard_api.sharding import ShardingType
 from neuroshard_planner.errors import InfeasibleError, PlannerError
 from searches import assert_valid, planned, search_requests
 
-WHOLE = Constraints(max_shards_per_table=1)
+WHOLE = Constraints(sharding_types=(ShardingType.TABLE_WISE,))
 
 
 def message_of(asked: PlanRequest) -> str:
@@ -175,12 +175,24 @@ def test_on_one_device_nothing_is_called_pinned_and_no_node_is_counted() -> None
     assert " 2 devices of this kind would do" in message
 
 
-def test_where_rows_and_copies_may_be_no_remedy_by_columns_is_named() -> None:
-    """Such a table may need less than it needs by columns, or may not be by columns at all."""
-    huge = table("huge", num_embeddings=10**12, embedding_dim=8)
+HUGE = table("huge", num_embeddings=10**12, embedding_dim=8)
 
-    message = message_of(request(huge, constraints=Constraints(sharding_types=tuple(ShardingType))))
+
+def test_where_rows_may_be_the_message_says_that_the_remedy_is_by_columns() -> None:
+    """By rows a table may need less."""
+    asked = request(HUGE, constraints=Constraints(sharding_types=tuple(ShardingType)))
+
+    message = message_of(asked)
 
     assert "table 'huge' needs" in message
+    assert "so it is by columns, and no plan with rows or copies was found; by columns, devices with" in message
+    (changed,) = remedied(asked, message)
+    assert_valid(changed, planned(changed))
+
+
+def test_no_remedy_by_columns_is_named_for_a_table_that_may_not_be_by_columns() -> None:
+    """What would be enough by columns may not be enough for it."""
+    message = message_of(request(HUGE, constraints=Constraints(sharding_types=(ShardingType.ROW_WISE,))))
+
     assert "no plan with rows or copies was found; give more devices or memory, or lower batch_size" in message
     assert "would do" not in message

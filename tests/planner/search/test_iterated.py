@@ -11,7 +11,7 @@ from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, Tab
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
-from neuroshard_planner.search.iterated import MOST_STALLED, courses_of, iterated
+from neuroshard_planner.search.iterated import MOST_STALLED, IteratedSearch, courses_of, iterated
 from neuroshard_planner.workload_store import read_workload
 from searches import planned, problem_of
 
@@ -122,3 +122,21 @@ def test_every_course_has_a_limit_of_its_own(num_tables: int, limits: list[int])
     problem = problem_of(request(*tables(num_tables, embedding_dim=64, num_embeddings=1000)))
 
     assert [int(course.max_shards.max()) for course in courses_of(problem)] == limits
+
+
+def test_an_opening_that_comes_early_changes_no_result() -> None:
+    """Work of others between the opening and the rest does not count."""
+    asked = request(*tables(12, pooling_factor=20.0), table("wide", embedding_dim=256, pooling_factor=80.0))
+    at_once = iterated(problem_of(asked), starts=[], work_budget=3000, bound_ms=0.0)
+    problem = problem_of(asked)
+    search = IteratedSearch(problem, [], work_budget=3000)
+
+    opening = search.opening()
+    assert opening is not None
+    problem.total_ms([opening] * 1000)
+    found = search.run(bound_ms=0.0)
+
+    assert at_once is not None
+    assert found is not None
+    assert np.array_equal(found.placement.kinds, at_once.placement.kinds)
+    assert np.array_equal(found.placement.devices, at_once.placement.devices)

@@ -6,7 +6,6 @@ from itertools import chain
 import numpy as np
 import pytest
 from builders import GIB, request, table, tables, topology
-from exhaustion import least_ms
 from hypothesis import given, settings
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
@@ -18,11 +17,15 @@ from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.search.iterated import IteratedSearch
 from neuroshard_planner.search.lower_bound import FamilyBounds
+from neuroshard_planner.search.mixed_search import MixedSearch
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.workload_store import read_workload
 from searches import planned, problem_of, search_requests
 
+from benchmarks.exhaustion import least_ms
+from benchmarks.optimality import drawn_tables
 from benchmarks.tasks import workload_request
 
 ALL = tuple(ShardingType)
@@ -32,21 +35,10 @@ WAYS = ((TW,), (TW, CW), (RW,), (TWRW,), (TWRW, GRID), (DP,))
 
 
 def random_request(seed: int) -> PlanRequest:
-    """Return 3 to 5 tables on two nodes of two devices, all types allowed: few rows and many, cold and hot."""
+    """Return 3 to 5 tables on two nodes of two devices, all types allowed."""
     rng = random.Random(seed)  # noqa: S311 - draws test data
-    count = rng.randint(3, 5)
-    members = [
-        table(
-            f"t{index}",
-            num_embeddings=int(10 ** rng.uniform(1, 7.5)),
-            embedding_dim=rng.choice((4, 8)) if count < 5 else 4,
-            pooling_factor=round(10 ** rng.uniform(0, 2), 2),
-            zipf_exponent=rng.choice((None, 0.0, 1.1)),
-        )
-        for index in range(count)
-    ]
     return request(
-        *members,
+        *drawn_tables(rng),
         topology=topology(4, num_nodes=2),
         batch_size_per_device=rng.choice((512, 8192)),
         optimizer=rng.choice((Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD)),
@@ -223,3 +215,16 @@ def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     assert found.lower_bound_ms <= found.predicted.total_ms
     assert found.predicted.total_ms <= by_columns * (1 + 1e-6)
     assert planned(asked).to_json() == found.to_json()
+
+
+def test_proposals_that_promise_no_gain_are_not_followed() -> None:
+    """Even over devices they would cost as much as what is known; what promises more is followed."""
+    asked = random_request(3)
+    problem = problem_of(asked)
+    opening = IteratedSearch(problem, [], work_budget=1000).opening()
+    assert opening is not None
+    search = MixedSearch(problem, work_budget=1000)
+    sets = FamilyBounds(problem).sets
+
+    assert search.begun(opening, sets, [], limit_ms=1e-6) == []
+    assert len(search.begun(opening, sets, [], limit_ms=np.inf)) > 1

@@ -1,0 +1,106 @@
+"""Tables of means by rows: only where a collection has nothing else, and where that costs less."""
+
+import pytest
+from builders import GIB, request, table, tables, topology
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import Constraints, TableConstraints
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Optimizer, Pooling
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.means_by_rows import with_means_by_rows
+from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from searches import planned
+
+HOT = table("hot", pooling=Pooling.MEAN, pooling_factor=200.0, embedding_dim=4)
+EVERY = Constraints(sharding_types=tuple(ShardingType))
+HUGE = table("huge", pooling=Pooling.MEAN, num_embeddings=2 * 10**9, embedding_dim=4)
+
+
+def types_of(plan: Plan) -> set[ShardingType]:
+    """Return the sharding types of a plan."""
+    return {each.sharding_type for each in plan.tables}
+
+
+def test_a_hot_table_of_means_that_is_alone_is_by_rows() -> None:
+    """Four columns cannot be cut; the plan answers the request as it was, and its bound is below."""
+    asked = request(HOT, constraints=EVERY)
+
+    found = planned(asked)
+
+    assert types_of(found) == {ShardingType.ROW_WISE}
+    assert found.request == asked
+    assert found.lower_bound_ms <= found.predicted.total_ms
+    assert plan_problems(found) == []
+    columns = Constraints(sharding_types=BY_COLUMNS)
+    assert found.predicted.total_ms < planned(request(HOT, constraints=columns)).predicted.total_ms
+
+
+def test_means_that_cost_less_by_columns_stay_so() -> None:
+    """Cold tables of means, one for each device."""
+    found = planned(request(*tables(4, pooling=Pooling.MEAN), constraints=EVERY))
+
+    assert all(kind.is_by_columns for kind in types_of(found))
+    assert plan_problems(found) == []
+
+
+def test_a_collection_of_means_is_by_rows_next_to_another_by_columns() -> None:
+    """TorchRec runs each collection for itself, and none of means as a grid."""
+    others = tables(4, collection="items", pooling_factor=3.0)
+    own = {each.name: TableConstraints(sharding_types=BY_COLUMNS) for each in others}
+    limits = EVERY.model_copy(update={"tables": own})
+    hot = HOT.model_copy(update={"collection": "users"})
+    found = planned(request(hot, *others, topology=topology(4, num_nodes=2), constraints=limits))
+
+    assert found.tables[0].sharding_type in {ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE}
+    assert all(each.sharding_type.is_by_columns for each in found.tables[1:])
+    assert plan_problems(found) == []
+
+
+def test_a_table_of_means_that_fits_no_device_is_by_rows() -> None:
+    """By columns no plan fits at all."""
+    asked = request(HUGE, topology=topology(4, memory_bytes=24 * GIB), optimizer=Optimizer.SGD, constraints=EVERY)
+
+    found = planned(asked)
+
+    assert types_of(found) == {ShardingType.ROW_WISE}
+    assert found.request == asked
+
+
+def test_where_nothing_fits_the_error_is_that_of_the_request() -> None:
+    """It names what is enough by columns."""
+    asked = request(HUGE.model_copy(update={"num_embeddings": 10**12}), constraints=EVERY)
+
+    with pytest.raises(InfeasibleError, match="table 'huge' needs"):
+        planned(asked)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Constraints(),
+        EVERY.model_copy(update={"tables": {"hot": TableConstraints(sharding_types=(ShardingType.TABLE_WISE,))}}),
+        Constraints(sharding_types=(ShardingType.ROW_WISE,)),
+    ],
+    ids=["by columns", "one by columns", "by rows already"],
+)
+def test_constraints_that_leave_no_choice_are_kept(limits: Constraints) -> None:
+    """There is no other request to plan."""
+    other = HOT.model_copy(update={"name": "other"})
+
+    assert with_means_by_rows(request(HOT, other, constraints=limits)) is None
+
+
+def test_sums_in_the_collection_keep_means_by_columns() -> None:
+    """TorchRec divides the sums by the lengths of the means' bags."""
+    asked = request(HOT, table("sum"), constraints=EVERY)
+
+    assert with_means_by_rows(asked) is None
+    assert all(kind.is_by_columns for kind in types_of(planned(asked)))
+
+
+def test_a_table_of_means_that_is_pinned_stays_by_columns() -> None:
+    """Rows are on all devices; the attempt is no error."""
+    pinned = EVERY.model_copy(update={"tables": {"hot": TableConstraints(devices=(1,))}})
+
+    assert types_of(planned(request(HOT, constraints=pinned))) == {ShardingType.TABLE_WISE}
