@@ -127,7 +127,7 @@ def lines_of(tasks: Sequence[Task], name: str) -> Iterator[str]:
         gains = [1 - each.ours_ms / ms for each in chosen if (ms := each.others_ms[name]) is not None]
         if not gains:
             continue
-        low, _, high = quantiles(gains, n=4) if len(gains) > 1 else gains * 3
+        low, _, high = quantiles(gains, n=4, method="inclusive") if len(gains) > 1 else gains * 3
         not_worse = sum(gain >= -TIE for gain in gains)
         cells = (
             name,

@@ -121,7 +121,7 @@ def _may_be_halved(problem: Problem, piece: tuple[int, int], pieces: Sequence[tu
 
 def _by_size(problem: Problem) -> list[int]:
     sizes = [unit.num_rows * unit.num_columns for unit in problem.units]
-    return np.argsort(sizes, kind="stable").tolist()
+    return sorted(range(len(sizes)), key=sizes.__getitem__)
 
 
 def _numbers_copied(problem: Problem) -> list[int]:
