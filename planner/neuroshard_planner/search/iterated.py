@@ -120,16 +120,20 @@ class IteratedSearch:
 
     def opening(self) -> Placement | None:
         """Return the cheapest placement after the first descents. None: they found none, or are left out."""
+        self._open()
+        return self.found[int(self._problem.total_ms(self.found).argmin())] if self.found else None
+
+    def _open(self) -> None:
+        """Descend from the most promising proposals, once."""
         if not self._is_open and len(self._problem.units) <= MOST_CAPPED_UNITS:
             before, least = self._problem.work, min(self._budget, opening_work(self._problem))
             self.open(self._courses[-1], until=before + max(int(OPENING_SHARE * self._budget), least))
             self._left -= self._problem.work - before
         self._is_open = True
-        return self.found[int(self._problem.total_ms(self.found).argmin())] if self.found else None
 
     def run(self, *, bound_ms: float) -> Found | None:
         """Return the best placement that the budget finds, the opening's work counted. None: nothing fits."""
-        self.opening()
+        self._open()
         problem, courses = self._problem, self._courses
         self.end = problem.work + self._left
         if not self.is_within(bound_ms * (1 + ROUNDING)):
