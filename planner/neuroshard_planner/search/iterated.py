@@ -103,6 +103,7 @@ class IteratedSearch:
         most_rounds: int = 0,
     ) -> None:
         """See `iterated`."""
+        begin = problem.work
         self._problem = problem
         self._starts = starts
         mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
@@ -113,7 +114,7 @@ class IteratedSearch:
         self._turn = self._stalled = 0
         self._budget, self._published_work, self._most_rounds = work_budget, published_work, most_rounds
         self._is_open = False
-        self._left = work_budget
+        self._left = work_budget - (problem.work - begin)
         self.end = 0
         self.found: list[Placement] = []
         self.placements = self.levels = self.improvements = 0
