@@ -87,7 +87,7 @@ class CandidatePlan(Part):
     """Predicted time of the embedding part of a step under the candidate."""
     incumbent_microseconds: Count | None = None
     """The same under the plan in force, for the same inputs."""
-    gain_microseconds: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    gain_microseconds: Annotated[int, Field(ge=-(2**53), le=2**53)] | None = None
     """Expected gain of a step."""
     price_milliseconds: Count | None = None
     """Checkpoint, start, and warm-up of a restart, as measured in this job. If unset: not all of them were measured."""

@@ -15,7 +15,7 @@ from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800), pytest.mark.usefixtures("operator")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.usefixtures("operator")]
 
 NUM_PROCS = 2
 BATCH_SIZE = 512
