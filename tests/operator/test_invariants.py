@@ -393,6 +393,7 @@ class Histories(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_invariants_hold_in_every_history() -> None:
     """Thousands of steps in random order: lagging watches, killed operators, failing pods, meddling hands."""
     run_state_machine_as_test(

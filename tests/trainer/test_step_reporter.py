@@ -22,6 +22,7 @@ from neuroshard_trainer.clocks import CudaClock
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.work_budget import WorkBudget
+from neuroshard_trainer.embedding_timers import Member
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH
@@ -308,7 +309,7 @@ def test_the_expansion_of_repeats_is_a_part_of_its_own(tmp_path: Path, group: An
 
 def test_a_moment_of_two_collectives_counts_for_the_one_that_ended_first() -> None:
     """They pass one after the other, so that the second one's own time begins where the first one ended."""
-    spans: dict[Family | None, list[tuple[float, float]]] = {
+    spans: dict[Member, list[tuple[float, float]]] = {
         Family.ROWS: [(2.0, 9.0)],
         Family.COLUMNS: [(1.0, 5.0)],
         Family.NODE_ROWS: [(8.0, 12.0)],

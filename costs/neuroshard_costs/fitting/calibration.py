@@ -100,11 +100,15 @@ def _fits(bundle: CostBundle, records: Sequence[ProfileRecord]) -> dict[NetworkN
 
 
 def _calibration(fits: Mapping[NetworkName, "_Fit"], source: str) -> Calibration:
-    scales = {f"{name}_scale": fit.scale for name, fit in fits.items()}
+    def scale(name: NetworkName) -> tuple[float, float]:
+        return fits[name].scale if name in fits else (1.0, 1.0)
+
     return Calibration(
         source=source,
         num_records=sum(fit.num_records for fit in fits.values()),
-        **{"compute_scale": (1.0, 1.0), **scales},
+        compute_scale=scale("compute"),
+        forward_communication_scale=scale("forward_communication"),
+        backward_communication_scale=scale("backward_communication"),
         mape_before=float(np.concatenate([fit.errors_before for fit in fits.values()]).mean()),
         mape_after=float(np.concatenate([fit.errors_after for fit in fits.values()]).mean()),
         mape_after_by={name: float(fit.errors_after.mean()) for name, fit in fits.items()},
