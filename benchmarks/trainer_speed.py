@@ -81,7 +81,7 @@ PUBLIC_MODULE = "model.sparse_arch.embedding_bag_collection"
 
 HEAD = """# Steps per second next to TorchRec's DLRM script
 
-Machine: {machine}, two cores; load average at the end: {load:.1f}. Other work ran on the machine at the same time, so
+Machine: {machine}, two cores; load average at the end: {load:.1f}. Where other work runs at the same time,
 the two loops take turns step by step in the same two processes: what disturbs one disturbs the other. Processor time
 is what that disturbs least. {num_tables} tables of {width} columns, {batch} samples per process, two processes over
 gloo, each on a core with one thread; rank 0's numbers, medians and quartiles of means over {blocks} blocks of {steps}
