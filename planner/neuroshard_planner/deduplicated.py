@@ -12,6 +12,7 @@ from neuroshard_api.plan import Plan
 from neuroshard_api.request import PlanRequest
 
 from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.deduplication import repeating_groups
@@ -45,14 +46,13 @@ def deduplicated_plan(request: PlanRequest, *, costs: CostModel, search: Search)
         plan = search(_without(request, kept))
         saved_ms = savings_ms(plan, costs)
     plan = _grouped(plan, search)
-    before_ms = all_lists.predicted.total_ms
-    if not _is_cheaper(plan, before_ms):
+    if not _is_cheaper(plan, all_lists):
         return all_lists
     saved_ms = savings_ms(plan, costs)
     groups = tuple(
         each.model_copy(update={"saved_ms": saved_ms[each.group]}) for each in repeating_groups(plan.request)
     )
-    return plan.model_copy(update={"deduplication": groups, "all_lists_ms": before_ms})
+    return plan.model_copy(update={"deduplication": groups, "all_lists_ms": all_lists.predicted.total_ms})
 
 
 def _grouped(plan: Plan, search: Search) -> Plan:
@@ -71,16 +71,16 @@ def _grouped(plan: Plan, search: Search) -> Plan:
             found = search(request.model_copy(update={"grouped": (*(plan.request.grouped or ()), name)}))
         except PlannerError:  # its tables may be by rows alone, or do not fit otherwise
             return plan
-        if not _is_cheaper(found, plan.predicted.total_ms):
+        if not _is_cheaper(found, plan):
             return plan
         plan = found
     return plan
 
 
-def _is_cheaper(plan: Plan, before_ms: float) -> bool:
-    """Return whether a plan costs less by more than what the cost models can tell apart."""
+def _is_cheaper(plan: Plan, other: Plan) -> bool:
+    """Return whether a plan costs less than another, moves included, by more than the cost models can tell apart."""
     error = plan.bundle.compute_mape if plan.bundle.measured_compute_mape is None else plan.bundle.measured_compute_mape
-    return plan.predicted.total_ms <= before_ms * (1 - max(MIN_SAVED_SHARE, error))
+    return priced_ms(plan) <= priced_ms(other) - other.predicted.total_ms * max(MIN_SAVED_SHARE, error)
 
 
 def savings_ms(plan: Plan, costs: CostModel) -> Mapping[str, float]:

@@ -51,7 +51,7 @@ def plan_in_groups(request: PlanRequest, *, costs: TransferModel, search: Search
     for way in ways:
         try:
             found = search(_request_of_group(alone, way))
-        except InfeasibleError:
+        except (InfeasibleError, RequestError):  # a group within a node has no types of nodes
             continue
         with_average = _averaged(found, way, request, costs, whole_ms=whole.predicted.total_ms)
         bound_ms = min(bound_ms, with_average.lower_bound_ms)
@@ -131,9 +131,11 @@ def _request_of_group(request: PlanRequest, way: Grouping) -> PlanRequest:
         kept = None if types is None else tuple(kind for kind in types if kind in IN_GROUPS)
         return own.model_copy(update={"sharding_types": kept})
 
-    types = tuple(kind for kind in constraints.sharding_types or IN_GROUPS if kind in IN_GROUPS)
+    types = constraints.sharding_types
+    # No table takes the types of all tables where groups have none of these: its own came first.
+    kept = types and (tuple(kind for kind in types if kind in IN_GROUPS) or types)
     limited = constraints.model_copy(
-        update={"sharding_types": types, "tables": {name: left(own) for name, own in constraints.tables.items()}}
+        update={"sharding_types": kept, "tables": {name: left(own) for name, own in constraints.tables.items()}}
     )
     return request.model_copy(update={"topology": way.group, "constraints": limited})
 

@@ -1,64 +1,144 @@
-"""Whether collections of tables of means alone are sharded by rows: decided by planning both ways.
+"""Which collections of tables of means alone are sharded by rows: decided by planning each way.
+
+    all by columns  ->  all by rows  ->  the cheaper, with one collection at a time the other way while that is cheaper
 
 TorchRec computes means rightly where all tables of a collection are whole or cut by columns, and where all have mean
-pooling and are row_wise or table_row_wise. No step of the search leads from one to the other.
+pooling and are row_wise or table_row_wise. No step of the search leads from one to the other, so that each way is a
+request of its own: a choice of the collections that are by rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
 
 from neuroshard_api.placement_rules import BY_ROWS, collections_of
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import PlanRequest, TableConstraints
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.plans.moved_bytes import priced_ms
+from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import BY_DEFAULT
+from neuroshard_planner.search.lower_bound import FamilyBounds
+from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
+
+MOST_CHOSEN = 4
+"""Collections that are tried one at a time, and of which all choices are bounded; their bounds double with each."""
 
 Search = Callable[[PlanRequest], Plan]
+Rows = Mapping[str, TableConstraints]
+"""Constraints of the tables of a collection that let it be by rows alone."""
 
 
-def cheaper_with_means(request: PlanRequest, *, search: Search) -> Plan:
-    """Return the cheaper of the plans with tables of means by columns and by rows; its bound holds for both.
+def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
+    """Return the cheapest plan that is found with collections of means by columns and by rows; its bound is of all.
 
     Args:
         request: of any tables; without a collection of means alone, the search's plan of it is returned.
+        costs: price placements.
         search: finds the plan of a request, in which a table of means is by rows only where its constraints name rows.
 
     Raises:
         PlannerError: as the search.
     """
-    by_rows = with_means_by_rows(request)
-    if by_rows is None:
+    collections = means_by_rows(request)
+    if not collections:
         return search(request)
-    try:
-        found = search(request)
-    except InfeasibleError:
-        try:
-            return search(by_rows).model_copy(update={"request": request})
-        except (InfeasibleError, RequestError):
-            pass
-        raise
-    try:
-        other = search(by_rows)
-    except (InfeasibleError, RequestError):
-        return found
-    bound_ms = min(found.lower_bound_ms, other.lower_bound_ms)
-    cheaper = min((found, other), key=lambda each: each.predicted.total_ms)
-    gap = cheaper.predicted.total_ms / bound_ms - 1 if bound_ms else 0.0
-    return cheaper.model_copy(update={"request": request, "lower_bound_ms": bound_ms, "gap": gap})
+    choices = _Choices(request, collections, costs=costs, search=search)
+    best = choices.cheapest()
+    bound_ms = min(choices.bound_ms(), best.predicted.total_ms)
+    gap = best.predicted.total_ms / bound_ms - 1 if bound_ms else 0.0
+    return best.model_copy(update={"request": request, "lower_bound_ms": bound_ms, "gap": gap})
 
 
-def with_means_by_rows(request: PlanRequest) -> PlanRequest | None:
-    """Return the request with all collections of means alone by rows that may be. None: it has none that may."""
+def means_by_rows(request: PlanRequest) -> tuple[Rows, ...]:
+    """Return the collections of means alone that may be by columns and by rows, those of most weights first."""
     tables, constraints = request.tables.tables, request.constraints
-    own = dict(constraints.tables)
+    found: list[tuple[int, Rows]] = []
     for positions in collections_of(tables):
         names = [tables[index].name for index in positions]
         asked = [constraints.sharding_types_of(name) or BY_DEFAULT for name in names]
         left = [tuple(kind for kind in types if kind in BY_ROWS) for types in asked]
         if not all(tables[index].is_mean for index in positions) or not all(left) or left == asked:
             continue
-        for name, types in zip(names, left, strict=True):
-            own[name] = own.get(name, TableConstraints()).model_copy(update={"sharding_types": types})
-    if own == constraints.tables:
-        return None
-    return request.model_copy(update={"constraints": constraints.model_copy(update={"tables": own})})
+        rows = {
+            name: constraints.tables.get(name, TableConstraints()).model_copy(update={"sharding_types": types})
+            for name, types in zip(names, left, strict=True)
+        }
+        found.append((sum(tables[index].num_embeddings * tables[index].embedding_dim for index in positions), rows))
+    return tuple(rows for _, rows in sorted(found, key=lambda each: -each[0]))
+
+
+def with_rows(request: PlanRequest, collections: Sequence[Rows]) -> PlanRequest:
+    """Return the request with these collections by rows."""
+    own = dict(chain(request.constraints.tables.items(), *(rows.items() for rows in collections)))
+    return request.model_copy(update={"constraints": request.constraints.model_copy(update={"tables": own})})
+
+
+class _Choices:
+    """Plans and bounds by the positions of the collections that are by rows."""
+
+    def __init__(
+        self, request: PlanRequest, collections: tuple[Rows, ...], *, costs: CostModel, search: Search
+    ) -> None:
+        self._request = request
+        self._collections = collections
+        self._costs = costs
+        self._search = search
+        self._plans: dict[frozenset[int], Plan] = {}
+
+    def cheapest(self) -> Plan:
+        """Return the cheapest plan found, moves included. Raises PlannerError."""
+        every = frozenset(range(len(self._collections)))
+        try:
+            best = self._planned(frozenset())
+        except InfeasibleError:
+            found = self._tried(every)
+            if found is None:
+                raise
+            best, chosen = found, every
+        else:
+            found, chosen = self._tried(every), frozenset()
+            if found is not None and priced_ms(found) < priced_ms(best):
+                best, chosen = found, every
+        if len(every) == 1:
+            return best
+        for position in range(min(len(every), MOST_CHOSEN)):
+            flipped = chosen ^ {position}
+            found = self._tried(flipped)
+            if found is not None and priced_ms(found) < priced_ms(best):
+                best, chosen = found, flipped
+        return best
+
+    def bound_ms(self) -> float:
+        """Return a cost that no plan of any choice goes below."""
+        count = len(self._collections)
+        if count > MOST_CHOSEN:
+            return single_unit_bound_ms(Problem(self._request, self._costs))
+        sizes = range(count + 1)
+        every = chain.from_iterable(combinations(range(count), size) for size in sizes)
+        return min(chain.from_iterable(self._bounds_ms(frozenset(chosen)) for chosen in every))
+
+    def _bounds_ms(self, chosen: frozenset[int]) -> Iterator[float]:
+        """Yield the bound of a choice; none where it contradicts the constraints."""
+        if chosen in self._plans:
+            yield self._plans[chosen].lower_bound_ms
+            return
+        try:
+            yield FamilyBounds(Problem(self._asked(chosen), self._costs)).least_ms
+        except RequestError:
+            return
+
+    def _tried(self, chosen: frozenset[int]) -> Plan | None:
+        try:
+            return self._planned(chosen)
+        except (InfeasibleError, RequestError):
+            return None
+
+    def _planned(self, chosen: frozenset[int]) -> Plan:
+        if chosen not in self._plans:
+            self._plans[chosen] = self._search(self._asked(chosen))
+        return self._plans[chosen]
+
+    def _asked(self, chosen: frozenset[int]) -> PlanRequest:
+        return with_rows(self._request, [self._collections[position] for position in sorted(chosen)])

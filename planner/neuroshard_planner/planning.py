@@ -83,7 +83,7 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
     def search(asked: PlanRequest) -> Plan:
         if asked.algorithm is not Algorithm.NEUROSHARD:
             return _searched(asked, bundle, incumbent)
-        return cheaper_with_means(asked, search=lambda each: _searched(each, bundle, incumbent))
+        return cheaper_with_means(asked, costs=bundle, search=lambda each: _searched(each, bundle, incumbent))
 
     return deduplicated_plan(request, costs=bundle, search=search) if request.deduplicate else search(request)
 

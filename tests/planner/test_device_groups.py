@@ -8,6 +8,7 @@ from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.plan import Plan
 from neuroshard_api.replication import GroupLayout, ReplicationChoices
 from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.sharding import ShardingType
@@ -21,6 +22,7 @@ from searches import planned
 
 QUICK = SearchSettings(work_budget=2000)
 SLOW = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
+BY_ROWS = Constraints(sharding_types=(ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE))
 SMALL = tables(4, num_embeddings=20_000, embedding_dim=16, pooling_factor=5.0)
 
 
@@ -65,6 +67,41 @@ def test_tables_that_fit_on_no_group_are_sharded_over_all_devices() -> None:
 
     assert plan.replication is None
     assert plan_problems(plan) == []
+
+
+def test_groups_are_searched_in_the_types_that_are_searched_without_them() -> None:
+    """Unnamed, these are those by columns, also where rows would cost less."""
+    hot = table("hot", num_embeddings=100_000, pooling_factor=400.0, embedding_dim=4)
+    small = (hot, *tables(3, num_embeddings=1000))
+    plan, named = planned(asked(*small)), planned(asked(*small, constraints=BY_ROWS))
+
+    assert plan.replication is not None
+    assert plan.request.constraints == asked(*small).constraints
+    assert all(each.sharding_type.is_by_columns for each in plan.tables)
+    assert named.replication is not None
+    assert not all(each.sharding_type.is_by_columns for each in named.tables)
+    assert named.predicted.total_ms < plan.predicted.total_ms
+
+
+def test_copies_that_no_table_takes_leave_the_types_of_groups() -> None:
+    """Each table has types of its own, which come first."""
+    own = {each.name: TableConstraints(sharding_types=(ShardingType.TABLE_WISE,)) for each in SMALL}
+    limits = Constraints(sharding_types=(ShardingType.DATA_PARALLEL,), tables=own)
+
+    plan = planned(asked(constraints=limits))
+
+    assert plan.replication is not None
+    assert plan.tables == planned(asked(constraints=Constraints(tables=own))).tables
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_groups_that_leave_a_table_no_type_are_left_out() -> None:
+    """A group within a node has no table_row_wise; one of devices of both nodes has."""
+    limits = Constraints(sharding_types=(ShardingType.TABLE_ROW_WISE,))
+    within = ReplicationChoices(group_sizes=(4,), layouts=(GroupLayout.CONTIGUOUS,))
+
+    assert planned(asked(constraints=limits, replication=within)).replication is None
+    assert plan_problems(planned(asked(constraints=limits))) == []
 
 
 @settings(max_examples=10)

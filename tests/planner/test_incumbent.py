@@ -8,10 +8,13 @@ from builders import plan as plan_builder
 from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from neuroshard_api.plan import Plan
-from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
+from neuroshard_api.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Pooling
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.planning import plan
-from neuroshard_planner.plans.moved_bytes import moved_bytes
+from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.plans.moved_bytes import moved_bytes, priced_ms
 from neuroshard_planner.search.migration import Incumbent
 from searches import assert_valid, planned, search_requests
 
@@ -106,6 +109,23 @@ def test_a_plan_that_breaks_the_constraints_is_priced_and_left() -> None:
     assert not after.incumbent.fits
     assert {shard.device for shard in after.tables[0].shards} <= set(elsewhere)
     assert [each.name for each in after.incumbent.moved] == [name]
+
+
+@pytest.mark.parametrize("price", [0.2, 1.0])
+def test_means_by_rows_stay_together_or_leave_together(price: float) -> None:
+    """TorchRec computes a collection with means by rows and by columns wrongly; moves count in which of both it is."""
+    means = {"pooling": Pooling.MEAN, "embedding_dim": 64, "pooling_factor": 3.0, "num_embeddings": 2000}
+    big = table("big", num_embeddings=20_000_000, embedding_dim=16, pooling_factor=0.1, pooling=Pooling.MEAN)
+    rows, every = Constraints(sharding_types=(ShardingType.ROW_WISE,)), Constraints(sharding_types=tuple(ShardingType))
+    asked = request(big, *tables(12, **means), constraints=rows, search=SearchSettings(work_budget=3000))
+    before = planned(asked)
+    found = replanned(asked.model_copy(update={"constraints": every}), before, price_ms_per_gib=price)
+    assert found.incumbent is not None
+
+    assert plan_problems(found) == []
+    assert len({each.sharding_type.is_by_columns for each in found.tables}) == 1
+    assert found.incumbent.fits
+    assert priced_ms(found) <= found.incumbent.total_ms * (1 + asked.search.shard_tolerance)
 
 
 def test_a_baseline_is_compared_with_the_plan_in_force() -> None:

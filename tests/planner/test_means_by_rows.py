@@ -1,13 +1,16 @@
 """Tables of means by rows: only where a collection has nothing else, and where that costs less."""
 
+from itertools import combinations
+from typing import Any
+
 import pytest
 from builders import GIB, request, table, tables, topology
 from neuroshard_api.plan import Plan
-from neuroshard_api.request import Constraints, TableConstraints
+from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer, Pooling
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.means_by_rows import with_means_by_rows
+from neuroshard_planner.means_by_rows import MOST_CHOSEN, means_by_rows, with_rows
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from searches import planned
@@ -34,6 +37,53 @@ def test_a_hot_table_of_means_that_is_alone_is_by_rows() -> None:
     assert plan_problems(found) == []
     columns = Constraints(sharding_types=BY_COLUMNS)
     assert found.predicted.total_ms < planned(request(HOT, constraints=columns)).predicted.total_ms
+
+
+def hot_next_to(*others: str, **fields: Any) -> PlanRequest:
+    """Return a request of a hot table of means, and of collections of cold ones, each of which may be by rows."""
+    cold = [
+        table(f"{name}{index}", collection=name, pooling_factor=3.0, pooling=Pooling.MEAN)
+        for name in others
+        for index in range(4)
+    ]
+    search = SearchSettings(work_budget=600)
+    return request(HOT.model_copy(update={"collection": "users"}), *cold, constraints=EVERY, search=search, **fields)
+
+
+def test_of_two_collections_of_means_one_is_by_rows() -> None:
+    """The hot one, next to a cold one by columns; that costs less than both by columns, and than both by rows."""
+    asked = hot_next_to("items")
+
+    found = planned(asked)
+
+    assert [each.sharding_type.is_by_columns for each in found.tables] == [False, True, True, True, True]
+    assert plan_problems(found) == []
+    for chosen in ((), means_by_rows(asked)):
+        limited = with_rows(asked, chosen)
+        if not chosen:
+            limited = limited.model_copy(update={"constraints": Constraints(sharding_types=BY_COLUMNS)})
+        assert found.predicted.total_ms < planned(limited).predicted.total_ms
+
+
+@pytest.mark.parametrize("others", [("items",), ("items", "shops"), ("a", "b", "c", "d")], ids=["2", "3", "5"])
+def test_the_bound_is_below_the_plan_of_every_choice(others: tuple[str, ...]) -> None:
+    """Also of choices that are not searched: all choices of up to three collections, one by rows of five."""
+    asked = hot_next_to(*others)
+    collections = means_by_rows(asked)
+    found = planned(asked)
+
+    assert found.gap == pytest.approx(found.predicted.total_ms / found.lower_bound_ms - 1)
+    most = len(collections) if len(collections) <= MOST_CHOSEN else 1
+    for chosen in (each for size in range(most + 1) for each in combinations(collections, size)):
+        by_rows = {name for rows in chosen for name in rows}
+        own = {
+            each.name: TableConstraints(sharding_types=BY_COLUMNS)
+            for each in asked.tables.tables
+            if each.name not in by_rows
+        }
+        limited = EVERY.model_copy(update={"tables": {**with_rows(asked, chosen).constraints.tables, **own}})
+        plan = planned(asked.model_copy(update={"constraints": limited}))
+        assert found.lower_bound_ms <= plan.predicted.total_ms
 
 
 def test_means_that_cost_less_by_columns_stay_so() -> None:
@@ -88,14 +138,14 @@ def test_constraints_that_leave_no_choice_are_kept(limits: Constraints) -> None:
     """There is no other request to plan."""
     other = HOT.model_copy(update={"name": "other"})
 
-    assert with_means_by_rows(request(HOT, other, constraints=limits)) is None
+    assert means_by_rows(request(HOT, other, constraints=limits)) == ()
 
 
 def test_sums_in_the_collection_keep_means_by_columns() -> None:
     """TorchRec divides the sums by the lengths of the means' bags."""
     asked = request(HOT, table("sum"), constraints=EVERY)
 
-    assert with_means_by_rows(asked) is None
+    assert means_by_rows(asked) == ()
     assert all(kind.is_by_columns for kind in types_of(planned(asked)))
 
 

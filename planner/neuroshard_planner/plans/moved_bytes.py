@@ -1,10 +1,12 @@
-"""What other shards of a table move: weights and optimizer state that devices get and did not have."""
+"""What other shards of a table move: weights and optimizer state that devices get and did not have, and its price."""
 
 from collections.abc import Sequence
 
-from neuroshard_api.plan import Shard, TablePlacement
+from neuroshard_api.plan import Plan, Shard, TablePlacement
 from neuroshard_api.request import PlanRequest
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, state_row_bytes
+
+GIB = 2**30
 
 
 def moved_bytes(
@@ -19,6 +21,19 @@ def moved_bytes(
         round(sum(_moved(shard, old.shards, BYTES_PER_ELEMENT[table.data_type], request) for shard in new.shards))
         for table, old, new in zip(request.tables.tables, before, after, strict=True)
     )
+
+
+def move_price_ms(num_bytes: float, *, price_ms_per_gib: float) -> float:
+    """Return the milliseconds of a step that bytes which move count as."""
+    return price_ms_per_gib * num_bytes / GIB
+
+
+def priced_ms(plan: Plan) -> float:
+    """Return the objective of a search: the cost of the plan's step, and the price of what it moves of an incumbent."""
+    before, cost_ms = plan.incumbent, plan.predicted.total_ms
+    if before is None:
+        return cost_ms
+    return cost_ms + move_price_ms(before.moved_bytes, price_ms_per_gib=before.price_ms_per_gib)
 
 
 def _moved(shard: Shard, before: Sequence[Shard], element_bytes: int, request: PlanRequest) -> float:

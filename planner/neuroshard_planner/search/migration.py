@@ -13,14 +13,13 @@ from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.plans.checks import table_problems, unit_problems
-from neuroshard_planner.plans.moved_bytes import moved_bytes
+from neuroshard_planner.plans.moved_bytes import move_price_ms, moved_bytes
 from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import BoolArray
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch
 
-GIB = 2**30
 MOST_PASSES = 3
 """Over all units; what goes back in one pass may let another unit go back in the next."""
 
@@ -55,16 +54,22 @@ class Migration:
         self._incumbent = incumbent
         self._before = placement_of(incumbent.tables, problem)
         given = GivenPlan(algorithm=problem.request.algorithm, tables=incumbent.tables, request=problem.request)
-        self._may_stay = [
+        answers = [
             not any(unit_problems(given, unit, np.flatnonzero(allowed).tolist()))
             for unit, allowed in zip(problem.units, _allowed(problem), strict=True)
         ]
-        self._fits = problem.fits(self._before) and all(self._may_stay)
+        self._answers = problem.fits(self._before) and all(answers)
+        # The types that a search may give a unit are fewer than those that the constraints name: some go only together.
+        self._may_stay = [
+            answer and all(incumbent.tables[table].sharding_type in types for table in unit.tables)
+            for answer, unit, types in zip(answers, problem.units, problem.sharding_types, strict=True)
+        ]
+        self._may_start = self._answers and all(self._may_stay)
 
     @property
     def start(self) -> tuple[Placement, ...]:
-        """The incumbent, from which a search may start; empty where it does not answer the request."""
-        return (self._before,) if self._fits else ()
+        """The incumbent, from which a search may start; empty where it is none that the search may find."""
+        return (self._before,) if self._may_start else ()
 
     def nearest(self, found: Placement, *, work_budget: int) -> Placement:
         """Return the placement of least priced cost, within the request's tolerance the one that moves least.
@@ -76,7 +81,7 @@ class Migration:
         problem = self._problem
         until = problem.work + work_budget
         options = [found]
-        if self._fits:
+        if self._may_start:
             sums = problem.device_sums(self._before.kinds, self._before.devices).mean(axis=0)
             local = LocalSearch(problem, slopes=tangent(problem, sums), work_budget=until)
             options += [self._before, local.improve(self._before)]
@@ -103,7 +108,7 @@ class Migration:
         return IncumbentPlan(
             plan_sha256=self._incumbent.plan_sha256,
             total_ms=float(total_ms),
-            fits=self._fits,
+            fits=self._answers,
             price_ms_per_gib=self._incumbent.price_ms_per_gib,
             moved=tuple(
                 MovedTable(name=table.name, num_bytes=num_bytes)
@@ -142,7 +147,7 @@ class Migration:
 
     def _priced(self, placement: Placement, num_bytes: float) -> float:
         (total_ms,) = self._problem.total_ms([placement])
-        return float(total_ms) + self._incumbent.price_ms_per_gib * num_bytes / GIB
+        return float(total_ms) + move_price_ms(num_bytes, price_ms_per_gib=self._incumbent.price_ms_per_gib)
 
     def _moved(self, placement: Placement) -> FloatArray:
         """Return [units] the bytes that a placement moves."""
