@@ -4,7 +4,9 @@ import builders
 import pytest
 import training_builders
 from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.replication import GroupLayout, Replication
 from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import Optimizer
 from neuroshard_trainer.drift.placement import Placement
 from placements import by_columns, by_rows, everywhere, given_plan
 
@@ -50,6 +52,37 @@ def test_compute_grows_with_lookups_and_columns() -> None:
         usual = 2 * columns + rows + copy
         assert found.compute_ratios[rank] == pytest.approx((usual + 2 * columns) / usual)
     assert found.compute_ratios[2] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("layout", "nodes", "ranks_of_user"),
+    [(GroupLayout.CONTIGUOUS, (1, 2), [1, 3]), (GroupLayout.STRIDED, (2, 1), [2, 3])],
+)
+def test_every_group_computes_a_table_for_its_own_batches(
+    layout: GroupLayout, nodes: tuple[int, int], ranks_of_user: list[int]
+) -> None:
+    """A plan numbers the devices of one group; ranks and the size of nodes are those of all groups."""
+    num_nodes, per_node = nodes
+    group = builders.topology(num_nodes * per_node, num_nodes=num_nodes)
+    request = PlanRequest(tables=builders.table_set(USER, ITEM, SHOP), topology=group, optimizer=Optimizer.SGD)
+    replication = Replication(num_groups=2, layout=layout, devices_per_node=2)
+    plan = given_plan(request, by_columns(USER, (1, 32)), by_rows(ITEM, group), everywhere(SHOP, group))
+    placed = Placement.of(plan.model_copy(update={"replication": replication}))
+
+    found = placed.input_change(
+        statistics(viewer=1, owner=1, item=1, shop=1), statistics("viewer", viewer=2, owner=1, item=1, shop=1)
+    )
+
+    assert placed.ranks_per_node == 2
+    assert found.ranks_of_table == {"user": ranks_of_user}
+    rows = {"item": 32.0, "shop": 32.0}  # half of the rows for the batches of two ranks, all rows for the own one
+    assert placed.columns["item"] == dict.fromkeys(range(WORLD_SIZE), rows["item"])
+    assert placed.columns["shop"] == dict.fromkeys(range(WORLD_SIZE), rows["shop"])
+    of_user = 2 * 2 * 32.0 + sum(rows.values())
+    changed = (of_user + 2 * 32.0) / of_user
+    assert found.compute_ratios == {
+        rank: pytest.approx(changed if rank in ranks_of_user else 1.0) for rank in range(WORLD_SIZE)
+    }
 
 
 def test_rows_that_were_not_read_lately_cost_more() -> None:

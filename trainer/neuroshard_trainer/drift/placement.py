@@ -19,28 +19,31 @@ class Placement:
 
     table_of_feature: Mapping[str, str]
     columns: Mapping[str, Mapping[int, float]]
-    """By feature and rank: columns that a lookup of one rank's batch reads there, summed over all ranks' batches."""
+    """By feature and rank: columns that a lookup of one rank's batch reads there, summed over the batches of all ranks,
+    of those of its group where the plan has groups."""
     ranks_per_node: int
     without_repeats: tuple[str, ...] = ()
     """Features whose repeated lists are left out of batches."""
 
     @classmethod
     def of(cls, plan: GivenPlan) -> Self:
-        """Return the placement of a plan."""
-        world_size = plan.request.topology.num_devices
+        """Return the placement of a plan; with groups of ranks, each group looks up its own batches alone."""
+        group_size = plan.request.topology.num_devices
         columns: dict[str, dict[int, float]] = {}
         tables = {table.name: table for table in plan.request.tables.tables}
         for placed in plan.tables:
             own = columns.setdefault(placed.name, {})
-            batches = 1 if placed.sharding_type is ShardingType.DATA_PARALLEL else world_size
+            batches = 1 if placed.sharding_type is ShardingType.DATA_PARALLEL else group_size
             for shard in placed.shards:
                 share = shard.num_rows / tables[placed.name].num_embeddings
-                own[shard.device] = own.get(shard.device, 0.0) + batches * share * shard.num_columns
+                for members in plan.groups:
+                    rank = members[shard.device]
+                    own[rank] = own.get(rank, 0.0) + batches * share * shard.num_columns
         features = features_of(plan.request.tables.tables)
         return cls(
             table_of_feature={feature.name: feature.table.name for feature in features},
             columns={feature.name: columns[feature.table.name] for feature in features},
-            ranks_per_node=plan.request.topology.devices_per_node,
+            ranks_per_node=plan.devices_per_node,
             without_repeats=tuple(sorted(name for names in plan.deduplicated_features for name in names)),
         )
 
