@@ -431,6 +431,34 @@ def test_drift_is_watched_next_to_the_report(tmp_path: Path, group: Any) -> None
     assert {each.feature for each in statistics.features} == {table.name for table in TABLES}
 
 
+def test_averages_of_copies_are_in_the_reference_as_in_the_report(tmp_path: Path, group: Any) -> None:
+    """With their mean over all steps in both, so that steps with averages as ever show no slower communication."""
+    model = sharded_model(group)
+    gpu = SimulatedGpu(work_before_event_ms=1.0)
+    reporter = StepReporter(
+        model,
+        write_plan(tmp_path, plan_of()),
+        write=tmp_path / "step-report.json",
+        clock=CudaClock(new_event=gpu.event),
+    )
+    write_each_report(reporter)
+
+    for step, (dense, lookups) in enumerate(reporter.steps([batch()] * 300)):
+        torch.autograd.backward(model(dense, lookups).sum())
+        if step % 4 == 3:
+            reporter._timers._begin_sync()
+            reporter._timers._end_sync()
+
+    drift = DriftReport.read(tmp_path / "drift-report.json")
+    [average] = [
+        each
+        for each in StepReport.read(tmp_path / "step-report.json").ranks[0].collectives
+        if each.kind is CollectiveKind.SYNC
+    ]
+    assert average.backward_ms == 0.25  # one of 1 ms in four steps
+    assert drift.reference[0].backward_communication_ms == drift.recent[0].backward_communication_ms > 0.25
+
+
 @pytest.mark.parametrize("options", [{"drift": False}, {"write": lambda _: None}], ids=["off", "no file"])
 def test_nothing_watches_where_it_is_off_or_has_no_folder(tmp_path: Path, group: Any, options: Any) -> None:
     """A report that a callable takes has no folder of its own."""

@@ -271,7 +271,8 @@ class StepReporter:
                 step_ms[number] = times["step_ms"]
                 self._times.append(times)
                 if self._reference.medians is None:
-                    self._reference.add({key: ms for key, ms in times.items() if isinstance(key, str)})
+                    own = {key: ms for key, ms in times.items() if isinstance(key, str)}
+                    self._reference.add(own, sync_ms=times.get(_SYNC, 0.0))
         self._unread.clear()
         return step_ms
 

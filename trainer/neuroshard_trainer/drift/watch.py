@@ -52,25 +52,36 @@ def forget(folder: Path) -> None:
 
 
 class ReferenceTimes:
-    """The medians of one rank's first steps after the warm-up: those that the detector's reference is of."""
+    """The medians of one rank's first steps after the warm-up: those that the detector's reference is of.
+
+    Averages of copies count with their mean, as in step reports: most steps have none.
+    """
 
     def __init__(self) -> None:
         self._left_out = WARM_UP_STEPS
+        self._sync_ms = 0.0
         self._steps: list[tuple[float, ...]] = []
         self.medians: dict[str, float] | None = None
         """By field of RankTimes. None: not known yet."""
 
-    def add(self, times: Mapping[str, float]) -> None:
-        """Take in the times of a step, by field of RankTimes."""
+    def add(self, times: Mapping[str, float], *, sync_ms: float = 0.0) -> None:
+        """Take in the times of a step.
+
+        Args:
+            times: by field of RankTimes.
+            sync_ms: of the average of copies, which ``backward_communication_ms`` leaves out.
+        """
         if self.medians is not None:
             return
         if self._left_out:
             self._left_out -= 1
             return
         self._steps.append(tuple(times[name] for name in TIMES))
+        self._sync_ms += sync_ms
         if len(self._steps) == REFERENCE_STEPS:
             middles = np.median(np.array(self._steps), axis=0)
             self.medians = dict(zip(TIMES, middles.tolist(), strict=True))
+            self.medians["backward_communication_ms"] += self._sync_ms / REFERENCE_STEPS
             self._steps.clear()
 
 
