@@ -358,6 +358,11 @@ class GivenPlan(Document):
         return self.replication.devices_per_node
 
     @property
+    def num_nodes(self) -> int:
+        """Nodes of all groups."""
+        return self.num_devices // self.devices_per_node
+
+    @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The devices of each group, in the order in which the plan numbers them."""
         size = self.request.topology.num_devices

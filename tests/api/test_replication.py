@@ -100,6 +100,6 @@ def test_a_plan_counts_the_devices_of_all_groups() -> None:
     raw["replication"] = {"num_groups": 2, "layout": "contiguous", "devices_per_node": 4}
     found = Plan.from_data(raw)
 
-    assert (found.num_devices, found.devices_per_node) == (8, 4)
+    assert (found.num_devices, found.devices_per_node, found.num_nodes) == (8, 4, 2)
     assert found.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert Plan.from_json(found.to_json()) == found

@@ -96,7 +96,7 @@ def start_process(
         names: list[str] = [""] * process.world_size
         dist.all_gather_object(names, cuda.devices[launched.local_rank], group=process.group)
         warnings.append(unlike_devices(names))
-        warnings.append(nccl_warning(nccl_log, num_nodes=plan.request.topology.num_nodes))
+        warnings.append(nccl_warning(nccl_log, num_nodes=plan.num_nodes))
         if process.is_first:
             logger.info("%s", cuda.versions())
     if process.is_first:
