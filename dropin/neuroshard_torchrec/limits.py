@@ -34,7 +34,12 @@ class Translated:
 
 
 def translated(
-    tables: ModelTables, limits: Limits | None, *, max_memory_bytes: int | None, compute_device: str
+    tables: ModelTables,
+    limits: Limits | None,
+    *,
+    max_memory_bytes: int | None,
+    compute_device: str,
+    has_host_memory: bool = False,
 ) -> Translated:
     """Return the constraints of all tables.
 
@@ -43,6 +48,8 @@ def translated(
         limits: TorchRec's, by the table's name in its collection.
         max_memory_bytes: of each device. None: all it has.
         compute_device: in torch's words; a sharder's types may depend on it.
+        has_host_memory: whether nodes have memory for tables. Without it, a table that may also be in device memory
+            is placed there.
 
     Raises:
         DropInError: a table may be sharded in no way that the search knows, or a constraint names no table.
@@ -63,7 +70,7 @@ def translated(
         types = _types(known_as, limit, tuple(sharders[path].sharding_types(compute_device)))
         if ShardingType.COLUMN_WISE in types and ShardingType.TABLE_WISE not in types:
             column_wise_only.add(known_as)
-        own[known_as] = _table_constraints(name, types, limit)
+        own[known_as] = _table_constraints(name, types, limit, has_host_memory=has_host_memory)
     return Translated(
         constraints=Constraints(
             max_memory_bytes_per_device=max_memory_bytes,
@@ -75,16 +82,19 @@ def translated(
     )
 
 
-def _table_constraints(name: str, types: tuple[ShardingType, ...], limit: ParameterConstraints) -> TableConstraints:
+def _table_constraints(
+    name: str, types: tuple[ShardingType, ...], limit: ParameterConstraints, *, has_host_memory: bool
+) -> TableConstraints:
     """Return the constraints of one table; one shard is column_wise too. Raises DropInError."""
     kernels = tuple(each for each in ComputeKernel if each in (limit.compute_kernels or ()))
+    asks_for_host = any(each.is_on_host for each in kernels) and (has_host_memory or ComputeKernel.FUSED not in kernels)
     is_cut = ShardingType.COLUMN_WISE in types
     may_be_whole = is_cut and ShardingType.TABLE_WISE not in types
     raw = {
         "sharding_types": (ShardingType.TABLE_WISE, *types) if may_be_whole else types,
         "max_shards": None if is_cut or ShardingType.GRID in types else 1,
         "min_shard_width": limit.min_partition,
-        "compute_kernels": kernels if any(each.is_on_host for each in kernels) else None,
+        "compute_kernels": kernels if asks_for_host else None,
     }
     try:
         return validated(TableConstraints, raw, where=f"constraints[{name!r}].min_partition")

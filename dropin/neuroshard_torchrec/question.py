@@ -116,8 +116,13 @@ def question_of(
             f"topology: has {devices.topology.num_devices} devices, the process group has {len(ranks)} processes"
         )
     _require_even_buckets(tables, devices.topology.num_devices)
+    in_host_memory = devices.with_host_memory()
     limits = translated(
-        tables, settings.constraints, max_memory_bytes=devices.max_memory_bytes, compute_device=devices.compute_device
+        tables,
+        settings.constraints,
+        max_memory_bytes=devices.max_memory_bytes,
+        compute_device=devices.compute_device,
+        has_host_memory=in_host_memory.host_memory is not None and not in_host_memory.device.is_cpu,
     )
     for warning in limits.warnings:
         logger.warning("%s", warning)
@@ -129,9 +134,7 @@ def question_of(
     raw = {
         "schema_version": PlanRequest.schema_name,
         "tables": tables.table_set.model_dump(mode="json", exclude_none=True),
-        "topology": (devices.with_host_memory() if limits.asks_for_host_memory else devices.topology).model_dump(
-            mode="json"
-        ),
+        "topology": (in_host_memory if limits.asks_for_host_memory else devices.topology).model_dump(mode="json"),
         "batch_size_per_device": settings.batch_size,
         "optimizer": settings.optimizer or _declared_optimizer(tables),
         "memory": {

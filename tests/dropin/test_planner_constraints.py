@@ -92,6 +92,17 @@ def test_host_memory_without_a_size_is_refused() -> None:
         planner(topology=topology, constraints=limits).plan(TwoTowers())
 
 
+def test_a_table_that_may_be_in_either_memory_is_on_the_device_where_nodes_have_none() -> None:
+    """The list permits host memory and does not ask for it."""
+    limits = {"country": ParameterConstraints(compute_kernels=["fused", "fused_uvm_caching"])}
+    topology = preset("h100-80gb").topology(num_nodes=1, devices_per_node=4)
+    made = planner(topology=topology, constraints=limits)
+    found = made.plan(TwoTowers())
+
+    assert planned(made).request.topology.host_memory is None
+    assert {each.compute_kernel for tables in found.plan.values() for each in tables.values()} == {"fused"}
+
+
 CUT = ParameterConstraints(min_partition=16, pooling_factors=[2000.0])
 """So many lookups are worth a cut of a table of 32 columns."""
 
