@@ -103,6 +103,11 @@ def _groupings(request: PlanRequest) -> list[Grouping]:
         raise RequestError(
             "replication: groups average device memory alone, and the topology has host_memory; leave one of them out"
         )
+    if request.memory.managed_collision_bytes:
+        raise RequestError(
+            "replication: memory.managed_collision_bytes is that of tables over all devices, and a group's devices map "
+            "more ids each; leave replication out"
+        )
     pinned = next((name for name, own in constraints.tables.items() if own.devices is not None), None)
     if pinned is not None or constraints.forbidden_devices:
         field = "forbidden_devices" if pinned is None else f"tables[{pinned!r}].devices"

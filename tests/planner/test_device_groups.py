@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.plan import Plan
 from neuroshard_api.replication import GroupLayout, ReplicationChoices
-from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer
 from neuroshard_api.topology import Link
@@ -161,6 +161,10 @@ def test_the_explanation_of_a_plan_with_groups_adds_up() -> None:
     [
         ({"optimizer": Optimizer.ADAM}, r"replication: TorchRec averages no state of adam; use one of sgd"),
         ({"topology": topology(8, host_memory=host_memory())}, r"replication: groups average device memory alone"),
+        (
+            {"memory": MemorySettings(managed_collision_bytes=GIB)},
+            r"replication: memory.managed_collision_bytes is that of tables over all devices",
+        ),
         ({"replication": ReplicationChoices(group_sizes=(3,))}, r"replication.group_sizes\[0\]: groups of 3 devices"),
         ({"constraints": Constraints(forbidden_devices=(1,))}, r"constraints.forbidden_devices: names devices"),
         (
@@ -172,7 +176,7 @@ def test_the_explanation_of_a_plan_with_groups_adds_up() -> None:
             r"replication: 't0' may be data_parallel alone",
         ),
     ],
-    ids=["adam", "host memory", "size", "forbidden", "pinned", "copies"],
+    ids=["adam", "host memory", "managed collision", "size", "forbidden", "pinned", "copies"],
 )
 def test_what_groups_cannot_do_is_refused(fields: dict[str, Any], problem: str) -> None:
     """With the field, and what to leave out."""
