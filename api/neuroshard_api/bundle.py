@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.counts import PositiveCount
+from neuroshard_api.counts import Milliseconds, PositiveCount
 from neuroshard_api.document import Document, Value
 from neuroshard_api.sharding import Family
 from neuroshard_api.topology import DeviceType
@@ -13,7 +13,6 @@ Source = Annotated[str, Field(pattern=r"^(measured|cpu|simulated):.+$", max_leng
 """Where numbers come from: ``measured:<device>``, ``cpu:<model>`` or ``simulated:<device>``."""
 
 
-Milliseconds = Annotated[float, Field(ge=0)]
 NetworkName = Literal["compute", "forward_communication", "backward_communication"]
 _UNSCALED = (1.0, 1.0)
 

@@ -14,10 +14,8 @@ The indices of all families but replicated travel in one exchange before the loo
 """
 
 from enum import StrEnum
-from typing import Annotated
 
-from pydantic import Field
-
+from neuroshard_api.counts import Milliseconds
 from neuroshard_api.document import Value
 from neuroshard_api.sharding import Family
 
@@ -40,5 +38,5 @@ class CollectiveTime(Value):
     kind: CollectiveKind
     family: Family | None = None
     """If unset: of all families together, as the exchange of indices."""
-    forward_ms: Annotated[float, Field(ge=0)] = 0.0
-    backward_ms: Annotated[float, Field(ge=0)] = 0.0
+    forward_ms: Milliseconds = 0.0
+    backward_ms: Milliseconds = 0.0

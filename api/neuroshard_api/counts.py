@@ -8,5 +8,9 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 """How many; whoever computes with it holds integers in 64 bits."""
 PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
 """How many, at least one."""
+MAX_MILLISECONDS = 1e9
+"""Longest time of a document, 11 days: sums of such times are whole microseconds in 64 bits."""
+Milliseconds = Annotated[float, Field(ge=0, le=MAX_MILLISECONDS)]
+"""A duration."""
 MAX_MEMORY_BYTES = 2**53
 """Most memory of a device, 8 PiB: up to it integers are exact in floating point, in which solvers compute."""

@@ -6,13 +6,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.counts import Count, PositiveCount
+from neuroshard_api.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.document import Value
 from neuroshard_api.run_document import RunDocument
 from neuroshard_api.step_report import RankTimes
 from neuroshard_api.tables import TableName
-
-Milliseconds = Annotated[float, Field(ge=0)]
 
 
 class Cause(StrEnum):

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
 from neuroshard_api.collectives import CollectiveTime
-from neuroshard_api.counts import Count, PositiveCount
+from neuroshard_api.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.replication import Replication, group_members, replication_problem
 from neuroshard_api.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
@@ -66,22 +66,22 @@ class CollectiveCost(CollectiveTime):
 class DeviceCost(Value):
     """Time of the embedding part of one step on one device, in milliseconds."""
 
-    forward_compute_ms: Annotated[float, Field(ge=0)]
-    backward_compute_ms: Annotated[float, Field(ge=0)]
+    forward_compute_ms: Milliseconds
+    backward_compute_ms: Milliseconds
     """Gradient and fused optimizer."""
-    wait_ms: Annotated[float, Field(ge=0)]
+    wait_ms: Milliseconds
     """For slower devices: from the end of this device's forward compute to the end of the slowest device's. Where only
     the sum of both passes counts (compute_peak), the slowest device's forward and backward less this one's."""
-    input_communication_ms: Annotated[float, Field(ge=0)] = 0.0
+    input_communication_ms: Milliseconds = 0.0
     """What the exchange of indices adds to the step: all of it, or what a pipeline cannot hide behind compute."""
-    forward_communication_ms: Annotated[float, Field(ge=0)]
+    forward_communication_ms: Milliseconds
     """Forward, and backward: the sums over collectives but that of indices."""
-    backward_communication_ms: Annotated[float, Field(ge=0)]
-    dense_update_ms: Annotated[float, Field(ge=0)] = 0.0
+    backward_communication_ms: Milliseconds
+    dense_update_ms: Milliseconds = 0.0
     """Passes over all rows of data_parallel tables: gradients cleared, optimizer applied."""
-    host_link_ms: Annotated[float, Field(ge=0)] = 0.0
+    host_link_ms: Milliseconds = 0.0
     """What the device waits for rows of tables in host memory, and for its look-up of cached ones, in both passes."""
-    expansion_ms: Annotated[float, Field(ge=0)] | None = None
+    expansion_ms: Milliseconds | None = None
     """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients. If unset: no
     repeats are left out."""
     collectives: tuple[CollectiveCost, ...] = ()
@@ -118,7 +118,7 @@ class DeviceCost(Value):
 class PlanCost(Value):
     """Cost of a plan under one cost model."""
 
-    total_ms: Annotated[float, Field(ge=0)]
+    total_ms: Milliseconds
     """Largest sum of the terms over the devices."""
     source: Source
     devices: tuple[DeviceCost, ...]
@@ -189,7 +189,7 @@ class BaselineCost(Value):
     """What a baseline would cost under the same cost model, or why it found no plan."""
 
     algorithm: Algorithm
-    total_ms: Annotated[float, Field(ge=0)] | None = None
+    total_ms: Milliseconds | None = None
     problem: str | None = None
 
 
@@ -238,7 +238,7 @@ class IncumbentPlan(Value):
 
     plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Hash of its document. If unset: not known."""
-    total_ms: Annotated[float, Field(ge=0)]
+    total_ms: Milliseconds
     """What it costs under this plan's request and cost models."""
     fits: bool
     """Whether it answers this plan's request: constraints and memory. Otherwise it is no start of the search."""
@@ -271,7 +271,7 @@ class GivenPlan(Document):
     algorithm: Algorithm
     bundle: BundleReference | None = None
     predicted: PlanCost | None = None
-    lower_bound_ms: Annotated[float, Field(ge=0)] | None = None
+    lower_bound_ms: Milliseconds | None = None
     """No plan of the same options costs less under the same cost model."""
     gap: Annotated[float, Field(ge=0)] | None = None
     """predicted.total_ms / lower_bound_ms - 1."""
@@ -283,7 +283,7 @@ class GivenPlan(Document):
     """One entry per device."""
     deduplication: Annotated[tuple[DeduplicatedGroup, ...], Field(min_length=1)] | None = None
     """Groups whose repeats are left out. If unset: every list is sent and looked up."""
-    all_lists_ms: Annotated[float, Field(ge=0)] | None = None
+    all_lists_ms: Milliseconds | None = None
     """Predicted cost of the best plan on all lists. If unset: no repeats are left out, or the plan has no price."""
     search: SearchStatistics | None = None
     incumbent: IncumbentPlan | None = None
@@ -391,7 +391,7 @@ class Plan(GivenPlan):
 
     bundle: BundleReference
     predicted: PlanCost
-    lower_bound_ms: Annotated[float, Field(ge=0)]
+    lower_bound_ms: Milliseconds
     gap: Annotated[float, Field(ge=0)]
     memory: tuple[DeviceMemory, ...]
     search: SearchStatistics

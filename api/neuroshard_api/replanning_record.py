@@ -3,18 +3,54 @@
 from datetime import datetime
 
 from neuroshard_api.job_replanning import MAX_PLANS_KEPT, CandidatePlan, ReplanningStatus, TrainedPlan
-from neuroshard_api.replanning import WARM_UP_STEPS, Decision, Outcome
+from neuroshard_api.replanning import WARM_UP_STEPS, Decision, Outcome, Verdict
 
 US_PER_MS = 1000
 MESSAGE_CHARACTERS = 1024
+REPORTED_STEPS = 100
+"""Steps behind the medians of a step report."""
+CANDIDATE_FAILED = "CandidateFailed"
+"""Verdict of a candidate that could not be made."""
+_TRIED_AGAIN = {Verdict.NO_BETTER_PLAN.value, Verdict.GAIN_TOO_SMALL.value, CANDIDATE_FAILED}
+"""Verdicts that the same change may not keep: it may grow, and a failure may pass."""
+_MAX_DOUBLINGS = 6
+"""Of the cooldown between candidates for one change: up to 64 times as long."""
+_EXACT = 2**53
+_INT32 = 2**31 - 1
 
 
-def outcomes_of(record: ReplanningStatus) -> tuple[Outcome, ...]:
-    """Return what earlier plans promised and brought, the newest last; restarts for a slow node promise nothing."""
+def is_candidate_due(candidate: CandidatePlan, *, since_step: int, cooldown_s: float, now: datetime) -> bool:
+    """Tell whether another candidate is to be made for changed inputs.
+
+    For another change after the cooldown. For the same change, where the candidate did not pay or could not be made,
+    after twice the cooldown, and twice as long with each further candidate of the job.
+
+    Args:
+        candidate: the newest one.
+        since_step: first step of the change as reported now.
+        cooldown_s: of the job's policy, in seconds.
+        now: the present time.
+    """
+    waited_s = (now - candidate.start_time).total_seconds()
+    if since_step != candidate.since_step:
+        return waited_s >= cooldown_s
+    return candidate.verdict in _TRIED_AGAIN and waited_s >= cooldown_s * 2 ** min(candidate.number, _MAX_DOUBLINGS)
+
+
+def outcomes_of(record: ReplanningStatus, plan_hash: str) -> tuple[Outcome, ...]:
+    """Return what plans promised and brought, the newest last; restarts for a slow node promise nothing.
+
+    A plan that was left before it was measured says nothing, and is left out.
+
+    Args:
+        record: of the job.
+        plan_hash: of the plan in force, as the record has it.
+    """
     return tuple(
         Outcome(promised_percent=each.promised_gain_percent, measured_percent=each.measured_gain_percent)
         for each in record.history
         if each.promised_gain_percent is not None
+        and (each.measured_gain_percent is not None or (each is record.history[-1] and each.hash == plan_hash))
     )
 
 
@@ -32,7 +68,7 @@ def measured_before_us(record: ReplanningStatus, placement_hash: str) -> int | N
 def with_measured_gain(
     record: ReplanningStatus, *, plan_hash: str, measured_us: int | None, steps: int | None
 ) -> ReplanningStatus:
-    """Return the record with what the newest plan brought, once its steps were measured after the warm-up.
+    """Return the record with what the newest plan brought, once only steps after the warm-up were measured.
 
     Args:
         record: of the job.
@@ -44,10 +80,10 @@ def with_measured_gain(
         return record
     *_, before, newest = record.history
     is_open = newest.promised_gain_percent is not None and newest.measured_gain_percent is None
-    is_warm = (steps or 0) >= (newest.from_step or 0) + WARM_UP_STEPS
+    is_warm = (steps or 0) >= (newest.from_step or 0) + WARM_UP_STEPS + REPORTED_STEPS
     if newest.hash != plan_hash or not is_open or not is_warm or not before.measured_microseconds:
         return record
-    gain = round(100 * (1 - measured_us / before.measured_microseconds))
+    gain = _whole(100 * (1 - measured_us / before.measured_microseconds), _INT32)
     measured = newest.model_copy(update={"measured_microseconds": measured_us, "measured_gain_percent": gain})
     return record.model_copy(update={"history": (*record.history[:-1], measured)})
 
@@ -57,10 +93,10 @@ def judged(candidate: CandidatePlan, decision: Decision, *, total_ms: float, inc
     gain_ms, price_ms = decision.gain_ms, decision.price_ms
     return candidate.model_copy(
         update={
-            "predicted_microseconds": round(total_ms * US_PER_MS),
-            "incumbent_microseconds": round(incumbent_ms * US_PER_MS),
-            "gain_microseconds": None if gain_ms is None else round(gain_ms * US_PER_MS),
-            "price_milliseconds": None if price_ms is None else round(price_ms),
+            "predicted_microseconds": _whole(total_ms * US_PER_MS, _EXACT),
+            "incumbent_microseconds": _whole(incumbent_ms * US_PER_MS, _EXACT),
+            "gain_microseconds": None if gain_ms is None else _whole(gain_ms * US_PER_MS, _EXACT),
+            "price_milliseconds": None if price_ms is None else _whole(price_ms, _EXACT),
         }
     )
 
@@ -69,7 +105,7 @@ def promised_percent(decision: Decision, measured_us: int | None) -> int:
     """Return the expected decrease of the embedding part of a step, in percent; 0 where it is not known."""
     if decision.gain_ms is None or not measured_us:
         return 0
-    return round(100 * decision.gain_ms * US_PER_MS / measured_us)
+    return _whole(100 * decision.gain_ms * US_PER_MS / measured_us, _INT32)
 
 
 def with_restart(
@@ -89,3 +125,8 @@ def with_restart(
     history[-1] = history[-1].model_copy(update={"measured_microseconds": measured_us})
     kept = tuple([*history, taken][-MAX_PLANS_KEPT:])
     return record.model_copy(update={"replans": (record.replans or 0) + 1, "history": kept})
+
+
+def _whole(number: float, limit: int) -> int:
+    """Return the nearest integer within -limit and limit; infinities too."""
+    return round(min(max(number, -limit), limit))

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.collectives import CollectiveTime
-from neuroshard_api.counts import Count, PositiveCount
+from neuroshard_api.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.document import Value
 from neuroshard_api.run_document import RunDocument
 
@@ -14,28 +14,28 @@ class RankTimes(Value):
     """Rolling medians of one rank, in milliseconds per step."""
 
     rank: Count
-    input_communication_ms: Annotated[float, Field(ge=0)] = 0.0
+    input_communication_ms: Milliseconds = 0.0
     """What the exchange of indices adds to the step; 0 where a pipeline hides it."""
-    forward_compute_ms: Annotated[float, Field(ge=0)]
+    forward_compute_ms: Milliseconds
     """Lookup kernels."""
-    backward_compute_ms: Annotated[float, Field(ge=0)]
+    backward_compute_ms: Milliseconds
     """Gradient and fused optimizer, and the optimizer of data_parallel tables."""
-    forward_communication_ms: Annotated[float, Field(ge=0)]
+    forward_communication_ms: Milliseconds
     """From the end of this rank's lookups to all pooled embeddings there: the wait for slower ranks is part of it."""
-    backward_communication_ms: Annotated[float, Field(ge=0)]
+    backward_communication_ms: Milliseconds
     """From this rank's gradients of the pooled embeddings to all of them at the shards, and what the step waits for the
     all-reduce of data_parallel tables' gradients after its backward pass."""
     collectives: tuple[CollectiveTime, ...] = ()
     """Parts of the three communication times by kind and family, as a plan's `DeviceCost` has them. A moment at which
     several were under way counts for the one that ended first. Empty: the trainer did not tell."""
-    expansion_ms: Annotated[float, Field(ge=0)] = 0.0
+    expansion_ms: Milliseconds = 0.0
     """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients; 0 where no
     repeats are left out."""
-    dense_ms: Annotated[float, Field(ge=0)]
+    dense_ms: Milliseconds
     """The rest of the step: dense layers, their gradients' all-reduce and optimizer."""
-    data_wait_ms: Annotated[float, Field(ge=0)]
+    data_wait_ms: Milliseconds
     """From asking for a batch to having it."""
-    step_ms: Annotated[float, Field(ge=0)]
+    step_ms: Milliseconds
     peak_memory_bytes: Count | None = None
     """Most memory since the start: of the device, as torch's allocator counts it; on a CPU of the process. If unset:
     the trainer did not tell."""
@@ -62,6 +62,12 @@ class StepReport(RunDocument):
     ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
     duplication: tuple[MeasuredDuplication, ...] | None = None
     """Of the groups whose repeats the plan leaves out. If unset: there are none."""
+
+    @model_validator(mode="after")
+    def _counted_last_step(self) -> Self:
+        if self.first_step + self.num_steps >= 2**63:
+            raise ValueError(f"num_steps: first_step + num_steps must be below 2^63, found {self.num_steps}")
+        return self
 
     @model_validator(mode="after")
     def _each_rank_once(self) -> Self:

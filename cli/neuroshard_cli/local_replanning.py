@@ -28,7 +28,7 @@ LOWEST_PRIORITY = 19
 
 
 class PlanTakenError(Exception):
-    """The training is to restart under the candidate plan, which is in the run directory."""
+    """The training is to stop, and to restart once `LocalReplanning.accept` put the candidate in place."""
 
 
 class LocalReplanning:
@@ -65,6 +65,8 @@ class LocalReplanning:
         self._clock = clock
         self._note = note
         self._planner: subprocess.Popen[bytes] | None = None
+        self._accepted: ReplanningStatus | None = None
+        """The record once the candidate is in place. None: it is not to be taken."""
         self._seen: tuple[int | None, ...] = ()
         """Versions of the reports that were judged."""
         file = directory.replanning_file
@@ -82,7 +84,7 @@ class LocalReplanning:
             if status is None:
                 return
             self._planner, self._seen = None, ()
-            if status:
+            if status or not self._directory.candidate_file.exists():
                 self._failed(f"the planner ended with exit code {status}")
         seen = tuple(_version(self._directory.train_dir / name) for name in _REPORTS)
         if seen == self._seen or None in seen:
@@ -92,6 +94,12 @@ class LocalReplanning:
             return
         self._seen = seen
         self._follow(drift, steps)
+
+    def accept(self) -> None:
+        """Put the candidate that was decided on in the place of the plan, and record it. The training has stopped."""
+        assert self._accepted is not None, "PlanTakenError was raised before"
+        self._directory.candidate_file.replace(self._directory.plan_file)
+        self._keep(self._accepted)
 
     def stop(self) -> None:
         """End the planner, if it still runs: the training has ended."""
@@ -133,14 +141,18 @@ class LocalReplanning:
         if change is None:
             return
         candidate = self._record.candidate
-        if candidate is None or (candidate.since_step != change.since_step and self._is_cool(candidate)):
+        has_file = self._directory.candidate_file.exists()
+        is_interrupted = candidate is not None and candidate.verdict is None and not has_file
+        if candidate is None or is_interrupted or self._is_due(candidate, change):
             self._ask(change)
-        elif self._directory.candidate_file.exists():
-            self._judge(candidate, drift, measured.total_microseconds)
+        elif has_file and candidate.since_step == change.since_step:
+            self._judge(candidate, change, drift, measured.total_microseconds)
 
-    def _is_cool(self, candidate: "CandidatePlan") -> bool:
-        passed_s = (self._clock() - candidate.start_time).total_seconds()
-        return passed_s >= self._policy.cooldown_seconds
+    def _is_due(self, candidate: "CandidatePlan", change: "DriftChange") -> bool:
+        from neuroshard_api.replanning_record import is_candidate_due
+
+        cooldown_s = self._policy.cooldown_seconds
+        return is_candidate_due(candidate, since_step=change.since_step, cooldown_s=cooldown_s, now=self._clock())
 
     def _ask(self, change: "DriftChange") -> None:
         """Begin to plan for the inputs as they are now."""
@@ -177,8 +189,14 @@ class LocalReplanning:
         os.setpriority(os.PRIO_PROCESS, self._planner.pid, LOWEST_PRIORITY)
         self._note(f"inputs drifted since step {change.since_step:,}; another plan is made")
 
-    def _judge(self, candidate: "CandidatePlan", drift: "DriftReport", measured_us: int | None) -> None:
-        """Decide about the candidate. Raises PlanTakenError where it is taken."""
+    def _judge(
+        self, candidate: "CandidatePlan", change: "DriftChange", drift: "DriftReport", measured_us: int | None
+    ) -> None:
+        """Decide about the candidate; one that is for another plan in force is made again.
+
+        Raises:
+            PlanTakenError: it is taken.
+        """
         from neuroshard_api.document import DocumentError
         from neuroshard_api.plan import Plan
         from neuroshard_api.replanning import Candidate, decide
@@ -189,7 +207,10 @@ class LocalReplanning:
         except DocumentError as error:
             self._failed(str(error))
             return
-        if plan.incumbent is None or not measured_us:
+        if plan.incumbent is None or plan.incumbent.plan_sha256 != drift.plan_sha256:
+            self._ask(change)
+            return
+        if not measured_us:
             return
         known_us = measured_before_us(self._record, plan.placement_sha256)
         decision = decide(
@@ -237,13 +258,13 @@ class LocalReplanning:
             start_ms=drift.start_ms,
             replans=self._record.replans or 0,
             since_replan_s=since_replan_s(self._record, self._clock()),
-            outcomes=outcomes_of(self._record),
+            outcomes=outcomes_of(self._record, f"sha256:{drift.plan_sha256}"),
         )
 
     def _take(
         self, plan: "Plan", candidate: "CandidatePlan", decision: "Decision", drift: "DriftReport", measured_us: int
     ) -> None:
-        """Put the candidate in the place of the plan. Raises PlanTakenError, always."""
+        """Decide that the candidate takes the place of the plan. Raises PlanTakenError, always."""
         from neuroshard_api.document import read_data
         from neuroshard_api.job_replanning import TrainedPlan
         from neuroshard_api.plan import GivenPlan, any_plan
@@ -269,13 +290,16 @@ class LocalReplanning:
             promised_gain_percent=promised_percent(decision, measured_us),
         )
         record = with_restart(self._record, in_force=in_force, measured_us=measured_us, taken=taken)
-        self._keep(record.model_copy(update={"accepted": candidate.number, "candidate": None}))
+        self._accepted = record.model_copy(update={"accepted": candidate.number, "candidate": None})
         raise PlanTakenError(decision.message)
 
     def _failed(self, why: str) -> None:
+        from neuroshard_api.replanning_record import CANDIDATE_FAILED, MESSAGE_CHARACTERS
+
         candidate = self._record.candidate
         if candidate is not None:
-            failed = candidate.model_copy(update={"verdict": "CandidateFailed", "message": why[:1024]})
+            update = {"verdict": CANDIDATE_FAILED, "message": why[:MESSAGE_CHARACTERS]}
+            failed = candidate.model_copy(update=update)
             self._keep(self._record.model_copy(update={"candidate": failed}))
         self._note(f"no plan was made for the changed inputs: {why}; its log is {self._directory.log('replan')}")
 

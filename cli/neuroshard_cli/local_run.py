@@ -194,6 +194,8 @@ class LocalRun:
             return
         purpose = digest([identity, spec.training.dense_optimizer, str(spec.training.seed)])
         aside = directory.keep_for(directory.train_dir, purpose)
+        if aside is not None:
+            directory.move_further_plans(aside)
         self._view.begin("train", f"an earlier training of other data was moved to {aside}" if aside else "")
         directory.train_dir.mkdir(exist_ok=True)
         self._train_replanned(data_dir, port)
@@ -309,7 +311,8 @@ class LocalRun:
                 look = (lambda: None) if replanning is None else replanning.look
                 self._run_trainer(data_dir, self._rendezvous_port(port), look)
             except PlanTakenError as taken:
-                self._directory.candidate_file.replace(self._directory.plan_file)
+                assert replanning is not None, "it has raised"
+                replanning.accept()
                 plan = self.plan_in_force()
                 self._report(plan, self._bundle_dir)
                 self._directory.finish("plan", self._plan_inputs, [self._directory.plan_file])

@@ -96,6 +96,12 @@ class RunDirectory:
         folder.rename(aside)
         return aside
 
+    def move_further_plans(self, folder: Path) -> None:
+        """Move the record of further plans, and the candidate, to the training that they are of."""
+        for file in (self.replanning_file, self.candidate_file, self.inputs_file):
+            if file.exists():
+                file.replace(folder / file.name)
+
     def clear(self, folder: Path) -> None:
         """Remove a stage's folder."""
         shutil.rmtree(folder, ignore_errors=True)

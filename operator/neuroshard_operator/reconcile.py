@@ -19,7 +19,7 @@ from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
 from neuroshard_operator.stages.cleanup import clean_up
 from neuroshard_operator.stages.documents import documents_needed, events_needed
-from neuroshard_operator.stages.drift import drift_of
+from neuroshard_operator.stages.drift import drift_of, steady
 from neuroshard_operator.stages.given_plan import adopt_plan
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, takes_given_models
 from neuroshard_operator.stages.launching import launch
@@ -182,9 +182,11 @@ def _trained(context: Context, planned: Planned, job: ChildJob) -> list[StageRes
     if running.reason is not Reason.WORKERS_READY:
         return [running]
     training = Training(context=context, planned=planned, workers=job, drift=drift_of(context, planned))
-    further = replan(training, candidate_hash=_candidate_hash(context))
+    steps = steady(context, training.drift)
     elsewhere = leave_slow_node(training)
-    return [further, running, *([] if elsewhere is None else [elsewhere])]
+    if elsewhere is not None:  # one restart at a time: a candidate is decided on in the next attempt
+        return [steps, running, elsewhere]
+    return [steps, replan(training, candidate_hash=_candidate_hash(context)), running]
 
 
 def _had_workers(context: Context) -> bool:

@@ -1,12 +1,13 @@
 """When a running job takes another plan: what pays, what holds it up, and what no sequence of reports can cause."""
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.job_replanning import Replanning, ReplanningMode
+from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus, TrainedPlan
 from neuroshard_api.replanning import (
     LAST_SHARE,
     Candidate,
@@ -17,6 +18,13 @@ from neuroshard_api.replanning import (
     Verdict,
     decide,
     decide_slow_node,
+)
+from neuroshard_api.replanning_record import (
+    is_candidate_due,
+    judged,
+    outcomes_of,
+    promised_percent,
+    with_measured_gain,
 )
 
 AUTO = Replanning(mode=ReplanningMode.AUTO)
@@ -269,3 +277,70 @@ def test_a_job_does_not_oscillate_between_two_plans(
 
     assert switches <= 2
     assert switches < 2 or current == 0
+
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+FIRST = TrainedPlan(hash="A", reason="PlanWritten", start_time=START, measured_microseconds=5_000)
+SECOND = TrainedPlan(hash="B", reason="InputsDrifted", start_time=START, from_step=5_000, promised_gain_percent=20)
+RECORD = ReplanningStatus(replans=1, accepted=1, history=(FIRST, SECOND))
+
+
+def test_a_plan_that_was_left_before_it_was_measured_holds_nothing_up() -> None:
+    """Another plan is in force since: nothing will measure it, and it says nothing about promises."""
+    in_force, left = outcomes_of(RECORD, "B"), outcomes_of(RECORD, "C")
+    waits = decide(PAYS, restart(outcomes=in_force, since_replan_s=1e6), AUTO)
+    goes_on = decide(PAYS, restart(outcomes=left, since_replan_s=1e6), AUTO)
+
+    assert (waits.verdict, goes_on.verdict) == (Verdict.COOLING_DOWN, Verdict.BETTER_PLAN_FOUND)
+    assert goes_on.acts
+
+
+@pytest.mark.parametrize(("steps", "gain"), [(5_050, None), (5_149, None), (5_150, 20)])
+def test_a_gain_is_measured_on_no_step_of_the_warm_up(steps: int, gain: int | None) -> None:
+    """A step report is of the last 100 steps, and the first 50 are the warm-up."""
+    record = with_measured_gain(RECORD, plan_hash="B", measured_us=4_000, steps=steps)
+
+    assert record.history[-1].measured_gain_percent == gain
+
+
+def test_numbers_beyond_all_measure_stay_within_the_record() -> None:
+    """The document of the record can always be written: its integers have 32 and 53 bits."""
+    tiny = RECORD.model_copy(update={"history": (FIRST.model_copy(update={"measured_microseconds": 1}), SECOND)})
+    measured = with_measured_gain(tiny, plan_hash="B", measured_us=2**53, steps=10**6)
+    worse = decide(Candidate(embedding_ms=1e9, incumbent_ms=1e-300, predicted_ms=1e300), restart(), AUTO)
+    costly = decide(PAYS, restart(checkpoint_ms=1e300), AUTO)
+    candidate = CandidatePlan(number=1, since_step=1, start_time=START)
+    for decision in (worse, costly):
+        found = judged(candidate, decision, total_ms=1e308, incumbent_ms=1e300)
+        CandidatePlan.model_validate(found.model_dump())
+        assert abs(promised_percent(decision, 1)) < 2**31
+
+    assert measured.history[-1].measured_gain_percent == -(2**31 - 1)
+    assert ReplanningStatus.model_validate(measured.model_dump()) == measured
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict", "since_step", "due_s"),
+    [
+        (1, "GainTooSmall", 700, 1_800),
+        (1, None, 700, 1_800),
+        (1, "GainTooSmall", 600, 3_600),
+        (2, "NoBetterPlan", 600, 7_200),
+        (90, "CandidateFailed", 600, 64 * 1_800),
+        (1, "BetterPlanFound", 600, None),
+        (1, "CoolingDown", 600, None),
+        (1, None, 600, None),
+    ],
+)
+def test_another_candidate_is_due(number: int, verdict: str | None, since_step: int, due_s: int | None) -> None:
+    """For another change after the cooldown, for one that goes on ever less often, and never beside one that pays."""
+    candidate = CandidatePlan(number=number, since_step=600, start_time=START, verdict=verdict)
+
+    def is_due(waited_s: int) -> bool:
+        now = START + timedelta(seconds=waited_s)
+        return is_candidate_due(candidate, since_step=since_step, cooldown_s=1_800, now=now)
+
+    if due_s is None:
+        assert not is_due(10**7)
+    else:
+        assert (is_due(due_s - 1), is_due(due_s)) == (False, True)

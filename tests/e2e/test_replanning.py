@@ -28,7 +28,7 @@ TABLES = [
 DRIFT = [
     {"atSample": DRIFT_STEP * BATCH_SIZE * NUM_PROCS, "feature": name, "poolingFactorTimes": 6} for name in ("t0", "t1")
 ]
-NOTICED_WITHIN_S = 900.0
+NOTICED_WITHIN_S = 600.0
 CONTROL_S = 300.0
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
+import re
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import builders
@@ -16,7 +17,7 @@ from neuroshard_operator import names
 from neuroshard_operator.observed.results import content_hash
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.status import read_status
-from operator_process import KEY, OperatorProcess, Story
+from operator_process import JOB, KEY, OperatorProcess, Story
 from operator_world import CrashError
 
 VOLUME: dict[str, Any] = {"checkpoint": {"persistentVolumeClaim": {"claimName": "volume"}}}
@@ -224,18 +225,144 @@ def test_a_drift_report_that_cannot_be_read_hides_no_steps() -> None:
     assert story.status["cost"]["measured"]["totalMicroseconds"] == 5_000
 
 
+@pytest.mark.parametrize("document", ["step-report.json", "drift-report.json"])
+def test_times_beyond_all_measure_stop_no_pass(document: str) -> None:
+    """A report with them cannot be read; workers that fail meanwhile restart."""
+    story = Story(**AUTO).running()
+    report(story, DRIFTED)
+    published = story.world.objects["ConfigMap", "job-report"]["data"]
+    broken = {**published, document: published[document].replace('"step_ms":', '"step_ms":1e300,"was":')}
+    broken[document] = re.sub(r'"was":\s*[0-9.]+,?', "", broken[document])
+    story.world.publish("job-report", {name: text.encode() for name, text in broken.items()})
+    story.later(60)
+    story.fail(names.WORKER, 1)
+    story.later(400)
+    story.start_workers()
+
+    assert (story.status["restarts"], story.seen) == (1, ("Running", "AllWorkersReady"))
+
+
 def test_a_planner_that_fails_leaves_the_training_alone() -> None:
-    """The failure is shown, and the same change is not planned for again."""
+    """The failure is shown, and the same change is planned for again after twice the cooldown alone."""
     story = Story(**AUTO).running()
     report(story, DRIFTED)
     story.later(60)
     story.fail(names.PLANNER, 3)
     planners = story.jobs(names.PLANNER)
     report(story, DRIFTED, step=9_000)
-    story.later(4_000)
+    story.later(3_000)
 
     assert story.condition("PlanCurrent")["reason"] == "CandidateFailed"
     assert (story.seen, story.jobs(names.PLANNER)) == (("Running", "AllWorkersReady"), planners)
+    story.later(600)
+    assert story.condition("PlanCurrent")["reason"] == "PlanningCandidate"
+    assert story.status["replanning"]["candidate"]["number"] == 2
+
+
+def test_drift_that_grows_is_planned_for_again() -> None:
+    """The gain was too small; after twice the cooldown the planner counts the inputs as they are then."""
+    story = Story(**AUTO).running()
+    story.world.training_job(JOB)["spec"]["replanning"]["minGainPercent"] = 60
+    candidate(story)
+    story.later(60)
+    assert story.condition("PlanCurrent")["reason"] == "GainTooSmall"
+    report(story, DRIFTED, step=9_000)
+    story.later(3_600)
+
+    assert story.status["replanning"]["candidate"]["number"] == 2
+    assert len(story.pods(names.PLANNER)) == 1
+
+
+def test_a_candidate_for_an_earlier_change_decides_nothing_about_another() -> None:
+    """The inputs changed once more while it was made: the workers stay, until a candidate for that is there."""
+    story = Story(**AUTO).running()
+    before = plan_in_force(story)
+    report(story, DRIFTED)
+    story.later(60)
+    report(story, DRIFTED.model_copy(update={"since_step": 5_500}), step=6_000)
+    story.do(names.PLANNER)
+    story.later(60)
+    assert (plan_in_force(story), "accepted" in story.status["replanning"]) == (before, False)
+    story.later(1_800)
+    story.do(names.PLANNER)
+
+    assert story.status["replanning"]["accepted"] == 2
+
+
+def test_a_plan_that_workers_ran_under_needs_no_further_approval() -> None:
+    """The annotation names a candidate that is not taken, since the inputs returned; then a worker fails."""
+    story = Story(**VOLUME, launchPolicy="Manual").planned()
+    key = "training.neuroshard.dev/approved-plan"
+    story.annotate(key, story.status["plan"]["configMapRef"]["name"])
+    story.start_workers()
+    before = plan_in_force(story)
+    candidate(story)
+    found = story.status["replanning"]["candidate"]
+    report(story, step=5_300)
+    story.later(60)
+    story.annotate(key, found["planName"])
+    story.later(60)
+    story.fail(names.WORKER, 1)
+    story.later(400)
+    story.start_workers()
+
+    assert (story.status["restarts"], story.seen) == (1, ("Running", "AllWorkersReady"))
+    assert plan_in_force(story) == before
+    assert story.condition("Approved")["status"] == "True"
+
+
+def test_one_restart_at_a_time_follows_from_a_report() -> None:
+    """Of drift and a slow node at once: the workers leave the node, and no plan is announced that is not taken."""
+    story = Story(**AUTO).running()
+    report(story, DRIFTED)
+    story.later(60)
+    for pod in story.pods(names.PLANNER):
+        story.world.work(pod)
+    slow = SLOW.model_copy(update={"ranks": _ranks(1)})
+    report(story, DRIFTED, slow, step=5_100, recent=_recent(slow=1))
+    story.later(60)
+    further = story.status["replanning"]
+
+    assert [each["reason"] for each in further["history"]] == ["PlanWritten", "NodeSlow"]
+    assert ("accepted" in further, further["replans"]) == (False, 1)
+    assert ("SlowNode" in story.reasons(), "PlanReplaced" in story.reasons()) == (True, False)
+    assert story.condition("PlanCurrent")["reason"] != "PlanReplaced"
+    assert story.condition("Steady")["status"] == "False"
+
+
+def test_what_a_slow_node_cost_before_a_restart_pays_for_no_other() -> None:
+    """The change began at step 600; the loss since the last restart alone counts for the next slow node."""
+    story = Story(trainer={"numNodes": 3}, **VOLUME, replanning={"mode": "Auto", "cooldownSeconds": 60}).running()
+    report(story, SLOW.model_copy(update={"ranks": _ranks(1)}), recent=_recent(slow=1))
+    story.later(60)
+    replaced(story)
+    assert story.status["replanning"]["replans"] == 1
+    story.later(3_600)
+    report(story, SLOW.model_copy(update={"ranks": _ranks(0)}), step=5_020, recent=_recent(slow=0))
+    story.later(60)
+    assert story.status["replanning"]["replans"] == 1
+    report(story, SLOW.model_copy(update={"ranks": _ranks(0)}), step=9_000, recent=_recent(slow=0))
+    story.later(60)
+
+    assert story.status["replanning"]["replans"] == 2
+
+
+def test_a_gain_is_measured_with_a_drift_report_of_the_plan_alone() -> None:
+    """Before there is one, steps may be of the warm-up, wherever the training resumed."""
+    story = candidate(Story(**AUTO).running())
+    replaced(story)
+    report(story, step=7_000, embedding_ms=4.5)
+    published = dict(story.world.objects["ConfigMap", "job-report"]["data"])
+    early = {name: text.encode() for name, text in published.items() if name != "drift-report.json"}
+    story.world.publish("job-report", early)
+    story.later(60)
+    story.later(60)
+    assert "measuredGainPercent" not in story.status["replanning"]["history"][-1]
+    report(story, step=7_200, embedding_ms=4.5)
+    story.later(60)
+    story.later(60)
+
+    assert story.status["replanning"]["history"][-1]["measuredGainPercent"] == 10
 
 
 def test_a_further_change_is_planned_for_after_the_cooldown() -> None:
@@ -347,6 +474,8 @@ def test_no_sequence_of_reports_restarts_a_job_too_often(reports: Sequence[tuple
 
     assert len(starts) <= 2
     assert len(starts) == story.status.get("replanning", {}).get("replans", 0)
+    times = [datetime.fromisoformat(each) for each in starts]
+    assert all(after - before >= timedelta(seconds=600) for before, after in itertools.pairwise(times))
     assert story.world.doubled == []
 
 

@@ -3,8 +3,10 @@
 from neuroshard_api.job_status import Stage, StageName, StageState
 from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
 
+from neuroshard_operator import names
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
+from neuroshard_operator.stages.input_hashes import workers_hash
 from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.result import Completion, StageResult, StageUpdate, condition
 
@@ -24,14 +26,14 @@ def approve(context: Context, planned: Planned) -> StageResult:
             completion=Completion(succeeded=True, reason=Reason.PLAN_ONLY, message=message),
         )
     approved = context.observed.job.annotations.get(APPROVED_PLAN_ANNOTATION)
-    if policy is LaunchPolicy.AUTO or approved == planned.name or _names_candidate(context, approved):
-        message = "launchPolicy is Auto" if policy is LaunchPolicy.AUTO else f"plan {planned.name} was approved"
+    why = _why_approved(context, planned, approved)
+    if why is not None:
         return StageResult(
             display_stage=Stage.LAUNCHING,
             reason=Reason.APPROVED,
-            message=message,
+            message=why,
             done=True,
-            conditions=(condition(ConditionType.APPROVED, Reason.APPROVED, message, holds=True),),
+            conditions=(condition(ConditionType.APPROVED, Reason.APPROVED, why, holds=True),),
         )
     found = f", which names {approved}" if approved else ""
     message = (
@@ -47,8 +49,17 @@ def approve(context: Context, planned: Planned) -> StageResult:
     )
 
 
-def _names_candidate(context: Context, approved: str | None) -> bool:
-    """Return whether a candidate was approved: the plan in force, which the workers run under, was before it."""
-    further = context.status.replanning
-    candidate = further.candidate.plan_name if further and further.candidate else None
-    return approved is not None and approved == candidate and context.current_workers is not None
+def _why_approved(context: Context, planned: Planned, approved: str | None) -> str | None:
+    """Return why workers may start under the plan. None: it waits for approval.
+
+    A plan that workers were started under needs no further approval: the annotation may name a candidate since.
+    """
+    if context.spec.launch_policy is LaunchPolicy.AUTO:
+        return "launchPolicy is Auto"
+    if approved == planned.name:
+        return f"plan {planned.name} was approved"
+    started_as = names.short(workers_hash(context.spec, planned.summary.hash))
+    jobs = context.owned_jobs(names.WORKER)
+    if any(job.meta.labels.get(names.INPUTS_HASH_LABEL) == started_as for job in jobs):
+        return f"workers were started under plan {planned.name} before"
+    return None

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from neuroshard_api.drift_report import Cause
+from neuroshard_api.job_status import Stage
 
 from neuroshard_operator.actions import Event
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, is_false
@@ -11,7 +12,7 @@ from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import DriftSummary
 from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.reports import is_of_another_attempt, latest
-from neuroshard_operator.stages.result import condition
+from neuroshard_operator.stages.result import StageResult, condition
 
 DRIFT_DETECTED = "DriftDetected"
 """Reason of the event about steps that became slower."""
@@ -36,19 +37,26 @@ def drift_of(context: Context, planned: Planned) -> DriftSummary | None:
     return drift
 
 
-def steady(context: Context, drift: DriftSummary | None) -> tuple[tuple[ConditionUpdate, ...], tuple[Event, ...]]:
+def steady(context: Context, drift: DriftSummary | None) -> StageResult:
     """Return whether steps are steady, and an event where they no longer are; nothing before the workers report it."""
     kind, report = ConditionType.STEADY, latest(context)
     if drift is None:
         problem = report.drift_problem if report else ""
         unusable = ConditionUpdate(type=kind, holds=None, reason=Reason.REPORT_UNUSABLE, message=problem)
-        return ((unusable,) if problem else ()), ()
+        return _step(*((unusable,) if problem else ()))
     if drift.headline is None:
         message = "steps take as long as in the first steps under the plan"
-        return (condition(kind, Reason.WITHIN_REFERENCE, message, holds=True),), ()
+        return _step(condition(kind, Reason.WITHIN_REFERENCE, message, holds=True))
     reason = _REASONS[drift.changes[0].cause]
     found = condition(kind, reason, drift.headline, holds=False)
     is_known = is_false(context.status.conditions, kind) and any(
         each.type == kind and each.reason == reason for each in context.status.conditions
     )
-    return (found,), (() if is_known else (Event(kind="Warning", reason=DRIFT_DETECTED, message=drift.headline),))
+    events = () if is_known else (Event(kind="Warning", reason=DRIFT_DETECTED, message=drift.headline),)
+    return _step(found, events=events)
+
+
+def _step(*conditions: ConditionUpdate, events: tuple[Event, ...] = ()) -> StageResult:
+    return StageResult(
+        display_stage=Stage.RUNNING, reason=Reason.WORKERS_READY, message="", conditions=conditions, events=events
+    )

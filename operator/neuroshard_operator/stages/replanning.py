@@ -9,7 +9,6 @@ launching replaces the workers, which write a checkpoint and resume from it.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Final
 
 from neuroshard_api.drift_report import Cause, DriftChange
@@ -19,6 +18,7 @@ from neuroshard_api.replanning import Candidate, Decision, Verdict, decide
 from neuroshard_api.replanning_record import (
     MESSAGE_CHARACTERS,
     US_PER_MS,
+    is_candidate_due,
     judged,
     measured_before_us,
     promised_percent,
@@ -32,7 +32,6 @@ from neuroshard_operator.children.stage_jobs import CandidateInputs
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import DriftSummary, PlanSummary, ReportSummary
-from neuroshard_operator.stages.drift import steady
 from neuroshard_operator.stages.planning import candidate_plan, plan_candidate
 from neuroshard_operator.stages.profiling import profile_hardware
 from neuroshard_operator.stages.reports import latest
@@ -68,9 +67,7 @@ def replan(training: Training, *, candidate_hash: str | None) -> StageResult:
         training: of the pass.
         candidate_hash: inputs hash of the candidate that the status names. None: it names none.
     """
-    conditions, events = steady(training.context, training.drift)
     step = _candidate_step(training, candidate_hash)
-    step = replace(step, conditions=(*conditions, *step.conditions), events=(*events, *step.events))
     if training.record != _recorded(training.context) and "replanning" not in step.status_fields:
         step = replace(step, status_fields={**step.status_fields, "replanning": training.record})
     return step
@@ -98,25 +95,26 @@ def _candidate_step(training: Training, candidate_hash: str | None) -> StageResu
     found = None if candidate_hash is None else candidate_plan(context, candidate_hash)
     if candidate is not None and candidate_hash is not None and candidate.verdict is None and found is None:
         return _planning(training, candidate, candidate_hash)
-    is_open = candidate is not None and candidate.verdict is None
-    if change is not None and not is_open and _is_due(context, candidate, change):
+    if change is not None and _is_due(context, candidate, change):
         return replace(_asked(training, change), actions=_superseded(context, candidate, candidate_hash))
     if candidate is None or found is None:  # none was made, or somebody deleted it: the next change makes another one
         return _nothing()
     if change is None:
         return _settled(training, candidate, Reason.INPUTS_RETURNED, "inputs are as the plan in force was made for")
-    return _evaluated(training, drift, candidate, found)
+    # A candidate for an earlier change decides nothing about this one.
+    is_asked_for = change.since_step == candidate.since_step or _is_approved(context, found)
+    return _evaluated(training, drift, candidate, found) if is_asked_for else _nothing()
 
 
 def _is_due(context: Context, candidate: CandidatePlan | None, change: DriftChange) -> bool:
-    """Tell whether a change is another one than the candidate was made for, and planning for it is not too often."""
+    """Tell whether a candidate is to be made for a change: the reports are there, and it is not too often."""
     report = latest(context)
     if report is None or report.statistics_key is None:
         return False
     if candidate is None:
         return True
-    cooldown = timedelta(seconds=context.spec.replanning.cooldown_seconds)
-    return change.since_step != candidate.since_step and context.now >= candidate.start_time + cooldown
+    cooldown_s = context.spec.replanning.cooldown_seconds
+    return is_candidate_due(candidate, since_step=change.since_step, cooldown_s=cooldown_s, now=context.now)
 
 
 def _asked(training: Training, change: DriftChange) -> StageResult:
@@ -212,7 +210,6 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
         return _nothing()  # the next report of step times decides
     known_us = measured_before_us(record, found.placement_hash)
     name = names.plan(context.name, found.hash)
-    is_approved = context.observed.job.annotations.get(APPROVED_PLAN_ANNOTATION) == name
     decision = decide(
         Candidate(
             embedding_ms=measured_us / US_PER_MS,
@@ -222,7 +219,7 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
         ),
         training.restart(drift),
         _policy(context),
-        is_approved=is_approved,
+        is_approved=_is_approved(context, found),
     )
     priced = judged(candidate, decision, total_ms=found.total_ms, incumbent_ms=found.incumbent_ms)
     priced = priced.model_copy(update={"plan_name": name, "hash": f"sha256:{found.hash}"})
@@ -232,6 +229,11 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
     if decision.verdict not in _CURRENT:
         message = f"{message}; to take it: {_command(context, name)}"
     return _settled(training, priced, _REASONS[decision.verdict], message, is_current=decision.verdict in _CURRENT)
+
+
+def _is_approved(context: Context, found: PlanSummary) -> bool:
+    name = names.plan(context.name, found.hash)
+    return context.observed.job.annotations.get(APPROVED_PLAN_ANNOTATION) == name
 
 
 def _policy(context: Context) -> Replanning:

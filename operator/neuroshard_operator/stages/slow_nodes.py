@@ -35,12 +35,13 @@ def leave_slow_node(training: Training) -> StageResult | None:
     if change is None or node is None or node in avoided:
         return None
     slow, peers = _compute_ms(drift, change)
+    paid_until = (record.history[-1].from_step or 0) if record.replans and record.history else 0
     decision = decide_slow_node(
         SlowNode(
             slow_ms=slow,
             peers_ms=peers,
             reference_step_ms=drift.reference_step_ms,
-            since_step=change.since_step,
+            since_step=max(change.since_step, paid_until),  # what was lost before led to that restart
         ),
         training.restart(drift),
         policy,

@@ -31,10 +31,15 @@ class Training:
 
     @property
     def record(self) -> ReplanningStatus:
-        """The record of further plans, with what the newest one brought, once that was measured."""
-        cost = self.context.status.cost
+        """The record of further plans, with what the newest one brought, once that was measured.
+
+        A drift report of it has a reference, which was learned after the warm-up.
+        """
+        recorded, cost = self.context.status.replanning or ReplanningStatus(), self.context.status.cost
+        if self.drift is None:
+            return recorded
         return with_measured_gain(
-            self.context.status.replanning or ReplanningStatus(),
+            recorded,
             plan_hash=self.plan_hash,
             measured_us=self.measured_us,
             steps=cost.measured.steps if cost is not None and cost.measured is not None else None,
@@ -85,5 +90,5 @@ class Training:
             keeps_checkpoints=any(each.holds for each in checkpoints_kept(self.context)),
             replans=record.replans or 0,
             since_replan_s=since_replan_s(record, self.context.now),
-            outcomes=outcomes_of(record),
+            outcomes=outcomes_of(record, self.plan_hash),
         )
