@@ -1,0 +1,156 @@
+"""Candidates of ``neuroshard run``: which ones may be taken, and when the record says so."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import builders
+import pytest
+import training_builders
+from neuroshard_api.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
+from neuroshard_api.plan import IncumbentPlan
+from neuroshard_cli.local_replanning import LocalReplanning, PlanTakenError
+from neuroshard_cli.run_directory import RunDirectory, file_digest
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SINCE_STEP = 4_000
+
+
+class Training:
+    """A training whose inputs drifted, and whose candidate costs half of the plan in force."""
+
+    def __init__(self, folder: Path) -> None:
+        self.directory = RunDirectory(folder)
+        self.directory.train_dir.mkdir()
+        self.directory.log("any").parent.mkdir()
+        plan = builders.plan(builders.request(*builders.tables(4)))
+        self.directory.plan_file.write_text(plan.to_json(), encoding="utf-8")
+        self.plan_hash = file_digest(self.directory.plan_file) or ""
+        self.half_ms = plan.predicted.total_ms
+        self.replanning: LocalReplanning | None = None
+        embedding_ms = 2 * self.half_ms
+        evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
+        change = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=("t0",), since_step=SINCE_STEP, evidence=evidence)
+        rest = dict.fromkeys(
+            (
+                "backward_compute_ms",
+                "input_communication_ms",
+                "forward_communication_ms",
+                "backward_communication_ms",
+            ),
+            0.0,
+        )
+        ranks = tuple(
+            builders.rank_times(rank, forward_compute_ms=embedding_ms, step_ms=embedding_ms, **rest) for rank in (0, 1)
+        )
+        documents = {
+            "progress.json": builders.progress(step=5_000, num_steps=10**7),
+            "step-report.json": builders.step_report(plan_sha256=self.plan_hash, ranks=ranks, first_step=4_900),
+            "input-statistics.json": training_builders.input_statistics(plan_sha256=self.plan_hash),
+            "drift-report.json": training_builders.drift_report(
+                plan_sha256=self.plan_hash,
+                last_step=5_000,
+                reference=ranks,
+                recent=ranks,
+                changes=(change,),
+                checkpoint_ms=1.0,
+                start_ms=1.0,
+            ),
+        }
+        for name, document in documents.items():
+            (self.directory.train_dir / name).write_text(document.to_json(), encoding="utf-8")
+
+    def candidate(self, *, incumbent: str, since_step: int = SINCE_STEP) -> None:
+        """Leave a candidate for a change, made near a plan of that hash a minute ago."""
+        near = IncumbentPlan(plan_sha256=incumbent, total_ms=2 * self.half_ms, fits=True)
+        plan = builders.plan(builders.request(*builders.tables(4))).model_copy(update={"incumbent": near})
+        self.directory.candidate_file.write_text(plan.to_json(), encoding="utf-8")
+        self.asked(since_step=since_step)
+
+    def asked(self, *, since_step: int = SINCE_STEP) -> None:
+        """Record that a candidate was asked for."""
+        start = NOW - timedelta(seconds=60)
+        candidate = CandidatePlan(number=1, since_step=since_step, start_time=start)
+        record = ReplanningStatus(candidates=1, candidate=candidate)
+        self.directory.replanning_file.write_text(record.model_dump_json(exclude_none=True), encoding="utf-8")
+
+    def look(self) -> None:
+        """Judge the reports in mode Auto."""
+        self.replanning = LocalReplanning(
+            self.directory,
+            Replanning(mode=ReplanningMode.AUTO),
+            bundle_dir=self.directory.path,
+            has_dense=False,
+            clock=lambda: NOW,
+            note=lambda _: None,
+        )
+        self.replanning.look()
+
+    @property
+    def record(self) -> ReplanningStatus:
+        """The record in the folder."""
+        return ReplanningStatus.model_validate_json(self.directory.replanning_file.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    """A training of its own folder; a planner that it started is stopped."""
+    made = Training(tmp_path)
+    yield made
+    if made.replanning is not None:
+        made.replanning.stop()
+
+
+def test_a_candidate_is_recorded_as_accepted_once_the_training_has_stopped(training: Training) -> None:
+    """Plan and record change together: a run that is killed before trains on under the plan that it says."""
+    training.candidate(incumbent=training.plan_hash)
+    candidate = training.directory.candidate_file.read_bytes()
+    with pytest.raises(PlanTakenError):
+        training.look()
+    assert (training.record.accepted, file_digest(training.directory.plan_file)) == (None, training.plan_hash)
+    assert training.replanning is not None
+    training.replanning.accept()
+
+    assert (training.record.accepted, training.record.replans, training.record.candidate) == (1, 1, None)
+    assert training.directory.plan_file.read_bytes() == candidate
+    assert [each.reason for each in training.record.history] == ["PlanWritten", "InputsDrifted"]
+
+
+def test_a_candidate_near_another_plan_is_made_again(training: Training) -> None:
+    """It is of other tables, or of an earlier training in this folder."""
+    training.candidate(incumbent="a" * 64)
+    training.look()
+
+    assert (training.record.candidates, training.record.accepted) == (2, None)
+    assert file_digest(training.directory.plan_file) == training.plan_hash
+
+
+def test_a_candidate_for_another_change_is_not_taken(training: Training) -> None:
+    """Within the cooldown no other one is made either."""
+    training.candidate(incumbent=training.plan_hash, since_step=600)
+    training.look()
+
+    assert (training.record.candidates, training.record.accepted) == (1, None)
+    assert training.record.candidate is not None
+    assert training.record.candidate.verdict is None
+
+
+def test_a_candidate_whose_planner_was_interrupted_is_made_again(training: Training) -> None:
+    """It has neither a verdict nor a file."""
+    training.asked()
+    training.look()
+
+    assert training.record.candidates == 2
+
+
+def test_the_record_of_further_plans_goes_with_its_training(training: Training, tmp_path: Path) -> None:
+    """Another training in this folder begins with none."""
+    training.candidate(incumbent=training.plan_hash)
+    aside = tmp_path / "train.1"
+    aside.mkdir()
+    training.directory.move_further_plans(aside)
+
+    assert sorted(path.name for path in aside.iterdir()) == ["candidate.json", "replanning.json"]
+    assert not training.directory.replanning_file.exists()
+    assert not training.directory.candidate_file.exists()
