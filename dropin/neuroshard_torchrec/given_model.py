@@ -18,7 +18,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
-from neuroshard_torchrec.model_tables import Batches, ModelTables, batches_of, model_tables
+from neuroshard_torchrec.model_tables import ModelTables, model_tables
+from neuroshard_torchrec.sample_batches import Batches, batches_of
 
 FORM = "give package.module:function, a function without arguments that returns the module, or (module, batches)"
 

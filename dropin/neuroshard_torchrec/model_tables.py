@@ -5,34 +5,22 @@ sample batches, or from TorchRec's ParameterConstraints, or are 1 lookup per fea
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
-import numpy as np
-import torch
 from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.tables import Pooling, TableSet, allowed_name
-from neuroshard_profiler.batches import DataBatch, Jagged
-from neuroshard_profiler.errors import DataError
-from neuroshard_profiler.statistics import DataStatistics, data_statistics
+from neuroshard_profiler.statistics import DataStatistics
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig, EmbeddingBagConfig
-from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from neuroshard_torchrec.collections import Sharders, TableCollection, collections_of
 from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.sample_batches import SampleBatches, batches_of, statistics_of
 
 Limits = Mapping[str, ParameterConstraints]
 """TorchRec's constraints, by the table's name."""
-SampleBatch: TypeAlias = KeyedJaggedTensor | tuple[KeyedJaggedTensor, ...]
-"""A global batch: in one tensor, or in several of different features."""
-SampleBatches: TypeAlias = KeyedJaggedTensor | Iterable[SampleBatch] | None
-"""Global batches, one of them, or none."""
-Batches: TypeAlias = Sequence[tuple[KeyedJaggedTensor, ...]]
-_Named: TypeAlias = tuple[str, TableCollection, BaseEmbeddingConfig]
-"""Name in the table set, and where it is found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,15 +41,6 @@ class ModelTables:
         for known_as, (path, name) in self.places.items():
             found[path][name] = known_as
         return found
-
-
-def batches_of(given: SampleBatches) -> Batches:
-    """Return the batches that were given in any of the accepted ways."""
-    if given is None:
-        return ()
-    if isinstance(given, KeyedJaggedTensor):
-        return ((given,),)
-    return tuple((each,) if isinstance(each, KeyedJaggedTensor) else each for each in given)
 
 
 def table_set_of(module: nn.Module, sample_batches: SampleBatches = (), *, name: str | None = None) -> TableSet:
@@ -100,7 +79,7 @@ def model_tables(
         for each in collections
         for config in each.configs
     ]
-    statistics = _statistics(named, batches_of(sample_batches))
+    statistics = statistics_of(named, batches_of(sample_batches))
     measured = {} if statistics is None else {each.name: each for each in statistics.features}
     tables = []
     for known_as, collection, config in named:
@@ -155,49 +134,3 @@ def _declared_lookups(config: BaseEmbeddingConfig, limits: ParameterConstraints 
             f"the table has {len(config.feature_names)} features; give one of each"
         )
     return sum(factors)
-
-
-def _statistics(tables: Sequence[_Named], batches: Batches) -> DataStatistics | None:
-    """Count lookups, reuse, and repeated lists of each table over all of its features; None without batches."""
-    if not batches:
-        return None
-    if any(part.variable_stride_per_key() for batch in batches for part in batch):
-        raise DropInError("sample_batches: have features of unlike numbers of samples; give batches of one size")
-    sizes = {part.stride() for batch in batches for part in batch}
-    if len(sizes) > 1:
-        raise DropInError(f"sample_batches: have {', '.join(map(str, sorted(sizes)))} samples; give equal batches")
-    size = sizes.pop()
-    counted = (_counted(tables, batch, size) for batch in batches)
-    try:
-        return data_statistics(counted, batch_size=size, ids_are_rows=True)
-    except DataError as error:
-        raise DropInError(f"sample_batches: {error}") from error
-
-
-def _counted(tables: Sequence[_Named], batch: Sequence[KeyedJaggedTensor], size: int) -> DataBatch:
-    features = {name: feature for part in batch for name, feature in part.to_dict().items()}
-    counted = {}
-    for known_as, collection, config in tables:
-        missing = next((each for each in config.feature_names if each not in features), None)
-        if missing is not None:
-            raise DropInError(
-                f"sample_batches: have no feature {missing!r} of table {known_as!r}, "
-                f"only {', '.join(map(repr, list(features)[:5]))}; give whole batches of the model"
-            )
-        parts = [features[each] for each in config.feature_names]
-        ids = torch.cat([each.values() for each in parts])
-        outside = ids[(ids < 0) | (ids >= config.num_embeddings)]
-        if outside.numel() and not collection.id_maps:
-            raise DropInError(
-                f"sample_batches: have id {int(outside[0])} for table {known_as!r} of {config.num_embeddings} rows"
-            )
-        counted[known_as] = _by_sample(parts)
-    return DataBatch(num_samples=size, features=counted, sessions=np.zeros(size, dtype=np.int64))
-
-
-def _by_sample(parts: Sequence[JaggedTensor]) -> Jagged:
-    """Return the features of a table as one: of each sample the ids of the first, then those of the next."""
-    lengths = [each.lengths().cpu().numpy().astype(np.int64) for each in parts]
-    ids = np.concatenate([each.values().cpu().numpy().astype(np.int64) for each in parts])
-    sample = np.concatenate([np.repeat(np.arange(len(each)), each) for each in lengths])
-    return Jagged(lengths=np.sum(lengths, axis=0), ids=ids[np.argsort(sample, kind="stable")])

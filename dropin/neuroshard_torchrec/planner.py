@@ -26,9 +26,10 @@ from neuroshard_torchrec.agreement import agreed_question, from_rank_0
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.estimators import NeuroShardEstimator
-from neuroshard_torchrec.model_tables import Limits, SampleBatches, batches_of
+from neuroshard_torchrec.model_tables import Limits
 from neuroshard_torchrec.plan_cache import PlanCache
 from neuroshard_torchrec.question import PlannerSettings, Question, question_of
+from neuroshard_torchrec.sample_batches import SampleBatches, batches_of
 
 BATCH_SIZE = 512
 """Samples per device where none are given, as TorchRec's planner has it."""

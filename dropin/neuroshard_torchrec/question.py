@@ -22,8 +22,9 @@ from neuroshard_torchrec.devices import PlannedDevices, planned_devices
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.managed_collision import managed_collision_bytes
-from neuroshard_torchrec.model_tables import Batches, Limits, ModelTables, model_tables
+from neuroshard_torchrec.model_tables import Limits, ModelTables, model_tables
 from neuroshard_torchrec.optimizers import optimizers_of
+from neuroshard_torchrec.sample_batches import Batches
 
 logger = logging.getLogger(__name__)
 

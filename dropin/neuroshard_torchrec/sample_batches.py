@@ -1,0 +1,78 @@
+"""Sample batches of a module's features, and what they say of its tables: lookups, reuse, and repeated lists."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from neuroshard_profiler.batches import DataBatch, Jagged
+from neuroshard_profiler.errors import DataError
+from neuroshard_profiler.statistics import DataStatistics, data_statistics
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+
+from neuroshard_torchrec.collections import TableCollection
+from neuroshard_torchrec.errors import DropInError
+
+SampleBatch: TypeAlias = KeyedJaggedTensor | tuple[KeyedJaggedTensor, ...]
+"""A global batch: in one tensor, or in several of different features."""
+SampleBatches: TypeAlias = KeyedJaggedTensor | Iterable[SampleBatch] | None
+"""Global batches, one of them, or none."""
+Batches: TypeAlias = Sequence[tuple[KeyedJaggedTensor, ...]]
+NamedTable: TypeAlias = tuple[str, TableCollection, BaseEmbeddingConfig]
+"""Name in the table set, and where it is found."""
+
+
+def batches_of(given: SampleBatches) -> Batches:
+    """Return the batches that were given in any of the accepted ways."""
+    if given is None:
+        return ()
+    if isinstance(given, KeyedJaggedTensor):
+        return ((given,),)
+    return tuple((each,) if isinstance(each, KeyedJaggedTensor) else each for each in given)
+
+
+def statistics_of(tables: Sequence[NamedTable], batches: Batches) -> DataStatistics | None:
+    """Count lookups, reuse, and repeated lists of each table over all of its features; None without batches."""
+    if not batches:
+        return None
+    if any(part.variable_stride_per_key() for batch in batches for part in batch):
+        raise DropInError("sample_batches: have features of unlike numbers of samples; give batches of one size")
+    sizes = {part.stride() for batch in batches for part in batch}
+    if len(sizes) > 1:
+        raise DropInError(f"sample_batches: have {', '.join(map(str, sorted(sizes)))} samples; give equal batches")
+    size = sizes.pop()
+    counted = (_counted(tables, batch, size) for batch in batches)
+    try:
+        return data_statistics(counted, batch_size=size, ids_are_rows=True)
+    except DataError as error:
+        raise DropInError(f"sample_batches: {error}") from error
+
+
+def _counted(tables: Sequence[NamedTable], batch: Sequence[KeyedJaggedTensor], size: int) -> DataBatch:
+    features = {name: feature for part in batch for name, feature in part.to_dict().items()}
+    counted = {}
+    for known_as, collection, config in tables:
+        missing = next((each for each in config.feature_names if each not in features), None)
+        if missing is not None:
+            raise DropInError(
+                f"sample_batches: have no feature {missing!r} of table {known_as!r}, "
+                f"only {', '.join(map(repr, list(features)[:5]))}; give whole batches of the model"
+            )
+        parts = [features[each] for each in config.feature_names]
+        ids = torch.cat([each.values() for each in parts])
+        outside = ids[(ids < 0) | (ids >= config.num_embeddings)]
+        if outside.numel() and not collection.id_maps:
+            raise DropInError(
+                f"sample_batches: have id {int(outside[0])} for table {known_as!r} of {config.num_embeddings} rows"
+            )
+        counted[known_as] = _by_sample(parts)
+    return DataBatch(num_samples=size, features=counted, sessions=np.zeros(size, dtype=np.int64))
+
+
+def _by_sample(parts: Sequence[JaggedTensor]) -> Jagged:
+    """Return the features of a table as one: of each sample the ids of the first, then those of the next."""
+    lengths = [each.lengths().cpu().numpy().astype(np.int64) for each in parts]
+    ids = np.concatenate([each.values().cpu().numpy().astype(np.int64) for each in parts])
+    sample = np.concatenate([np.repeat(np.arange(len(each)), each) for each in lengths])
+    return Jagged(lengths=np.sum(lengths, axis=0), ids=ids[np.argsort(sample, kind="stable")])
