@@ -5,7 +5,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import islice
@@ -13,13 +13,12 @@ from pathlib import Path
 
 from neuroshard_api.request import Constraints
 from torch import nn
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.model_tables import ModelTables, model_tables
-from neuroshard_torchrec.sample_batches import Batches, batches_of
+from neuroshard_torchrec.sample_batches import Batches, are_several, batches_of
 
 FORM = "give package.module:function, a function without arguments that returns the module, or (module, batches)"
 
@@ -56,15 +55,9 @@ def given_model(name: str, *, max_batches: int) -> GivenModel:
     module, batches = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, ())  # noqa: PLR2004 - a pair
     if not isinstance(module, nn.Module):
         raise DropInError(f"{name}: returned a {type(module).__name__}, not a torch module; {FORM}")
-    is_many = isinstance(batches, Iterable) and not isinstance(batches, KeyedJaggedTensor)
     with _code_of_the_user(name, "reading its batches"):
-        found = batches_of(islice(batches, max_batches) if is_many else batches)
-    for part in (part for batch in found for part in batch):
-        if not isinstance(part, KeyedJaggedTensor):
-            raise DropInError(
-                f"{name}: has a {type(part).__name__} among its batches; give KeyedJaggedTensors, or tuples of them"
-            )
-    return GivenModel(module=module, batches=found)
+        found = list(islice(batches, max_batches)) if are_several(batches) else batches
+    return GivenModel(module=module, batches=batches_of(found, where=name))
 
 
 def module_constraints(tables: ModelTables, *, compute_device: str = "cuda") -> Constraints:

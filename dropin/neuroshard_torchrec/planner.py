@@ -22,7 +22,7 @@ from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 
-from neuroshard_torchrec.agreement import agreed_question, from_rank_0
+from neuroshard_torchrec.agreement import agreed_question, attempt, from_rank_0, together
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.estimators import NeuroShardEstimator
@@ -78,6 +78,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             raise TypeError(f"NeuroShardPlanner() got an unexpected keyword argument {unknown[0]!r}")
         if others:
             logger.warning("this planner has no counterpart of %s; ignored", ", ".join(sorted(others)))
+        batches, problem = attempt(lambda: batches_of(sample_batches))
         self._settings = PlannerSettings(
             topology=topology,
             batch_size=BATCH_SIZE if batch_size is None else batch_size,
@@ -85,7 +86,8 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             device_type=device_type,
             bundle=Path(bundle) if isinstance(bundle, str) else bundle,
             optimizer=optimizer,
-            sample_batches=batches_of(sample_batches),
+            sample_batches=batches or (),
+            sample_batches_problem=problem,
             dense_memory_bytes=dense_memory_bytes,
         )
         self._cache = PlanCache(Path(cache_dir) if cache_dir is not None else None)
@@ -108,12 +110,12 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             pg: of all ranks, for tensors on the CPU. None: the default group.
 
         Raises:
-            DropInError: on every rank: a table is elsewhere or computed otherwise, or there is no plan yet.
+            DropInError: on every rank: a table is elsewhere or computed otherwise, or one has no plan yet.
         """
-        if self._last_plan is None:
-            raise DropInError("prove: this planner has made no plan yet; call collective_plan first")
+        group = _group(pg, asked="prove", otherwise="initialize it")
+        plan = together(self._made_plan, group)
         try:
-            prove_sharding(model, self._last_plan, pg, collections=self._last_places)
+            prove_sharding(model, plan, group, collections=self._last_places)
         except InputError as error:
             raise DropInError(str(error)) from error
 
@@ -147,14 +149,16 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         Raises:
             DropInError: on every rank, if the module cannot be planned on any, or ranks have different modules.
         """
-        if pg is None:
-            if not dist.is_initialized():
-                raise DropInError("collective_plan: there is no process group; initialize it, or call plan()")
-            pg = cast(dist.ProcessGroup, dist.GroupMember.WORLD)
-        ranks = dist.get_process_group_ranks(pg)
-        question = agreed_question(lambda: question_of(module, sharders, self._settings, ranks=ranks), pg)
-        found = from_rank_0(lambda: self._planned(question).to_json(), pg)
+        group = _group(pg, asked="collective_plan", otherwise="initialize it, or call plan()")
+        ranks = dist.get_process_group_ranks(group)
+        question = agreed_question(lambda: question_of(module, sharders, self._settings, ranks=ranks), group)
+        found = from_rank_0(lambda: self._planned(question).to_json(), group)
         return self._answer(question, Plan.from_json(found, where="the plan of rank 0"))
+
+    def _made_plan(self) -> Plan:
+        if self._last_plan is None:
+            raise DropInError("prove: this planner has made no plan yet; call collective_plan first")
+        return self._last_plan
 
     def _planned(self, question: Question) -> Plan:
         """Return the plan, from the cache where it was made before. Raises DropInError."""
@@ -189,3 +193,12 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         except DocumentError as error:
             raise DropInError(str(error)) from error
         return load_sharding_plan(exported)
+
+
+def _group(given: dist.ProcessGroup | None, *, asked: str, otherwise: str) -> dist.ProcessGroup:
+    """Return the group, None: the default one. Raises DropInError if there is none."""
+    if given is not None:
+        return given
+    if not dist.is_initialized():
+        raise DropInError(f"{asked}: there is no process group; {otherwise}")
+    return cast(dist.ProcessGroup, dist.GroupMember.WORLD)

@@ -40,6 +40,8 @@ class PlannerSettings:
     bundle: Path | OwnCosts | None
     optimizer: Optimizer | str | None
     sample_batches: Batches
+    sample_batches_problem: str
+    """Why they cannot be read; the ranks vote on it before one raises. Empty: they can."""
     dense_memory_bytes: int | None
 
 
@@ -108,6 +110,8 @@ def question_of(
     Raises:
         DropInError: the module, the devices, or the constraints cannot be planned.
     """
+    if settings.sample_batches_problem:
+        raise DropInError(settings.sample_batches_problem)
     tables = model_tables(
         module, sharders=sharders, sample_batches=settings.sample_batches, constraints=settings.constraints
     )

@@ -1,7 +1,7 @@
 """Sample batches of a module's features, and what they say of its tables: lookups, reuse, and repeated lists."""
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -22,14 +22,47 @@ Batches: TypeAlias = Sequence[tuple[KeyedJaggedTensor, ...]]
 NamedTable: TypeAlias = tuple[str, TableCollection, BaseEmbeddingConfig]
 """Name in the table set, and where it is found."""
 
+_FORM = "give KeyedJaggedTensors, or tuples of them"
 
-def batches_of(given: SampleBatches) -> Batches:
-    """Return the batches that were given in any of the accepted ways."""
+
+def are_several(given: object) -> TypeGuard[Iterable[SampleBatch]]:
+    """Whether batches can be read one by one; each may be anything."""
+    return isinstance(given, Iterable) and not isinstance(given, (KeyedJaggedTensor, Mapping, torch.Tensor, str))
+
+
+def batches_of(given: object, *, where: str = "sample_batches") -> Batches:
+    """Return the batches that were given in any of the accepted ways.
+
+    Args:
+        given: SampleBatches, or what is none; an iterator is read to its end.
+        where: what an error names.
+
+    Raises:
+        DropInError: a batch is no KeyedJaggedTensor and no tuple of them, or reading the batches fails.
+    """
     if given is None:
         return ()
     if isinstance(given, KeyedJaggedTensor):
         return ((given,),)
-    return tuple((each,) if isinstance(each, KeyedJaggedTensor) else each for each in given)
+    if not are_several(given):
+        raise DropInError(f"{where}: found a {type(given).__name__}; {_FORM}")
+    try:
+        found = tuple(given)
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DropInError(f"{where}: reading them failed: {what}") from error
+    return tuple(_parts(each, where) for each in found)
+
+
+def _parts(batch: object, where: str) -> tuple[KeyedJaggedTensor, ...]:
+    """Return the tensors of one batch. Raises DropInError."""
+    parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    if not parts:
+        raise DropInError(f"{where}: a batch is empty; {_FORM}")
+    other = next((part for part in parts if not isinstance(part, KeyedJaggedTensor)), None)
+    if other is not None:
+        raise DropInError(f"{where}: has a {type(other).__name__} among the batches; {_FORM}")
+    return parts
 
 
 def statistics_of(tables: Sequence[NamedTable], batches: Batches) -> DataStatistics | None:

@@ -6,7 +6,7 @@ one rank is not the error of all.
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConf
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_modules import ManagedCollisionModule
 from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 CPU = torch.device("cpu")
 SAMPLES = 8  # of each rank
@@ -74,6 +75,7 @@ def main() -> None:
         for case in (two_towers(cut), two_towers(rows), *torchrecs_own(), managed_collision()):
             compare(case)
         require_counted_managed_collision()
+        require_refused_proofs()
         require_one_error()
 
 
@@ -118,8 +120,13 @@ def trained(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -
     return {**found, **whole_weights(model)}
 
 
-def sharded(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -> DistributedModelParallel:
-    """Return the model of a case under a planner's plan."""
+def sharded(
+    case: Case,
+    planner: NeuroShardPlanner | EmbeddingShardingPlanner,
+    *,
+    changed: Callable[[ShardingPlan], None] = lambda _: None,
+) -> DistributedModelParallel:
+    """Return the model of a case under a planner's plan, which may be changed before."""
     torch.manual_seed(0)
     plain = case.module()
     fused = {"learning_rate": 0.5}
@@ -134,6 +141,7 @@ def sharded(case: Case, planner: NeuroShardPlanner | EmbeddingShardingPlanner) -
     world = dist.group.WORLD
     assert world is not None
     plan: ShardingPlan = planner.collective_plan(plain, sharders, world)
+    changed(plan)
     return DistributedModelParallel(
         plain, env=ShardingEnv.from_process_group(world), device=CPU, plan=plan, sharders=sharders
     )
@@ -295,12 +303,42 @@ def require_counted_managed_collision() -> None:
     assert 0 <= count * counted - int(found) <= count * len(modules) * 2 * 8, (count * counted, int(found))
 
 
+def require_refused_proofs() -> None:
+    """Shard a table of the second collection by another plan, or have no plan on one rank: all ranks raise."""
+    count, rank = dist.get_world_size(), dist.get_rank()
+    case = two_towers(ParameterConstraints(min_partition=16, pooling_factors=[WORTH_A_CUT]))
+    topology = Topology(world_size=count, compute_device="cpu")
+    ours = NeuroShardPlanner(topology, PLANNED_SAMPLES, device_type="h100-80gb", constraints=case.limits)
+    whole = {"tags": ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"])}
+    theirs = EmbeddingShardingPlanner(topology=topology, batch_size=SAMPLES, constraints=whole)
+    of_tags = theirs.plan(case.module(), [AllTypesSharder()]).plan["items"]["tags"]
+    proven = sharded(case, ours)
+    ours.prove(proven)
+    other = sharded(case, ours, changed=lambda plan: plan.plan["items"].update(tags=of_tags))
+    idle = NeuroShardPlanner(topology, device_type="h100-80gb")
+    for message, asked, model in (
+        ("table 'tags' is not sharded as the plan says", ours, other),
+        (f"rank {count - 1}: prove: this planner has made no plan yet", idle if rank == count - 1 else ours, proven),
+    ):
+        with pytest.raises(DropInError, match=re.escape(message)) as raised:
+            asked.prove(model)
+        sentences = [""] * count
+        dist.all_gather_object(sentences, str(raised.value))
+        assert len(set(sentences)) == 1, sentences
+
+
 class NoTypeSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc] # torchrec has no types
     """Allows a sharding type that no planner here searches."""
 
     def sharding_types(self, compute_device_type: str) -> list[str]:  # noqa: ARG002 - torchrec's
         """Return blocks of columns on a node."""
         return ["table_column_wise"]
+
+
+def broken_batches() -> Iterator[KeyedJaggedTensor]:
+    """Yield a batch, and fail at the second."""
+    yield batch({"t_id": 1}, samples=SAMPLES)
+    raise OSError("no disk")
 
 
 def require_one_error() -> None:
@@ -322,6 +360,16 @@ def require_one_error() -> None:
                 SAMPLES,
                 device_type="h100-80gb",
                 sample_batches=batch({"t_id": 1 + rank}, samples=SAMPLES),
+            ),
+            table,
+        ),
+        (
+            f"rank {count - 1}: sample_batches: reading them failed: OSError: no disk",
+            NeuroShardPlanner(
+                Topology(world_size=count, compute_device="cpu"),
+                SAMPLES,
+                device_type="h100-80gb",
+                sample_batches=broken_batches() if rank == count - 1 else batch({"t_id": 1}, samples=SAMPLES),
             ),
             table,
         ),

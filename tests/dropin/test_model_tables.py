@@ -260,10 +260,32 @@ UNLIKE_SIZES = KeyedJaggedTensor(
         ([batch({"a": 0}, samples=4)], "has no ids in the sample batches"),
         ([batch({"a": 1}, samples=4), batch({"a": 1}, samples=8)], "have 4, 8 samples; give equal batches"),
         ([(batch({"a": 1}, samples=4), batch({"b": 1}, samples=8))], "have 4, 8 samples; give equal batches"),
+        ({"a": torch.arange(4)}, "found a dict; give KeyedJaggedTensors, or tuples of them"),
+        (torch.arange(4), "found a Tensor; give KeyedJaggedTensors"),
+        (7, "found a int; give KeyedJaggedTensors"),
+        ([{"a": torch.arange(4)}], "has a dict among the batches; give KeyedJaggedTensors"),
+        ([(batch({"a": 1}, samples=4), torch.arange(4))], "has a Tensor among the batches"),
+        ([()], "a batch is empty"),
+        (map(int, ["x"]), "reading them failed: ValueError: invalid literal"),
     ],
-    ids=["feature", "range", "negative", "unlike", "empty", "sizes", "parts"],
+    ids=[
+        "feature",
+        "range",
+        "negative",
+        "unlike",
+        "empty",
+        "sizes",
+        "parts",
+        "dict",
+        "tensor",
+        "number",
+        "of-dicts",
+        "in-a-tuple",
+        "no-parts",
+        "unreadable",
+    ],
 )
-def test_batches_of_another_model_are_refused(batches: list[object], message: str) -> None:
+def test_batches_of_another_model_are_refused(batches: object, message: str) -> None:
     """With the table and what was found."""
     module = EmbeddingBagCollection(tables=[config("t", rows=100, features=("a",))], device=META)
 

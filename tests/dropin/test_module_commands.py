@@ -36,6 +36,15 @@ def text():
 def words():
     return TwoTowers(), ["words"]
 
+def named():
+    return TwoTowers(), {"users": batch({"id_id": 2}, samples=8)}
+
+def cut_off():
+    def read():
+        yield batch({"id_id": 2}, samples=8)
+        raise OSError("no disk")
+    return TwoTowers(), read()
+
 def dense():
     return nn.Linear(1, 1)
 
@@ -148,7 +157,9 @@ def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.Captu
         (("stats", "--module", "shop:inside_torch"), "shop.py, line "),
         (("plan", "--module", "shop:adamax", *DEVICES), "is trained by Adamax, whose state is not priced"),
         (("plan", "--module", "shop:text", *DEVICES), "returned a str, not a torch module"),
-        (("plan", "--module", "shop:words", *DEVICES), "has a str among its batches"),
+        (("plan", "--module", "shop:words", *DEVICES), "shop:words: has a str among the batches"),
+        (("stats", "--module", "shop:named"), "shop:named: found a dict; give KeyedJaggedTensors, or tuples of them"),
+        (("stats", "--module", "shop:cut_off"), "reading its batches failed: OSError: no disk ("),
         (("stats", "--module", "shop:dense"), "Linear has no EmbeddingBagCollection"),
         (("stats", "day.tsv", "--module", "shop:model"), "--module: excludes DATA"),
         (("stats", "--module", "shop:model", "--embedding-dim", "8"), "--module: excludes --embedding-dim"),

@@ -149,3 +149,17 @@ def test_a_collective_plan_needs_a_process_group() -> None:
     assert not torch.distributed.is_initialized()
     with pytest.raises(DropInError, match="there is no process group"):
         planner().collective_plan(TwoTowers())
+
+
+def test_sample_batches_that_cannot_be_read_are_an_error_of_each_plan() -> None:
+    """Not of the constructor: all ranks vote first. A failed iterator is not taken for an empty one later."""
+    made = planner(sample_batches=map(int, ["x"]))
+    for _ in range(2):
+        with pytest.raises(DropInError, match="sample_batches: reading them failed: ValueError: invalid literal"):
+            made.plan(TwoTowers())
+
+
+def test_a_proof_needs_a_process_group() -> None:
+    """Ranks compare what they hold."""
+    with pytest.raises(DropInError, match="prove: there is no process group"):
+        planner().prove(TwoTowers())
