@@ -1,5 +1,6 @@
 """The devices that a plan is for: from TorchRec's topology or the process group, and from what cost models know."""
 
+import inspect
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ class PlannedDevices:
     """Memory of a device as TorchRec's topology limits it."""
     host_bytes_per_node: int | None = None
     """Memory of a node as TorchRec's topology counts it, ddr of its devices together. None: it is not said."""
+
+    warnings: tuple[str, ...] = ()
+    """What TorchRec's topology has and the plan does not keep."""
 
     def with_host_memory(self) -> Topology:
         """Return the devices with the memory of their nodes, over the device's usual link, where it is known."""
@@ -93,7 +97,42 @@ def planned_devices(
         compute_device=compute_device,
         host_bytes_per_node=host_bytes,
         max_memory_bytes=min(memory, topology.device.memory_bytes) if memory else None,
+        warnings=() if isinstance(bundle, OwnCosts) else _warnings(given, topology),
     )
+
+
+def _warnings(given: TorchRecTopology | Topology | None, planned: Topology) -> tuple[str, ...]:
+    """Name the bandwidths of TorchRec's topology that are not its defaults; a cost model of the user's may use them."""
+    if not isinstance(given, TorchRecTopology):
+        return ()
+    defaults = inspect.signature(TorchRecTopology.__init__).parameters
+    own = [name for name in defaults if name.endswith("_bw") and getattr(given, name) != defaults[name].default]
+    if not own:
+        return ()
+    sentence = (
+        f"topology: {', '.join(own)} are not kept: links and speed are those of {planned.device.name}; "
+        "give a neuroshard_api.topology.Topology, whose links count"
+    )
+    return (sentence,)
+
+
+def require_devices_of(topology: Topology, ranks: Sequence[int]) -> None:
+    """Do nothing if a process group has a process for each device, and as many on each node; else raise DropInError.
+
+    Args:
+        topology: that is planned for.
+        ranks: of the group, in the world; nodes have LOCAL_WORLD_SIZE of the world's, where a launcher set it.
+    """
+    if len(ranks) != topology.num_devices:
+        raise DropInError(f"topology: has {topology.num_devices} devices, the process group has {len(ranks)} processes")
+    if "LOCAL_WORLD_SIZE" not in os.environ:
+        return
+    found = _per_node(ranks, _variable("LOCAL_WORLD_SIZE", len(ranks)))
+    if found != topology.devices_per_node:
+        raise DropInError(
+            f"topology: has {topology.devices_per_node} devices on each node, the process group has {found} processes "
+            f"on each; give a topology of the nodes that the launcher started: TorchRec's with local_world_size={found}"
+        )
 
 
 def _device_name(given: TorchRecTopology | Topology | None, device_type: str | None) -> str:
@@ -129,11 +168,16 @@ def _processes(given: TorchRecTopology | None, ranks: Sequence[int] | None) -> t
     per_node = _variable("LOCAL_WORLD_SIZE", world)
     if ranks is None:
         return world, per_node
-    of_nodes = Counter(rank // per_node for rank in ranks)
+    return len(ranks), _per_node(ranks, per_node)
+
+
+def _per_node(ranks: Sequence[int], local_world_size: int) -> int:
+    """Return how many of the ranks are on each of their nodes. Raises DropInError if nodes have unlike numbers."""
+    of_nodes = Counter(rank // local_world_size for rank in ranks)
     if len(set(of_nodes.values())) > 1:
         found = ", ".join(map(str, of_nodes.values()))
         raise DropInError(f"topology: nodes have {found} processes of the group; give it equally many of each node")
-    return len(ranks), len(ranks) // len(of_nodes)
+    return len(ranks) // len(of_nodes)
 
 
 def _variable(name: str, default: int) -> int:

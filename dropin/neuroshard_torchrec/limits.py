@@ -7,6 +7,7 @@ from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.request import Constraints, TableConstraints
 from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
 from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.modules.embedding_configs import PoolingType
 
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.model_tables import Limits, ModelTables
@@ -15,6 +16,9 @@ BY_DEFAULT = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 """Sharding types that are searched where neither constraints nor sharder ask for others."""
 _NEVER_UNASKED = ShardingType.DATA_PARALLEL
 """The script itself has to update such tables."""
+
+_BY_ROWS = frozenset({ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID})
+"""Sharding types that TorchRec's planner searches by default, and this one where constraints name them."""
 
 _KEPT = frozenset({"sharding_types", "compute_kernels", "min_partition", "pooling_factors"})
 """Fields of ParameterConstraints that a plan follows."""
@@ -78,7 +82,7 @@ def translated(
         ),
         asks_for_host_memory=any(each.compute_kernels is not None for each in own.values()),
         column_wise_only=frozenset(column_wise_only),
-        warnings=tuple(_warnings(given)),
+        warnings=(*_warnings(given), *_rows_not_searched(tables, given, compute_device)),
     )
 
 
@@ -125,6 +129,31 @@ def _types(known_as: str, limit: ParameterConstraints, of_sharder: tuple[str, ..
             "TorchRec's planner"
         )
     return run
+
+
+def _rows_not_searched(tables: ModelTables, given: Limits, compute_device: str) -> tuple[str, ...]:
+    """Name in one sentence the tables that TorchRec's planner would search by rows too; none next to means."""
+    by_columns: list[str] = []
+    for collection in tables.collections:
+        offered = {*collection.sharder.sharding_types(compute_device)}
+        if not (offered & _BY_ROWS and offered & {*BY_DEFAULT}):
+            continue
+        if any(getattr(config, "pooling", None) is PoolingType.MEAN for config in collection.configs):
+            continue
+        names = {place: known_as for known_as, place in tables.places.items()}
+        by_columns += [
+            names[collection.path, config.name]
+            for config in collection.configs
+            if given.get(config.name, ParameterConstraints()).sharding_types is None
+        ]
+    if not by_columns:
+        return ()
+    what = f"table {by_columns[0]!r} is" if len(by_columns) == 1 else f"{len(by_columns)} tables are"
+    sentence = (
+        f"{what} planned whole or by columns, and not by rows as TorchRec's planner may; permit rows by "
+        "ParameterConstraints(sharding_types=['table_wise', 'column_wise', 'row_wise'])"
+    )
+    return (sentence,)
 
 
 def _warnings(given: Mapping[str, ParameterConstraints]) -> list[str]:

@@ -18,7 +18,7 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.dense_part import dense_bytes
-from neuroshard_torchrec.devices import PlannedDevices, planned_devices
+from neuroshard_torchrec.devices import PlannedDevices, planned_devices, require_devices_of
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.managed_collision import managed_collision_bytes
@@ -116,10 +116,8 @@ def question_of(
         module, sharders=sharders, sample_batches=settings.sample_batches, constraints=settings.constraints
     )
     devices = planned_devices(settings.topology, device_type=settings.device_type, bundle=settings.bundle, ranks=ranks)
-    if ranks is not None and len(ranks) != devices.topology.num_devices:
-        raise DropInError(
-            f"topology: has {devices.topology.num_devices} devices, the process group has {len(ranks)} processes"
-        )
+    if ranks is not None:
+        require_devices_of(devices.topology, ranks)
     _require_even_buckets(tables, devices.topology.num_devices)
     in_host_memory = devices.with_host_memory()
     limits = translated(
@@ -129,7 +127,7 @@ def question_of(
         compute_device=devices.compute_device,
         has_host_memory=in_host_memory.host_memory is not None and not in_host_memory.device.is_cpu,
     )
-    for warning in limits.warnings:
+    for warning in (*devices.warnings, *limits.warnings):
         logger.warning("%s", warning)
     if len(tables.collections) > 1:
         logger.warning(

@@ -173,3 +173,21 @@ def test_constraints_are_given_by_name() -> None:
     """TorchRec's third argument is another one."""
     with pytest.raises(TypeError, match="positional"):
         NeuroShardPlanner(None, 4, {})  # type: ignore[call-arg]
+
+
+def test_rows_that_torchrecs_planner_would_search_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Which names what permits them, of tables without limits; none where all have some, or next to means."""
+
+    def warned(**limits: ParameterConstraints) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="neuroshard_torchrec"):
+            planner(constraints=limits).plan(TwoTowers())
+        return [line for line in caplog.messages if "not by rows" in line]
+
+    [several] = warned()
+    assert several.startswith("2 tables are planned whole or by columns, and not by rows as TorchRec's planner may")
+    assert "ParameterConstraints(sharding_types=['table_wise', 'column_wise', 'row_wise'])" in several
+    permitted = ParameterConstraints(sharding_types=["table_wise", "column_wise", "row_wise"])
+    [one] = warned(tags=permitted)
+    assert one.startswith("table 'items/id' is planned whole or by columns")
+    assert warned(tags=permitted, id=ParameterConstraints(sharding_types=["table_wise"])) == []

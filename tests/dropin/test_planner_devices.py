@@ -1,12 +1,16 @@
 """For which devices the drop-in plans: of TorchRec's topology, of the process group, of this process."""
 
+import logging
+
 import pytest
 import torch
 from dropin_models import TwoTowers
 from dropin_planners import planned, planner
 from neuroshard_api.presets import preset
-from neuroshard_torchrec import DropInError
-from neuroshard_torchrec.devices import planned_devices
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_planner.own_costs import OwnCosts
+from neuroshard_torchrec import DropInError, TorchRecCosts
+from neuroshard_torchrec.devices import planned_devices, require_devices_of
 from torchrec.distributed.planner.types import Topology
 
 
@@ -79,3 +83,44 @@ def test_a_group_with_unlike_parts_of_nodes_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     with pytest.raises(DropInError, match="nodes have 2, 1 processes of the group"):
         planned_devices(None, device_type="h100-80gb", bundle=None, ranks=[0, 1, 4])
+
+
+@pytest.mark.parametrize(
+    ("per_node", "ranks", "accepted"),
+    [(4, [0, 1, 2, 3], True), (4, [0, 2, 4, 6], False), (2, [0, 2, 4, 6], False), (2, [0, 1, 4, 5], True)],
+)
+def test_a_topology_has_the_nodes_of_the_group(
+    per_node: int,
+    ranks: list[int],
+    accepted: bool,  # noqa: FBT001 - the case
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many devices on each node as the launcher started of the group's processes there: here of 4 per node, or 2."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(per_node))
+    topology = preset("h100-80gb").topology(num_nodes=4 // per_node, devices_per_node=per_node)
+    if accepted:
+        require_devices_of(topology, ranks)
+        return
+    with pytest.raises(DropInError, match=rf"has {per_node} devices on each node.* has \d processes on each"):
+        require_devices_of(topology, ranks)
+
+
+def test_bandwidths_of_torchrecs_topology_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that differ from its defaults: links and speed are the preset's. A user's own cost model may use them."""
+    given = {"world_size": 2, "compute_device": "cuda", "hbm_cap": 80 * 2**30}
+    with caplog.at_level(logging.WARNING, logger="neuroshard_torchrec"):
+        planner(topology=Topology(**given)).plan(TwoTowers())
+        assert "are not kept" not in caplog.text
+        planner(topology=Topology(**given, intra_host_bw=1e6, hbm_mem_bw=2e9)).plan(TwoTowers())
+
+    assert "topology: hbm_mem_bw, intra_host_bw are not kept: links and speed are those of h100-80gb" in caplog.text
+    costs = OwnCosts(
+        TorchRecCosts(Topology(**given)),
+        base=bundled_bundle("h100-80gb"),
+        name="theirs",
+        version="1",
+        compute_mape=0.1,
+        communication_mape=0.1,
+    )
+    fast = planned_devices(Topology(**given, intra_host_bw=1e6), device_type=None, bundle=costs)
+    assert fast.warnings == ()
