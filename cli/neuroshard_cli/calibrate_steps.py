@@ -1,6 +1,7 @@
 """``neuroshard calibrate-steps``: a bundle corrected by the measured steps of a training under a plan."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +12,9 @@ from neuroshard_cli.output import check_writable, print_document, print_text, sa
 
 if TYPE_CHECKING:
     from neuroshard_api.bundle import BundleManifest
+    from neuroshard_api.drift_report import DriftReport
     from neuroshard_api.run_document import RunDocument
-    from neuroshard_api.step_report import RankTimes
+    from neuroshard_api.step_report import RankTimes, StepReport
     from neuroshard_costs.fitting.step_calibration import Part, PartFactor
 
 
@@ -59,7 +61,8 @@ def corrected(
         is_priced_by: whether the plan's price is known to be the bundle's. If unset: the plan is priced again.
 
     Raises:
-        CommandError: the reports are of another plan, of several machines, or of steps that became slower.
+        CommandError: the plan has groups of devices; or the reports are of another plan, of several machines, of the
+            same steps, or of steps that became slower.
         CostModelError: the bundle cannot be read, or the reports tell too little.
         DocumentError: a file is damaged.
     """
@@ -74,6 +77,11 @@ def corrected(
     bundle_dir = bundle / BUNDLE_FOLDER if is_profile else bundle
     costs = load_bundle(bundle_dir)
     trained = Plan.from_data(read_data(plan), where=str(plan))
+    if trained.replication is not None:
+        raise CommandError(
+            f"{plan}: replication: steps of groups of devices hold averages of copies, which no cost model predicts\n"
+            "hint: calibrate by a training under a plan without groups"
+        )
     source, measured = _measured(plan, reports)
     if not is_priced_by:
         if trained.deduplication is not None:
@@ -110,6 +118,7 @@ def _measured(plan: Path, reports: Sequence[Path]) -> "tuple[str, list[Sequence[
         document = DriftReport if kind == DriftReport.schema_name else StepReport
         found.append((path, document.from_data(raw, where=str(path))))
     _require_same_training(plan, found)
+    _require_different_steps(found)
     for path, report in found:
         if isinstance(report, DriftReport) and report.changes:
             raise CommandError(
@@ -119,6 +128,28 @@ def _measured(plan: Path, reports: Sequence[Path]) -> "tuple[str, list[Sequence[
     return found[0][1].source, [
         report.reference if isinstance(report, DriftReport) else report.ranks for _, report in found
     ]
+
+
+def _require_different_steps(reports: "Sequence[tuple[Path, DriftReport | StepReport]]") -> None:
+    """Raise CommandError for steps that two reports share: the error on them is of steps that were fitted to."""
+    spans = sorted(((_span(report), path) for path, report in reports), key=lambda each: each[0].start)
+    for (before, first), (after, second) in pairwise(spans):
+        if after.start < before.stop:
+            raise CommandError(
+                f"{second}: steps {after.start:,} to {after.stop - 1:,} are in part those of {first}, "
+                f"{before.start:,} to {before.stop - 1:,}, and an error is held out only on other steps\n"
+                "hint: give reports of steps that do not overlap, as a longer training leaves them"
+            )
+
+
+def _span(report: "DriftReport | StepReport") -> range:
+    """Return the steps of a report's times; a drift report's are the first ones after the warm-up from step 0."""
+    from neuroshard_api.replanning import WARM_UP_STEPS
+    from neuroshard_api.step_report import StepReport
+
+    if isinstance(report, StepReport):
+        return range(report.first_step, report.first_step + report.num_steps)
+    return range(WARM_UP_STEPS, WARM_UP_STEPS + report.reference_steps)
 
 
 def _require_same_training(plan: Path, reports: "Sequence[tuple[Path, RunDocument]]") -> None:

@@ -331,14 +331,15 @@ class LocalRun:
         return Plan.read(self._directory.plan_file)
 
     def _replanning(self) -> "LocalReplanning | None":
-        """Return what makes further plans. None: the mode is Off, or the plan was given."""
+        """Return what makes further plans. None: the mode is Off, the plan was given, or it may have groups."""
         from neuroshard_api.job_replanning import ReplanningMode
         from neuroshard_api.job_request import counts_dense
 
         from neuroshard_cli.local_replanning import LocalReplanning
 
         policy = self.spec.replanning
-        if policy.mode is ReplanningMode.OFF or self._bundle_dir is None:
+        may_have_groups = self.spec.planner.sharding_groups is not None
+        if policy.mode is ReplanningMode.OFF or self._bundle_dir is None or may_have_groups:
             return None
         return LocalReplanning(
             self._directory,

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from neuroshard_api.document import decoded, parse_data, read_bytes
+from neuroshard_api.document import DocumentError, decoded, parse_data, read_bytes
 from neuroshard_api.plan import any_plan
 
 from neuroshard_planner.search.migration import Incumbent
@@ -17,11 +17,14 @@ def read_incumbent(path: Path, *, price_ms_per_gib: float = 0.0) -> Incumbent:
         price_ms_per_gib: milliseconds of a step that may be given up for each GiB that does not move.
 
     Raises:
-        DocumentError: the file cannot be read, or is no plan.
+        DocumentError: the file cannot be read, or is no plan; or its plan has groups of devices.
     """
     where = str(path)
     content = read_bytes(path)
     plan = any_plan(parse_data(decoded(content, where=where), where=where, is_json=True), where=where)
+    if plan.replication is not None:
+        problem = "replication: plans near one with groups of devices are not made; plan without an incumbent"
+        raise DocumentError(where, [problem])
     return Incumbent(
         tables=plan.tables,
         plan_sha256=hashlib.sha256(content).hexdigest(),

@@ -9,9 +9,11 @@ import pytest
 import training_builders
 from neuroshard_api.collectives import CollectiveTime
 from neuroshard_api.plan import Plan
+from neuroshard_api.replication import GroupLayout, Replication
 from neuroshard_api.request import Constraints
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.step_report import RankTimes
+from neuroshard_api.tables import Optimizer
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.interop.imported_plan import imported_plan
 
@@ -63,10 +65,10 @@ class Training:
         fields = {"plan_sha256": self.sha256, "reference": steps, "recent": steps, "changes": (), **fields}
         return self.written("drift-report.json", training_builders.drift_report(**fields))
 
-    def step_report(self, **fields: Any) -> Path:
-        """Write a step report."""
-        fields = {"plan_sha256": self.sha256, "ranks": ranks(self.planned, SLOWER), **fields}
-        return self.written("step-report.json", builders.step_report(**fields))
+    def step_report(self, name: str = "step-report.json", **fields: Any) -> Path:
+        """Write a step report of 100 steps."""
+        fields = {"plan_sha256": self.sha256, "ranks": ranks(self.planned, SLOWER), "first_step": 500, **fields}
+        return self.written(name, builders.step_report(**fields))
 
     def written(self, name: str, document: Any) -> Path:
         """Write a document."""
@@ -146,3 +148,39 @@ def test_reports_that_cannot_be_compared_are_refused(neuroshard: Any, training: 
     assert "hint: calibrate by reports from before that step" in refused(
         training.drift_report(changes=slow), training.step_report()
     )
+
+
+@pytest.mark.parametrize(
+    ("first_steps", "problem"),
+    [
+        ((200,), "step-report-0.json: steps 200 to 299 are in part those of"),
+        ((500, 599), "step-report-1.json: steps 599 to 698 are in part those of"),
+        ((250, 350), ""),
+    ],
+    ids=["reference", "last steps", "no overlap"],
+)
+def test_reports_of_the_same_steps_are_refused(
+    neuroshard: Any, training: Training, first_steps: tuple[int, ...], problem: str
+) -> None:
+    """Their error would be of steps that were fitted to; the reference is of steps 50 to 249."""
+    last = [training.step_report(f"step-report-{n}.json", first_step=step) for n, step in enumerate(first_steps)]
+    reports = (training.drift_report(), *last)
+
+    result = neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", training.folder / "mine")
+
+    assert result.code == (2 if problem else 0), result.err
+    assert problem in result.err
+    assert not problem or "hint: give reports of steps that do not overlap" in result.err
+
+
+def test_a_plan_with_groups_is_refused(neuroshard: Any, training: Training) -> None:
+    """Its steps hold averages of copies."""
+    groups = Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS, devices_per_node=4)
+    optimizer = {"request": training.planned.request.model_copy(update={"optimizer": Optimizer.SGD})}
+    training.plan.write_text(training.planned.model_copy(update={"replication": groups, **optimizer}).to_json())
+
+    reports = (training.drift_report(), training.step_report())
+    result = neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", training.folder / "mine")
+
+    assert result.code == 2
+    assert "replication: steps of groups of devices hold averages of copies" in result.err

@@ -113,6 +113,17 @@ def test_mode_suggest_says_what_a_plan_would_bring_and_stops_nothing(runs: Runs)
     assert "BetterPlanFound: for the changed inputs" in result.err
 
 
+def test_a_job_with_groups_makes_no_further_plans(runs: Runs) -> None:
+    """A damaged record of them is not read."""
+    runs.run_dir.mkdir()
+    (runs.run_dir / "replanning.json").write_text('{"replans": -1}', encoding="utf-8")
+    fields: dict[str, Any] = {"planner": {"shardingGroups": {}}, "replanning": {"mode": "Auto"}}
+    result = runs.run(script="pass", model={"embeddingTables": TABLES}, **fields)
+
+    assert result.code == ExitCode.OK, result.err
+    assert record(runs) == {"replans": -1}
+
+
 def test_a_damaged_record_is_named(runs: Runs) -> None:
     """With its file; nothing is trained."""
     train_dir = runs.run_dir

@@ -178,9 +178,14 @@ def test_mode_auto_restarts_the_workers_under_the_candidate() -> None:
     assert story.reasons().count("PlanReplaced") == 1
 
 
-def test_mode_off_only_says_that_steps_are_slower() -> None:
-    """No planner runs."""
-    story = Story(**VOLUME, replanning={"mode": "Off"}).running()
+@pytest.mark.parametrize(
+    "fields",
+    [{"replanning": {"mode": "Off"}}, {"planner": {"shardingGroups": {}}}],
+    ids=["off", "groups"],
+)
+def test_mode_off_and_groups_only_say_that_steps_are_slower(fields: dict[str, Any]) -> None:
+    """No planner runs: plans near one with groups of devices are not made."""
+    story = Story(**VOLUME, **fields).running()
     planners = story.jobs(names.PLANNER)
     report(story, DRIFTED)
     story.later(60)

@@ -12,7 +12,9 @@ from mounts import mounted
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.input_statistics import FeatureStatistics
 from neuroshard_api.plan import Plan
+from neuroshard_api.replication import GroupLayout, Replication
 from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.tables import Optimizer
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.__main__ import main
 from neuroshard_planner.planning import plan
@@ -89,6 +91,18 @@ def test_a_damaged_plan_in_force_is_named(request_file: Path, capsys: pytest.Cap
 
     assert main([*files, "--incumbent", str(before)]) == ExitCode.INVALID_INPUT
     assert str(before) in capsys.readouterr().err
+
+
+def test_a_plan_in_force_with_groups_is_refused(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its shards are those of one group, and as shards of all devices they would be another plan."""
+    before = request_file.with_name("before.json")
+    groups = Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS, devices_per_node=8)
+    asked = PlanRequest.read(request_file).model_copy(update={"optimizer": Optimizer.SGD})
+    before.write_text(builders.plan(asked, replication=groups).to_json(), encoding="utf-8")
+    files = ["--request", str(request_file), "--bundle", str(BUNDLE), "--out", str(request_file.with_name("plan.json"))]
+
+    assert main([*files, "--incumbent", str(before)]) == ExitCode.INVALID_INPUT
+    assert "replication: plans near one with groups of devices are not made" in capsys.readouterr().err
 
 
 def test_it_leaves_nothing_else_behind(request_file: Path) -> None:

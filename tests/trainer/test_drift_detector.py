@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from neuroshard_api import replanning
 from neuroshard_trainer.drift.detector import (
     HELD_STEPS,
     RECENT_STEPS,
@@ -24,6 +25,11 @@ from numpy.typing import NDArray
 STEP_MS = 20.0
 CHANGE_STEP = 3000
 PREPARED = WARM_UP_STEPS + REFERENCE_STEPS
+
+
+def test_the_reference_begins_where_readers_of_reports_take_it_to() -> None:
+    """A drift report does not have the steps of its warm-up."""
+    assert WARM_UP_STEPS == replanning.WARM_UP_STEPS
 
 
 def noise(seed: int, num_steps: int, *, share: float = 0.03) -> NDArray[np.float64]:

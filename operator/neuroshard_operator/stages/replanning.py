@@ -78,9 +78,10 @@ def _recorded(context: Context) -> ReplanningStatus:
 
 
 def _may_plan(context: Context) -> bool:
-    """Tell whether candidates are made: neither switched off, nor with a plan of the user's or a refused spec."""
-    is_off = context.spec.replanning.mode is ReplanningMode.OFF
-    return not is_off and context.spec.plan_ref is None and not context.broken_rules
+    """Tell whether candidates are made: not if switched off, with a plan of the user's, groups, or a refused spec."""
+    spec = context.spec
+    is_off = spec.replanning.mode is ReplanningMode.OFF or spec.planner.sharding_groups is not None
+    return not is_off and spec.plan_ref is None and not context.broken_rules
 
 
 def _nothing() -> StageResult:
