@@ -17,8 +17,10 @@ from neuroshard_planner.explain.memory import OverfullDevice, overfull_devices
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.explain.trust import basis_of, trust_of
 from neuroshard_planner.planning import Bundle
+from neuroshard_planner.plans.tables import is_searched
 from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.lower_bound import FamilyBounds
 
 NUM_DOMINANT = 5  # tables named as dominating a device
@@ -99,7 +101,7 @@ class PlanExplanation:
     gap_parts: tuple[GapPart, ...]
     """Sum to the cost above the lower bound."""
     helps: tuple[str, ...]
-    """Sentences: what could lower the step, with numbers, or that nothing of this kind would."""
+    """Sentences: what could lower the step, with numbers, or that nothing of this kind would. Empty with groups."""
     trust: str
     """A sentence: the model's error beside the gain over the best baseline."""
     moves: Moves | None
@@ -133,8 +135,11 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         lower_bound_ms=whole.lower_bound_ms,
         gap=whole.gap,
         gap_parts=(*_gap_parts(plan, problem, placement), *_gap_of_groups(whole, plan)),
-        helps=tuple(_helps(plan, problem, placement, bundle, memory_share=memory[fullest])),
-        trust=_trust(plan, terms),
+        # Bounds and savings of one group are not those of all of them with their averages.
+        helps=()
+        if whole.replication is not None
+        else tuple(_helps(plan, problem, placement, bundle, memory_share=memory[fullest])),
+        trust=_trust(whole, terms),
         moves=_moves(plan),
     )
 
@@ -254,11 +259,15 @@ def _gap_of_groups(whole: Plan, own: Plan) -> Iterator[GapPart]:
 
 def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *, memory_share: float) -> Iterator[str]:
     request, total_ms = plan.request, plan.predicted.total_ms
+    is_plan_searched = is_searched(plan.tables, problem)
+    by_columns_alone = all(types <= {*BY_COLUMNS} for types in problem.sharding_types)
+    kind = "by columns" if is_plan_searched and by_columns_alone else "of the types that are searched"
     if plan.gap < SMALL_GAP:
-        yield f"no other placement by columns can lower the step by more than {1 - 1 / (1 + plan.gap):.1%}"
+        yield f"no other placement {kind} can lower the step by more than {1 - 1 / (1 + plan.gap):.1%}"
     elif plan.search.budget_exhausted:
         yield f"the work budget ended the search {plan.gap:.1%} above the lower bound; a larger work_budget may help"
-    yield from _more_devices(request, bundle, total_ms)
+    if is_plan_searched:  # otherwise the bound of the larger request is of other plans than its plan would be
+        yield from _more_devices(request, bundle, total_ms, kind=kind)
     wire = request.memory.wire_type
     # BF16 and not FP16, in which gradients of a mean loss become 0.
     if BYTES_PER_ELEMENT[wire] > BYTES_PER_ELEMENT[DataType.BF16] and request.topology.num_devices > 1:
@@ -281,7 +290,7 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
         yield f"the fullest device uses {memory_share:.1%} of its memory: more memory would leave more freedom"
 
 
-def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float) -> Iterator[str]:
+def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float, *, kind: str) -> Iterator[str]:
     """Say what twice the nodes could at best make of the same global batch."""
     topology = request.topology.model_copy(update={"num_nodes": 2 * request.topology.num_nodes})
     batch_size = request.batch_size_per_device // 2
@@ -294,13 +303,13 @@ def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float) -> Iter
         return
     if bound_ms < (1 - WORTH_SAYING) * total_ms:
         yield (
-            f"twice the nodes ({topology.num_devices} devices) with the same global batch: no plan by columns below "
+            f"twice the nodes ({topology.num_devices} devices) with the same global batch: no plan {kind} below "
             f"{bound_ms:.3f} ms, now {total_ms:.3f} ms"
         )
     else:
         yield (
             f"twice the nodes ({topology.num_devices} devices) with the same global batch would not lower the step: "
-            f"no plan by columns below {bound_ms:.3f} ms, now {total_ms:.3f} ms"
+            f"no plan {kind} below {bound_ms:.3f} ms, now {total_ms:.3f} ms"
         )
 
 

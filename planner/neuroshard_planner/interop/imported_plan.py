@@ -7,7 +7,7 @@ from neuroshard_api.request import PlanRequest
 
 from neuroshard_planner.planning import Bundle, attempts, document
 from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems
-from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.plans.tables import is_searched, placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import FamilyBounds
@@ -60,18 +60,8 @@ def plan_without_price(tables: Sequence[TablePlacement], request: PlanRequest) -
 
 def _bound_ms(tables: Sequence[TablePlacement], problem: Problem) -> float:
     """Return a cost that no plan goes below which cuts tables in the ways of these."""
-    if not _is_searched(tables, problem):
+    if not is_searched(tables, problem):
         return single_unit_bound_ms(problem)
     if all(table.sharding_type.is_by_columns for table in tables):
         return FamilyBounds(problem).least_ms
     return max(FamilyBounds(problem).least_ms, single_unit_bound_ms(problem))
-
-
-def _is_searched(tables: Sequence[TablePlacement], problem: Problem) -> bool:
-    """Return whether the search of the problem may cut its tables so: its lower bound is of such plans alone."""
-    for unit, types in zip(problem.units, problem.sharding_types, strict=True):
-        table = tables[unit.tables[0]]
-        most = unit.max_blocks if table.sharding_type.is_by_node else unit.max_shards
-        if table.sharding_type not in types or table.num_column_blocks > most:
-            return False
-    return True

@@ -157,3 +157,13 @@ def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placemen
             shards.append((index, size, shard.device))
     kinds = problem.kinds_of([index for index, _, _ in shards], [size for _, size, _ in shards])
     return Placement(kinds=kinds, devices=np.array([device for _, _, device in shards], dtype=np.int64))
+
+
+def is_searched(tables: Sequence[TablePlacement], problem: Problem) -> bool:
+    """Return whether the search of the problem may cut its tables so: its lower bound is of such plans alone."""
+    for unit, types in zip(problem.units, problem.sharding_types, strict=True):
+        table = tables[unit.tables[0]]
+        most = unit.max_blocks if table.sharding_type.is_by_node else unit.max_shards
+        if table.sharding_type not in types or table.num_column_blocks > most:
+            return False
+    return True

@@ -7,7 +7,8 @@ import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm, ComputePeak, Constraints, PlanRequest
-from neuroshard_api.sharding import ComputeKernel
+from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.tables import Pooling
 from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
 from neuroshard_planner.planning import plan as search
 
@@ -71,6 +72,15 @@ def test_helps_come_with_numbers() -> None:
         sentence.startswith("an exchange of pooled embeddings in BF16, not FP32, would save")
         for sentence in found.helps
     )
+
+
+def test_bounds_by_columns_say_nothing_of_means_by_rows() -> None:
+    """What twice the nodes could bring is bounded in the types of the plan alone."""
+    hot = builders.table("hot", pooling=Pooling.MEAN, pooling_factor=200.0, embedding_dim=4)
+    plan, found = explained(builders.request(hot, constraints=Constraints(sharding_types=tuple(ShardingType))))
+
+    assert plan.tables[0].sharding_type is ShardingType.ROW_WISE
+    assert not any("by columns" in sentence or "twice the nodes" in sentence for sentence in found.helps)
 
 
 def test_a_nearly_full_device_is_said_to_limit() -> None:
