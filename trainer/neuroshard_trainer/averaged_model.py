@@ -5,6 +5,7 @@ optimizer state: with SGD and an average after each step that is the model that 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel, DMPCollection
 from torchrec.distributed.types import DMPCollectionContext, EnumerableShardingSpec, ShardingEnv2D, ShardingPlan
 
+_set_timeout = getattr(dist.distributed_c10d, "set_timeout", dist.distributed_c10d._set_pg_timeout)  # noqa: SLF001
+"""torch before 2.14 has it under the second name."""
 NO_HOOKS: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None)
 
 
@@ -30,6 +33,8 @@ class AveragedModel(DMPCollection):  # type: ignore[misc] # torchrec, untyped
         sharder: with the tables' optimizer.
         given: the plan with its groups.
         device: of this rank.
+        timeout_seconds: how long collectives among ranks of a group, and among copies, wait for the others. If unset:
+            torch's default.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class AveragedModel(DMPCollection):  # type: ignore[misc] # torchrec, untyped
         *,
         given: GivenPlan,
         device: torch.device,
+        timeout_seconds: float | None = None,
     ) -> None:
         world, replication = dist.group.WORLD, given.replication
         assert world is not None, "the process has met the others"
@@ -68,6 +74,9 @@ class AveragedModel(DMPCollection):  # type: ignore[misc] # torchrec, untyped
             local_size=group.num_devices,
             use_inter_host_allreduce=is_contiguous,
         )
+        if timeout_seconds is not None:
+            for each in (context.sharding_pg, context.replica_pg):
+                _set_timeout(timedelta(seconds=timeout_seconds), each)
         self._remap_sharding_plan(
             plan=plan,
             rank=self._global_rank,

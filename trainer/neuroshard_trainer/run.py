@@ -256,7 +256,15 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
         )
 
     torchrec_plan, sharder = together(parts, process.group)
-    sharded = sharded_model(model, torchrec_plan, sharder, device=process.device, given=plan, group=process.group)
+    sharded = sharded_model(
+        model,
+        torchrec_plan,
+        sharder,
+        device=process.device,
+        given=plan,
+        group=process.group,
+        timeout_seconds=spec.rendezvous.timeout_seconds,
+    )
     share_replicated_weights(sharded)
     return sharded
 

@@ -34,6 +34,7 @@ def sharded_model(
     device: torch.device,
     given: GivenPlan | None = None,
     group: dist.ProcessGroup | None = None,
+    timeout_seconds: float | None = None,
 ) -> DistributedModelParallel:
     """Return the model under a plan, an `AveragedModel` where the plan has groups. All ranks must call this.
 
@@ -44,11 +45,14 @@ def sharded_model(
         device: of this rank.
         given: what the plan was made from. If unset: a plan without groups.
         group: of all ranks, for CPU tensors; None is the default group.
+        timeout_seconds: how long collectives in the plan's groups wait for the others. If unset: torch's default.
 
     Raises:
         InputError: one rank or several cannot build their shards; on all ranks, with the first one's reason.
     """
-    sharded = together(lambda: _own_shards(model, plan, sharder, device, given), group)
+    sharded = together(
+        lambda: _own_shards(model, plan, sharder, device=device, given=given, timeout_seconds=timeout_seconds), group
+    )
     for module in sharded.modules():
         if isinstance(module, _OwnShards):
             module.meet()
@@ -104,8 +108,10 @@ def _own_shards(
     model: nn.Module,
     plan: ShardingPlan,
     sharder: EmbeddingBagCollectionSharder,
+    *,
     device: torch.device,
     given: GivenPlan | None,
+    timeout_seconds: float | None,
 ) -> DistributedModelParallel:
     """Build this rank's shards. Raises InputError where that is refused here."""
     world = dist.group.WORLD
@@ -113,7 +119,7 @@ def _own_shards(
     own = _OwnShardsSharder(sharder.fused_params, sharder.qcomm_codecs_registry)
     try:
         if given is not None and given.replication is not None:
-            return AveragedModel(model, plan, own, given=given, device=device)
+            return AveragedModel(model, plan, own, given=given, device=device, timeout_seconds=timeout_seconds)
         return DistributedModelParallel(
             model,
             env=ShardingEnv.from_process_group(world),
