@@ -1,13 +1,15 @@
 """Four ranks in two groups of two: a model whose tables both groups hold trains as one model of all ranks.
 
-Arguments: folder, layout, number of plans. Rank 0 writes the largest differences from the unsharded model to
-FOLDER/differences.json. A layout has ranks of its own: TorchRec keeps the groups of a node in a global variable.
+Arguments: folder, layout, number of plans. Rank 0 writes the largest differences from the unsharded model, and what was
+seen of averages that come seldom, to FOLDER/differences.json. A layout has ranks of its own: TorchRec keeps the groups
+of a node in a global variable.
 """
 
 import json
 import logging
 import random
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,21 @@ from neuroshard_api.replication import GroupLayout, Replication, grouping
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Optimizer, Table
+from neuroshard_api.training_job import DLRMTrainingJob
 from neuroshard_trainer.averaged_model import AveragedModel
+from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.optimizers import embedding_sharder, replicated_optimizer, share_replicated_weights
 from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.process import Process, new_group
+from neuroshard_trainer.run import Places, _set_up
 from neuroshard_trainer.sharded_model import sharded_model
-from placements import given_plan, random_placement
+from placements import by_columns, by_rows, given_plan, random_placement
 from rank_server import joined_ranks
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.optim import SGD
+from trainer_builders import TABLES, job_data, write_plan
 
 CPU = torch.device("cpu")
 RATE = 0.1
@@ -46,11 +55,12 @@ def main(folder: str, layout: str, count: int) -> None:
             families |= {placement.sharding_type.value for placement in plan.tables}
             for what, difference in check(plan, seed=seed).items():
                 differences[what] = max(differences.get(what, 0.0), difference)
+        averages = train_with_seldom_averages(Path(folder), GroupLayout(layout))
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, differences)
         if dist.get_rank() == 0:
             worst = {name: max(each[name] for each in found) for name in differences}
-            text = json.dumps({"largest": worst, "families": sorted(families)})
+            text = json.dumps({"largest": worst, "families": sorted(families), "averages": averages})
             Path(folder, "differences.json").write_text(text)
 
 
@@ -109,6 +119,76 @@ def check(plan: GivenPlan, *, seed: int) -> dict[str, float]:
         "logits": logits,
         "weights": max(weight_difference(state[key], plain.state_dict()[key]) for key in keys),
     }
+
+
+def train_with_seldom_averages(folder: Path, layout: GroupLayout) -> dict[str, list[int]]:
+    """Train with row-wise Adagrad and an average every three steps, as a job that saves every four.
+
+    Returns:
+        The steps before whose averages copies of weights differed, the same of the optimizer's sums, and the steps of
+        checkpoints whose copies of either differed.
+    """
+    found = grouping(WORLD, 2, layout)
+    assert found is not None
+    user, item, country = TABLES
+    request = PlanRequest(tables=builders.table_set(*TABLES), topology=found.group, optimizer=Optimizer.ROWWISE_ADAGRAD)
+    placed = by_columns(user, (1, 12), (0, 20)), by_rows(item, found.group), by_columns(country, (1, 16))
+    replication = Replication(num_groups=2, layout=layout, devices_per_node=2, sync_every_steps=3)
+    plan = given_plan(request, *placed).model_copy(update={"replication": replication})
+    rank = dist.get_rank()
+    job = job_data(
+        world_size=4,
+        model={"embeddingOptimizer": "RowWiseAdagrad"},
+        data={"numSamples": 2000},
+        training={"maxSteps": 8},
+        checkpoint={"everySteps": 4},
+    )
+    process = Process(rank=rank, world_size=dist.get_world_size(), device=CPU, group=new_group(60))
+    (folder / "run").mkdir(exist_ok=True)
+    places = Places(plan_file=write_plan(folder, plan, f"plan-{rank}.json"), run_dir=folder / "run", data_dir=folder)
+    loop = _set_up(DLRMTrainingJob.from_data(job), plan, places, process, metrics_port=None, traced_steps=None)
+    model, begin_save = loop._state.model, loop._saver.begin
+    assert isinstance(model, AveragedModel)
+    for group in (model._default_ctx.sharding_pg, model._default_ctx.replica_pg):
+        assert group._get_backend(CPU).options._timeout == timedelta(seconds=60), "the job's"
+    average = model.sync
+    seen: dict[str, list[int]] = {"weights": [], "sums": [], "saved": []}
+
+    def watched_average() -> None:
+        state = loop._state.tensors()
+        for what, part in (("weights", "model"), ("sums", "tables_optimizer")):
+            if copies_differ(state[part], plan):
+                seen[what].append(loop.step)
+        average()
+
+    def watched_save(state: Any, manifest: CheckpointManifest) -> None:
+        if any(copies_differ(state[part], plan) for part in ("model", "tables_optimizer")):
+            seen["saved"].append(loop.step)
+        begin_save(state, manifest)
+
+    model.sync = watched_average
+    loop._saver.begin = watched_save  # type: ignore[method-assign]
+    loop.run()
+    return seen
+
+
+def copies_differ(state: Any, plan: GivenPlan) -> bool:
+    """Whether any rank's shards differ from those of the rank with its number in the first group, by a bit."""
+    shards = {
+        path: [each.tensor.clone() for each in tensor.local_shards()]
+        for path, tensor in flatten_state_dict(state)[0].items()
+        if isinstance(tensor, ShardedTensor)
+    }
+    assert shards, "there is something to compare"
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, shards)
+    return any(
+        not torch.equal(one, other)
+        for members in plan.groups
+        for rank, first in zip(members, plan.groups[0], strict=True)
+        for path, parts in everyone[rank].items()
+        for one, other in zip(parts, everyone[first][path], strict=True)
+    )
 
 
 def require_equal_copies(model: AveragedModel, plan: GivenPlan) -> None:

@@ -38,7 +38,13 @@ class Pipeline:
             found = loss(batch)
             return found, found.detach()
 
-        self._pipeline = TrainPipelineSparseDist(model, optimizer, device, custom_model_fwd=forward)
+        self._pipeline = TrainPipelineSparseDist(
+            model,
+            optimizer,
+            device,
+            custom_model_fwd=forward,
+            dmp_collection_sync_interval_batches=None,  # the optimizer averages copies, when that is due
+        )
 
     def progress(self, batches: Iterator[Batch]) -> torch.Tensor:
         """Take a step and return its loss. Raises StopIteration once all batches are used."""
