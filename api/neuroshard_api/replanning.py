@@ -187,10 +187,9 @@ def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_app
         policy: of the job.
         is_approved: whether the user has asked for this plan; neither mode, cooldown, nor budget holds it up then.
     """
-    times = (candidate.embedding_ms, candidate.incumbent_ms, candidate.predicted_ms, restart.step_ms)
-    if not all(isfinite(ms) and ms > 0 for ms in times):
-        found = ", ".join(f"{ms:g}" for ms in times)
-        return Decision(verdict=Verdict.UNUSABLE_REPORT, acts=False, message=f"times must be above 0, found {found} ms")
+    unusable = _unusable(candidate.embedding_ms, candidate.incumbent_ms, candidate.predicted_ms, restart.step_ms)
+    if unusable is not None:
+        return unusable
     gain_ms, why = _gain(candidate, restart)
     price_ms = restart.price_ms
 
@@ -216,6 +215,14 @@ def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_app
         verdict, message = obstacle
         return decided(verdict, f"{gained}; {message}")
     return decided(Verdict.BETTER_PLAN_FOUND, gained, acts=policy.mode is ReplanningMode.AUTO)
+
+
+def _unusable(*times_ms: float) -> Decision | None:
+    """Return the decision on times that cannot be compared. None: all are finite and above 0."""
+    if all(isfinite(ms) and ms > 0 for ms in times_ms):
+        return None
+    found = ", ".join(f"{ms:g}" for ms in times_ms)
+    return Decision(verdict=Verdict.UNUSABLE_REPORT, acts=False, message=f"times must be above 0, found {found} ms")
 
 
 def _gain(candidate: Candidate, restart: Restart) -> tuple[float, str]:
@@ -258,10 +265,9 @@ def decide_slow_node(
     How long a node stays slow is not known. So they restart once the loss so far equals the price of a restart: that
     costs at most twice what knowing it would (ski rental).
     """
-    times = (node.slow_ms, node.peers_ms, node.reference_step_ms, restart.step_ms)
-    if not all(isfinite(ms) and ms > 0 for ms in times):
-        found = ", ".join(f"{ms:g}" for ms in times)
-        return Decision(verdict=Verdict.UNUSABLE_REPORT, acts=False, message=f"times must be above 0, found {found} ms")
+    unusable = _unusable(node.slow_ms, node.peers_ms, node.reference_step_ms, restart.step_ms)
+    if unusable is not None:
+        return unusable
     gain_ms, price_ms = restart.step_ms - node.reference_step_ms, restart.price_ms
     steps = max(restart.step - node.since_step, 0)
     excess = node.slow_ms / node.peers_ms - 1

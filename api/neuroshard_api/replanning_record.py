@@ -2,8 +2,9 @@
 
 from datetime import datetime
 
+from neuroshard_api.drift_report import Cause
 from neuroshard_api.job_replanning import MAX_PLANS_KEPT, CandidatePlan, ReplanningStatus, TrainedPlan
-from neuroshard_api.replanning import WARM_UP_STEPS, Decision, Outcome, Verdict
+from neuroshard_api.replanning import WARM_UP_STEPS, Candidate, Decision, Outcome, Verdict
 
 US_PER_MS = 1000
 MESSAGE_CHARACTERS = 1024
@@ -37,6 +38,13 @@ def is_candidate_due(candidate: CandidatePlan, *, since_step: int, cooldown_s: f
     return candidate.verdict in _TRIED_AGAIN and waited_s >= cooldown_s * 2 ** min(candidate.number, _MAX_DOUBLINGS)
 
 
+def with_candidate_asked(record: ReplanningStatus, *, since_step: int, now: datetime) -> ReplanningStatus:
+    """Return the record with a further candidate that is to be made, for a change that began at this step."""
+    number = (record.candidates or 0) + 1
+    candidate = CandidatePlan(number=number, since_step=since_step, start_time=now)
+    return record.model_copy(update={"candidates": number, "candidate": candidate})
+
+
 def outcomes_of(record: ReplanningStatus, plan_hash: str) -> tuple[Outcome, ...]:
     """Return what plans promised and brought, the newest last; restarts for a slow node promise nothing.
 
@@ -59,10 +67,26 @@ def since_replan_s(record: ReplanningStatus, now: datetime) -> float | None:
     return (now - record.history[-1].start_time).total_seconds() if record.replans and record.history else None
 
 
-def measured_before_us(record: ReplanningStatus, placement_hash: str) -> int | None:
-    """Return the measured time of the same shards under an earlier plan, in microseconds. None: there was none."""
+def next_to_plan_in_force(
+    record: ReplanningStatus, *, placement_hash: str, measured_us: int, predicted_ms: float, incumbent_ms: float
+) -> Candidate:
+    """Return a candidate's times next to those of the plan in force.
+
+    Args:
+        record: of the job; its last plan of the same shards has the candidate's measured time.
+        placement_hash: of the candidate's shards.
+        measured_us: embedding part of a step under the plan in force, in microseconds.
+        predicted_ms: of the candidate, for the changed inputs.
+        incumbent_ms: of the plan in force, for the changed inputs.
+    """
     trained = [each for each in record.history if each.placement_hash == placement_hash]
-    return trained[-1].measured_microseconds if trained else None
+    known_us = trained[-1].measured_microseconds if trained else None
+    return Candidate(
+        embedding_ms=measured_us / US_PER_MS,
+        incumbent_ms=incumbent_ms,
+        predicted_ms=predicted_ms,
+        measured_ms=None if known_us is None else known_us / US_PER_MS,
+    )
 
 
 def with_measured_gain(
@@ -106,6 +130,45 @@ def promised_percent(decision: Decision, measured_us: int | None) -> int:
     if decision.gain_ms is None or not measured_us:
         return 0
     return _whole(100 * decision.gain_ms * US_PER_MS / measured_us, _INT32)
+
+
+def with_candidate_taken(
+    record: ReplanningStatus,
+    candidate: CandidatePlan,
+    decision: Decision,
+    *,
+    placement_hash: str,
+    in_force: TrainedPlan,
+    measured_us: int | None,
+    message: str,
+    from_step: int | None,
+    now: datetime,
+) -> ReplanningStatus:
+    """Return the record once a judged candidate takes the place of the plan in force.
+
+    Args:
+        record: of the job.
+        candidate: as `judged` returned it, with its hash.
+        decision: on it.
+        placement_hash: of its shards.
+        in_force: see `with_restart`.
+        measured_us: see `with_restart`.
+        message: why it is taken.
+        from_step: last step that was reported under the plan in force. None: not known.
+        now: the present time.
+    """
+    taken = TrainedPlan(
+        hash=candidate.hash or "",
+        placement_hash=placement_hash,
+        reason=Cause.INPUTS_DRIFTED.value,
+        message=message,
+        start_time=now,
+        from_step=from_step,
+        predicted_microseconds=candidate.predicted_microseconds,
+        promised_gain_percent=promised_percent(decision, measured_us),
+    )
+    recorded = with_restart(record, in_force=in_force, measured_us=measured_us, taken=taken)
+    return recorded.model_copy(update={"accepted": candidate.number, "candidate": None})
 
 
 def with_restart(

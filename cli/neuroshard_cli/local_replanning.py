@@ -42,7 +42,7 @@ class LocalReplanning:
         bundle_dir: the cost models of the plan.
         has_dense: whether the dense part was counted for the plan.
         clock: the present time, with its zone.
-        note: is told what was decided.
+        note: called with each decision, as a sentence.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class LocalReplanning:
         Raises:
             PlanTakenError: the candidate pays, and the mode is Auto.
         """
+        from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
+
         if self._planner is not None:
             status = self._planner.poll()
             if status is None:
@@ -86,7 +88,7 @@ class LocalReplanning:
             self._planner, self._seen = None, ()
             if status or not self._directory.candidate_file.exists():
                 self._failed(f"the planner ended with exit code {status}")
-        seen = tuple(_version(self._directory.train_dir / name) for name in _REPORTS)
+        seen = tuple(_version(self._directory.train_dir / name) for name in (DRIFT_REPORT_FILE, STEP_REPORT_FILE))
         if seen == self._seen or None in seen:
             return
         drift, steps = self._reports()
@@ -156,7 +158,7 @@ class LocalReplanning:
 
     def _ask(self, change: "DriftChange") -> None:
         """Begin to plan for the inputs as they are now."""
-        from neuroshard_api.job_replanning import CandidatePlan
+        from neuroshard_api.replanning_record import with_candidate_asked
         from neuroshard_api.stage_commands import INPUT_STATISTICS_FILE, planner_command
 
         directory = self._directory
@@ -165,9 +167,7 @@ class LocalReplanning:
             return
         directory.candidate_file.unlink(missing_ok=True)
         shutil.copyfile(statistics, directory.inputs_file)
-        number = (self._record.candidates or 0) + 1
-        candidate = CandidatePlan(number=number, since_step=change.since_step, start_time=self._clock())
-        self._keep(self._record.model_copy(update={"candidates": number, "candidate": candidate}))
+        self._keep(with_candidate_asked(self._record, since_step=change.since_step, now=self._clock()))
         command = planner_command(
             request_file=str(directory.request_file),
             bundle_dir=str(self._bundle_dir),
@@ -199,8 +199,8 @@ class LocalReplanning:
         """
         from neuroshard_api.document import DocumentError
         from neuroshard_api.plan import Plan
-        from neuroshard_api.replanning import Candidate, decide
-        from neuroshard_api.replanning_record import US_PER_MS, judged, measured_before_us
+        from neuroshard_api.replanning import decide
+        from neuroshard_api.replanning_record import judged, next_to_plan_in_force
 
         try:
             plan = Plan.read(self._directory.candidate_file)
@@ -212,13 +212,13 @@ class LocalReplanning:
             return
         if not measured_us:
             return
-        known_us = measured_before_us(self._record, plan.placement_sha256)
         decision = decide(
-            Candidate(
-                embedding_ms=measured_us / US_PER_MS,
-                incumbent_ms=plan.incumbent.total_ms,
+            next_to_plan_in_force(
+                self._record,
+                placement_hash=plan.placement_sha256,
+                measured_us=measured_us,
                 predicted_ms=plan.predicted.total_ms,
-                measured_ms=None if known_us is None else known_us / US_PER_MS,
+                incumbent_ms=plan.incumbent.total_ms,
             ),
             self._restart(drift),
             self._policy,
@@ -268,7 +268,7 @@ class LocalReplanning:
         from neuroshard_api.document import read_data
         from neuroshard_api.job_replanning import TrainedPlan
         from neuroshard_api.plan import GivenPlan, any_plan
-        from neuroshard_api.replanning_record import promised_percent, with_restart
+        from neuroshard_api.replanning_record import US_PER_MS, with_candidate_taken
 
         directory, now = self._directory, self._clock()
         before: GivenPlan = any_plan(read_data(directory.plan_file), where=str(directory.plan_file))
@@ -277,20 +277,19 @@ class LocalReplanning:
             placement_hash=before.placement_sha256,
             reason="PlanWritten",
             start_time=now,
-            predicted_microseconds=None if before.predicted is None else round(1000 * before.predicted.total_ms),
+            predicted_microseconds=None if before.predicted is None else round(US_PER_MS * before.predicted.total_ms),
         )
-        taken = TrainedPlan(
-            hash=candidate.hash or "",
+        self._accepted = with_candidate_taken(
+            self._record,
+            candidate,
+            decision,
             placement_hash=plan.placement_sha256,
-            reason="InputsDrifted",
+            in_force=in_force,
+            measured_us=measured_us,
             message=decision.message,
-            start_time=now,
             from_step=drift.last_step,
-            predicted_microseconds=candidate.predicted_microseconds,
-            promised_gain_percent=promised_percent(decision, measured_us),
+            now=now,
         )
-        record = with_restart(self._record, in_force=in_force, measured_us=measured_us, taken=taken)
-        self._accepted = record.model_copy(update={"accepted": candidate.number, "candidate": None})
         raise PlanTakenError(decision.message)
 
     def _failed(self, why: str) -> None:
@@ -307,9 +306,6 @@ class LocalReplanning:
         if record != self._record:
             self._record = record
             write_file(self._directory.replanning_file, record.model_dump_json(indent=1, exclude_none=True) + "\n")
-
-
-_REPORTS = ("drift-report.json", "step-report.json")
 
 
 def _version(path: Path) -> int | None:

@@ -12,16 +12,16 @@ from dataclasses import replace
 from typing import Final
 
 from neuroshard_api.drift_report import Cause, DriftChange
-from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus, TrainedPlan
+from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
 from neuroshard_api.job_status import Stage
-from neuroshard_api.replanning import Candidate, Decision, Verdict, decide
+from neuroshard_api.replanning import Decision, Verdict, decide
 from neuroshard_api.replanning_record import (
     MESSAGE_CHARACTERS,
-    US_PER_MS,
     is_candidate_due,
     judged,
-    measured_before_us,
-    promised_percent,
+    next_to_plan_in_force,
+    with_candidate_asked,
+    with_candidate_taken,
 )
 from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
 
@@ -120,10 +120,7 @@ def _is_due(context: Context, candidate: CandidatePlan | None, change: DriftChan
 
 def _asked(training: Training, change: DriftChange) -> StageResult:
     """Record a candidate; the next pass begins to make it."""
-    record, context = training.record, training.context
-    number = (record.candidates or 0) + 1
-    candidate = CandidatePlan(number=number, since_step=change.since_step, start_time=context.now)
-    recorded = record.model_copy(update={"candidates": number, "candidate": candidate})
+    recorded = with_candidate_asked(training.record, since_step=change.since_step, now=training.context.now)
     return replace(_nothing(), status_fields={"replanning": recorded}, requeue_after_s=0.1)
 
 
@@ -206,17 +203,17 @@ def _unknown(reason: Reason, message: str) -> ConditionUpdate:
 
 def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan, found: PlanSummary) -> StageResult:
     """Return the verdict about a candidate that was made, and the change to it where it is to be taken."""
-    context, record, measured_us = training.context, training.record, training.measured_us
+    context, measured_us = training.context, training.measured_us
     if measured_us is None or found.total_ms is None or found.incumbent_ms is None:
         return _nothing()  # the next report of step times decides
-    known_us = measured_before_us(record, found.placement_hash)
     name = names.plan(context.name, found.hash)
     decision = decide(
-        Candidate(
-            embedding_ms=measured_us / US_PER_MS,
-            incumbent_ms=found.incumbent_ms,
+        next_to_plan_in_force(
+            training.record,
+            placement_hash=found.placement_hash,
+            measured_us=measured_us,
             predicted_ms=found.total_ms,
-            measured_ms=None if known_us is None else known_us / US_PER_MS,
+            incumbent_ms=found.incumbent_ms,
         ),
         training.restart(drift),
         _policy(context),
@@ -270,17 +267,17 @@ def _taken(training: Training, candidate: CandidatePlan, found: PlanSummary, dec
     context = training.context
     message = f"plan {candidate.plan_name} takes the place of {training.planned.name}: {decision.message}"
     message = message[:MESSAGE_CHARACTERS]
-    taken = TrainedPlan(
-        hash=f"sha256:{found.hash}",
+    recorded = with_candidate_taken(
+        training.record,
+        candidate,
+        decision,
         placement_hash=found.placement_hash,
-        reason=Reason.INPUTS_DRIFTED.value,
+        in_force=training.entry(Reason.PLAN_WRITTEN),
+        measured_us=training.measured_us,
         message=message,
-        start_time=context.now,
         from_step=None if training.drift is None else training.drift.last_step,
-        predicted_microseconds=candidate.predicted_microseconds,
-        promised_gain_percent=promised_percent(decision, training.measured_us),
+        now=context.now,
     )
-    recorded = training.with_restart(taken).model_copy(update={"accepted": candidate.number, "candidate": None})
     return replace(
         _nothing(),
         conditions=(condition(ConditionType.PLAN_CURRENT, Reason.PLAN_REPLACED, message, holds=True),),
