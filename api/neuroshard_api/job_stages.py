@@ -166,7 +166,7 @@ class TableSharding(StrEnum):
 
 
 class ShardingGroups(Part):
-    """Groups of devices that may each hold all tables, averaged every so many steps."""
+    """Groups of devices that may each hold all tables, averaged every ``syncEverySteps`` steps."""
 
     sizes: (
         Annotated[

@@ -78,7 +78,7 @@ class Grouping:
 
 
 def grouping(topology: Topology, group_size: int, layout: GroupLayout) -> Grouping | None:
-    """Return groups of so many devices. None: they are not nodes of equally many devices each."""
+    """Return groups of that size. None: they are not nodes of equally many devices each."""
     num_nodes, per_node = topology.num_nodes, topology.devices_per_node
     num_groups, rest = divmod(topology.num_devices, group_size)
     if rest or group_size < LEAST_GROUP or num_groups == 1:

@@ -84,7 +84,7 @@ class RequestOptions:
     group_sizes: Annotated[
         str | None,
         typer.Option(
-            help="Let groups of so many devices each hold all tables, such as 8,16, or auto: all sizes. Default: none."
+            help="Let groups of devices each hold all tables, by sizes such as 8,16, or auto: all sizes. Default: none."
         ),
     ] = None
     sync_every: Annotated[

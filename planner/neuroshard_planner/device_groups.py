@@ -178,7 +178,7 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
 
 
 def _all_reduce_ms(num_bytes: float, way: Grouping, costs: TransferModel) -> float:
-    """Return the milliseconds of one average of so many bytes on each device that holds a copy."""
+    """Return the milliseconds of one average of these bytes on each device that holds a copy."""
     reduction = Reduction(topology=way.copies, family=Family.REPLICATED)
     return float(costs.reduction_ms(np.array(float(num_bytes)), reduction).sum())
 
