@@ -79,6 +79,11 @@ class DriftChange(Value):
         return self
 
 
+def first_change(changes: Sequence[DriftChange], *causes: Cause) -> DriftChange | None:
+    """Return the first change for one of these causes. None: there is none."""
+    return next((change for change in changes if change.cause in causes), None)
+
+
 class DriftReport(RunDocument):
     """Times of the steps that are the reference, those of recent steps, and what changed."""
 
@@ -88,6 +93,8 @@ class DriftReport(RunDocument):
     last_step: Count
     """Number of the last step that was measured."""
     reference_steps: PositiveCount
+    reference_first_step: Count | None = None
+    """Number of the first of them. If unset: the trainer did not report it."""
     reference: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
     """Medians of the first steps after the warm-up, by rank."""
     recent: Annotated[tuple[RankTimes, ...], Field(min_length=1)]

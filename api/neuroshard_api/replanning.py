@@ -2,7 +2,7 @@
 
 A restart costs a checkpoint, a start, and a warm-up, all measured in the job. It pays where the expected gain of the
 remaining steps is twice that. Promised gains come true in part, and cost models err: the gain counts by the share that
-earlier plans of the job brought, divided by how many times predicted and measured times differ. Cooldown, budget, and
+earlier plans of the job brought, divided by how many times predicted and measured growth differ. Cooldown, budget, and
 the record of earlier plans bound the number of restarts whatever is reported.
 """
 
@@ -174,8 +174,30 @@ class Candidate:
     """Predicted for the plan in force, for the changed inputs."""
     predicted_ms: float
     """Predicted for the candidate, for the changed inputs."""
+    reference_ms: float | None = None
+    """Measured time in the first steps under the plan in force. None: not known."""
+    planned_ms: float | None = None
+    """Predicted for the plan in force, for the inputs that it was made for. None: not known."""
     measured_ms: float | None = None
     """Measured time of the candidate, where the job trained under it before. It counts in place of the prediction."""
+
+    @property
+    def model_error(self) -> float:
+        """How many times the models are off, at least 1: the predicted growth next to the measured one.
+
+        A factor that all predictions are off by, as on a machine slower than the profiled one, cancels in the predicted
+        decrease, and in the growth. Where there is nothing to compare with, times are compared instead.
+        """
+        predicted, measured = self.incumbent_ms, self.embedding_ms
+        if self.reference_ms and self.planned_ms:
+            predicted, measured = predicted / self.planned_ms, measured / self.reference_ms
+        return max(predicted / measured, measured / predicted)
+
+    @property
+    def times_ms(self) -> tuple[float, ...]:
+        """All times that are known."""
+        known = (self.reference_ms, self.planned_ms, self.measured_ms)
+        return (self.embedding_ms, self.incumbent_ms, self.predicted_ms, *(ms for ms in known if ms is not None))
 
 
 def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_approved: bool = False) -> Decision:
@@ -187,7 +209,7 @@ def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_app
         policy: of the job.
         is_approved: whether the user has asked for this plan; neither mode, cooldown, nor budget holds it up then.
     """
-    unusable = _unusable(candidate.embedding_ms, candidate.incumbent_ms, candidate.predicted_ms, restart.step_ms)
+    unusable = _unusable(*candidate.times_ms, restart.step_ms)
     if unusable is not None:
         return unusable
     gain_ms, why = _gain(candidate, restart)
@@ -232,14 +254,13 @@ def _gain(candidate: Candidate, restart: Restart) -> tuple[float, str]:
         before = f"the candidate took {candidate.measured_ms:.3g} ms in this job before"
         return now_ms - candidate.measured_ms, f"{before}, and the plan in force takes {now_ms:.3g} ms"
     promised = 1 - candidate.predicted_ms / candidate.incumbent_ms
-    error = max(candidate.incumbent_ms / now_ms, now_ms / candidate.incumbent_ms)
     why = (
         f"for the changed inputs {candidate.predicted_ms:.3g} ms are predicted, and {candidate.incumbent_ms:.3g} ms "
         f"under the plan in force, which takes {now_ms:.3g} ms"
     )
     if promised <= 0:
         return now_ms * promised, why
-    share = restart.counted_share / error
+    share = restart.counted_share / candidate.model_error
     return now_ms * promised * share, f"{why}; {100 * share:.0f} % of the difference count"
 
 

@@ -68,7 +68,14 @@ def since_replan_s(record: ReplanningStatus, now: datetime) -> float | None:
 
 
 def next_to_plan_in_force(
-    record: ReplanningStatus, *, placement_hash: str, measured_us: int, predicted_ms: float, incumbent_ms: float
+    record: ReplanningStatus,
+    *,
+    placement_hash: str,
+    measured_us: int,
+    predicted_ms: float,
+    incumbent_ms: float,
+    reference_ms: float | None,
+    planned_ms: float | None,
 ) -> Candidate:
     """Return a candidate's times next to those of the plan in force.
 
@@ -78,6 +85,8 @@ def next_to_plan_in_force(
         measured_us: embedding part of a step under the plan in force, in microseconds.
         predicted_ms: of the candidate, for the changed inputs.
         incumbent_ms: of the plan in force, for the changed inputs.
+        reference_ms: embedding part of its first steps. None: not known.
+        planned_ms: of the plan in force, for the inputs that it was made for. None: not known.
     """
     trained = [each for each in record.history if each.placement_hash == placement_hash]
     known_us = trained[-1].measured_microseconds if trained else None
@@ -85,6 +94,8 @@ def next_to_plan_in_force(
         embedding_ms=measured_us / US_PER_MS,
         incumbent_ms=incumbent_ms,
         predicted_ms=predicted_ms,
+        reference_ms=reference_ms or None,
+        planned_ms=planned_ms or None,
         measured_ms=None if known_us is None else known_us / US_PER_MS,
     )
 

@@ -40,6 +40,11 @@ def baseline_cost(plan: GivenPlan) -> BaselineCost | None:
     return BaselineCost(algorithm=algorithm.value, total_microseconds=_microseconds(total_ms))
 
 
+def embedding_ms(ranks: Sequence[RankTimes]) -> float:
+    """Return the part of a step that a plan predicts, of the rank that is slowest in it, in milliseconds."""
+    return max(map(_rank_ms, ranks))
+
+
 def measured_cost(report: StepReport) -> MeasuredCost:
     """Return the measured cost of the rank that is slowest in what a plan predicts."""
     slowest = max(report.ranks, key=_rank_ms)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from neuroshard_costs.fitting.step_calibration import Part, PartFactor
 
 
+CORRECTED_SUFFIX = ", corrected by steps"
+NAME_CHARACTERS = 128
+
+
 def calibrate_steps(
     bundle: Annotated[
         Path, typer.Argument(metavar="BUNDLE", help="Cost models: a bundle's directory, or a profile's with one in it.")
@@ -94,12 +98,19 @@ def corrected(
     calibration = calibration_of(factors, source=source, before=costs.manifest.calibration)
     manifest = save_bundle(
         out / BUNDLE_FOLDER if is_profile else out,
-        costs.manifest.model_copy(update={"calibration": calibration}),
+        costs.manifest.model_copy(update={"calibration": calibration, "name": _corrected_name(costs.manifest.name)}),
         read_weights(bundle_dir),
     )
     if is_profile and (bundle / HARDWARE_FILE).is_file():
         write_file(out / HARDWARE_FILE, (bundle / HARDWARE_FILE).read_text(encoding="utf-8"))
     return manifest, factors
+
+
+def _corrected_name(name: str) -> str:
+    """Return the name that plans give the corrected models."""
+    return (
+        name if name.endswith(CORRECTED_SUFFIX) else name[: NAME_CHARACTERS - len(CORRECTED_SUFFIX)] + CORRECTED_SUFFIX
+    )
 
 
 def _measured(plan: Path, reports: Sequence[Path]) -> "tuple[str, list[Sequence[RankTimes]]]":
@@ -143,13 +154,14 @@ def _require_different_steps(reports: "Sequence[tuple[Path, DriftReport | StepRe
 
 
 def _span(report: "DriftReport | StepReport") -> range:
-    """Return the steps of a report's times; a drift report's are the first ones after the warm-up from step 0."""
+    """Return the steps of a report's times; a drift report that does not name them is of a start at step 0."""
     from neuroshard_api.replanning import WARM_UP_STEPS
     from neuroshard_api.step_report import StepReport
 
     if isinstance(report, StepReport):
         return range(report.first_step, report.first_step + report.num_steps)
-    return range(WARM_UP_STEPS, WARM_UP_STEPS + report.reference_steps)
+    first = WARM_UP_STEPS if report.reference_first_step is None else report.reference_first_step
+    return range(first, first + report.reference_steps)
 
 
 def _require_same_training(plan: Path, reports: "Sequence[tuple[Path, RunDocument]]") -> None:

@@ -19,7 +19,7 @@ from neuroshard_cli.stage_process import MARK_VARIABLE
 if TYPE_CHECKING:
     from neuroshard_api.drift_report import DriftChange, DriftReport
     from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningStatus
-    from neuroshard_api.plan import Plan
+    from neuroshard_api.plan import GivenPlan, Plan
     from neuroshard_api.replanning import Decision, Restart
     from neuroshard_api.step_report import StepReport
 
@@ -126,7 +126,7 @@ class LocalReplanning:
         return (drift, steps) if drift.plan_sha256 == steps.plan_sha256 == plan else (None, None)
 
     def _follow(self, drift: "DriftReport", steps: "StepReport") -> None:
-        from neuroshard_api.drift_report import Cause
+        from neuroshard_api.drift_report import Cause, first_change
         from neuroshard_api.replanning_record import with_measured_gain
         from neuroshard_api.step_cost import measured_cost
 
@@ -139,7 +139,7 @@ class LocalReplanning:
                 steps=measured.steps,
             )
         )
-        change = next((each for each in drift.changes if each.cause is Cause.INPUTS_DRIFTED), None)
+        change = first_change(drift.changes, Cause.INPUTS_DRIFTED)
         if change is None:
             return
         candidate = self._record.candidate
@@ -201,6 +201,7 @@ class LocalReplanning:
         from neuroshard_api.plan import Plan
         from neuroshard_api.replanning import decide
         from neuroshard_api.replanning_record import judged, next_to_plan_in_force
+        from neuroshard_api.step_cost import embedding_ms
 
         try:
             plan = Plan.read(self._directory.candidate_file)
@@ -219,6 +220,8 @@ class LocalReplanning:
                 measured_us=measured_us,
                 predicted_ms=plan.predicted.total_ms,
                 incumbent_ms=plan.incumbent.total_ms,
+                reference_ms=embedding_ms(drift.reference),
+                planned_ms=self._planned_ms(),
             ),
             self._restart(drift),
             self._policy,
@@ -265,13 +268,10 @@ class LocalReplanning:
         self, plan: "Plan", candidate: "CandidatePlan", decision: "Decision", drift: "DriftReport", measured_us: int
     ) -> None:
         """Decide that the candidate takes the place of the plan. Raises PlanTakenError, always."""
-        from neuroshard_api.document import read_data
         from neuroshard_api.job_replanning import TrainedPlan
-        from neuroshard_api.plan import GivenPlan, any_plan
         from neuroshard_api.replanning_record import US_PER_MS, with_candidate_taken
 
-        directory, now = self._directory, self._clock()
-        before: GivenPlan = any_plan(read_data(directory.plan_file), where=str(directory.plan_file))
+        now, before = self._clock(), self._plan_in_force()
         in_force = TrainedPlan(
             hash=f"sha256:{drift.plan_sha256}",
             placement_hash=before.placement_sha256,
@@ -291,6 +291,18 @@ class LocalReplanning:
             now=now,
         )
         raise PlanTakenError(decision.message)
+
+    def _plan_in_force(self) -> "GivenPlan":
+        from neuroshard_api.document import read_data
+        from neuroshard_api.plan import any_plan
+
+        file = self._directory.plan_file
+        return any_plan(read_data(file), where=str(file))
+
+    def _planned_ms(self) -> float | None:
+        """Return what the plan in force costs for the inputs that it was made for. None: it has no price."""
+        predicted = self._plan_in_force().predicted
+        return None if predicted is None else predicted.total_ms
 
     def _failed(self, why: str) -> None:
         from neuroshard_api.replanning_record import CANDIDATE_FAILED, MESSAGE_CHARACTERS

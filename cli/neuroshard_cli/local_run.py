@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuroshard_cli.corrected_models import take_corrected_models
 from neuroshard_cli.failures import CommandError
 from neuroshard_cli.job_file import JobFile
 from neuroshard_cli.output import write_file
@@ -62,6 +63,8 @@ class LocalRun:
         self._plan_inputs = ""
         self.profile_folder: Path | None = None
         """Profile that the plan's price is of. None: the plan was given, or the bundle comes along with the planner."""
+        self.profile_inputs: str | None = None
+        """Digest of what the run's own profile depends on. None: it has none."""
 
     def write_inputs(self) -> None:
         """Write the job and its tables, as the stages' commands read them."""
@@ -236,10 +239,14 @@ class LocalRun:
         settings = profiler.model_dump_json(exclude={"policy", "timeout_seconds", "backoff_limit"})
         batch_size, procs = self.spec.model.batch_size_per_device, self.spec.num_profiler_procs
         inputs = digest([settings, str(batch_size), str(procs), self._tables.to_json(), *machine(), *versions()])
+        self.profile_inputs = inputs
         hardware_file = out / HARDWARE_FILE
         is_finished = directory.is_finished("profile", inputs)
         if is_finished and is_kept:
             self._view.end("profile", "reused", Hardware.read(hardware_file).source)
+        elif is_kept and not out.exists() and (other := take_corrected_models(directory, inputs)) is not None:
+            self._finish_profile(inputs)
+            self._view.end("profile", "reused", f"corrected by the steps of another run: {other}")
         else:
             if is_finished:
                 directory.clear(out)  # an unfinished profile goes on
@@ -253,10 +260,15 @@ class LocalRun:
                 python=sys.executable,
             )
             self._runner.run("profile", command, {}, within_s=profiler.timeout_seconds)
-            bundle = sorted((out / BUNDLE_FOLDER).iterdir())
-            directory.finish("profile", inputs, [hardware_file, *bundle])
+            self._finish_profile(inputs)
             self._view.end("profile", "done", Hardware.read(hardware_file).source)
         return Profiled(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
+
+    def _finish_profile(self, inputs: str) -> None:
+        from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+
+        out = self._directory.profile_dir
+        self._directory.finish("profile", inputs, [out / HARDWARE_FILE, *sorted((out / BUNDLE_FOLDER).iterdir())])
 
     def _topology(self, hardware: "Hardware") -> "Topology":
         trainer = self.spec.trainer
@@ -331,15 +343,19 @@ class LocalRun:
         return Plan.read(self._directory.plan_file)
 
     def _replanning(self) -> "LocalReplanning | None":
-        """Return what makes further plans. None: the mode is Off, the plan was given, or it may have groups."""
+        """Return what makes further plans. None: the mode is Off, or none are made for the job, which is noted."""
         from neuroshard_api.job_replanning import ReplanningMode
         from neuroshard_api.job_request import counts_dense
+        from neuroshard_api.replanning_support import unsupported
 
         from neuroshard_cli.local_replanning import LocalReplanning
 
         policy = self.spec.replanning
-        may_have_groups = self.spec.planner.sharding_groups is not None
-        if policy.mode is ReplanningMode.OFF or self._bundle_dir is None or may_have_groups:
+        if policy.mode is ReplanningMode.OFF:
+            return None
+        why = unsupported(self.spec)
+        if why is not None or self._bundle_dir is None:
+            self._view.say(f"no plans are made for inputs that drift: {why or 'the plan is given by --plan'}")
             return None
         return LocalReplanning(
             self._directory,

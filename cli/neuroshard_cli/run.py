@@ -78,7 +78,9 @@ def run(  # noqa: PLR0917 - typer passes by name
         result = result_of(found.job.metadata.name, directory, planned)
         write_file(directory.result_file, result_json(result))
         correction = (
-            None if waits or local.profile_folder is None else correct_models(local.profile_folder, directory, result)
+            None
+            if waits or local.profile_folder is None
+            else correct_models(local.profile_folder, directory, result, profile_inputs=local.profile_inputs)
         )
     if json:
         print_document(result_json(result))

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from neuroshard_api import replanning_record
+from neuroshard_api.drift_report import Cause
 from neuroshard_api.job_policies import ConditionStatus
 from neuroshard_api.job_status import Condition
+from neuroshard_api.replanning import Verdict
 
 MESSAGE_CHARACTERS = 4096  # the API takes 32,768; people read one screen
 
@@ -74,27 +77,28 @@ class Reason(StrEnum):
     WITHIN_REFERENCE = "WithinReference"
 
     # When steps became slower
-    INPUTS_DRIFTED = "InputsDrifted"
-    DEVICE_SLOW = "DeviceSlow"
-    NODE_SLOW = "NodeSlow"
-    COMMUNICATION_SLOW = "CommunicationSlow"
-    EVERYTHING_SLOW = "EverythingSlow"
-    DENSE_SLOW = "DenseSlow"
-    DATA_LATE = "DataLate"
-    UNEXPLAINED = "Unexplained"
-    REPORT_UNUSABLE = "UnusableReport"
+    INPUTS_DRIFTED = Cause.INPUTS_DRIFTED.value
+    DEVICE_SLOW = Cause.DEVICE_SLOW.value
+    NODE_SLOW = Cause.NODE_SLOW.value
+    COMMUNICATION_SLOW = Cause.COMMUNICATION_SLOW.value
+    EVERYTHING_SLOW = Cause.EVERYTHING_SLOW.value
+    DENSE_SLOW = Cause.DENSE_SLOW.value
+    DATA_LATE = Cause.DATA_LATE.value
+    UNEXPLAINED = Cause.UNEXPLAINED.value
+    REPORT_UNUSABLE = Verdict.UNUSABLE_REPORT.value
 
     # About another plan for changed inputs
     CANDIDATE_PLANNING = "PlanningCandidate"
-    CANDIDATE_FAILED = "CandidateFailed"
+    CANDIDATE_FAILED = replanning_record.CANDIDATE_FAILED
+    CANDIDATE_UNSUPPORTED = "CandidateUnsupported"
     INPUTS_RETURNED = "InputsReturned"
-    NO_BETTER_PLAN = "NoBetterPlan"
-    GAIN_TOO_SMALL = "GainTooSmall"
-    BETTER_PLAN_FOUND = "BetterPlanFound"
-    COOLING_DOWN = "CoolingDown"
-    BUDGET_SPENT = "BudgetSpent"
-    NEAR_END = "NearEnd"
-    PRICE_UNKNOWN = "PriceUnknown"
+    NO_BETTER_PLAN = Verdict.NO_BETTER_PLAN.value
+    GAIN_TOO_SMALL = Verdict.GAIN_TOO_SMALL.value
+    BETTER_PLAN_FOUND = Verdict.BETTER_PLAN_FOUND.value
+    COOLING_DOWN = Verdict.COOLING_DOWN.value
+    BUDGET_SPENT = Verdict.BUDGET_SPENT.value
+    NEAR_END = Verdict.NEAR_END.value
+    PRICE_UNKNOWN = Verdict.PRICE_UNKNOWN.value
     PLAN_REPLACED = "PlanReplaced"
 
     # While it waits for someone

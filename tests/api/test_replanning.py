@@ -54,6 +54,37 @@ def test_a_candidate_that_pays_is_taken_in_mode_auto() -> None:
     assert "50,000 steps; a restart costs 50 s" in decision.message
 
 
+@pytest.mark.parametrize(
+    ("planned_ms", "reference_ms", "error"),
+    [
+        (None, None, 2.0),
+        (10.0, None, 2.0),
+        (None, 20.0, 2.0),
+        (10.0, 20.0, 1.0),
+        (10.0, 30.0, 1.5),
+        (10.0, 10.0, 2.0),
+    ],
+    ids=[
+        "nothing known",
+        "no first steps",
+        "no price",
+        "evenly slower machine",
+        "less growth foreseen",
+        "slower since",
+    ],
+)
+def test_predictions_count_by_the_growth_that_they_foresee(
+    planned_ms: float | None, reference_ms: float | None, error: float
+) -> None:
+    """A factor that all are off by is no error; without first steps or their prediction, times are compared."""
+    candidate = Candidate(
+        embedding_ms=60.0, incumbent_ms=30.0, predicted_ms=15.0, planned_ms=planned_ms, reference_ms=reference_ms
+    )
+
+    assert candidate.model_error == pytest.approx(error)
+    assert decide(candidate, restart(), AUTO).gain_ms == pytest.approx(60.0 * 0.5 * 0.5 / error)
+
+
 def test_mode_suggest_restarts_nothing_but_what_the_user_approves() -> None:
     """The verdict is the same, and approval is enough."""
     suggested = decide(PAYS, restart(), Replanning())

@@ -97,6 +97,7 @@ def test_a_bundle_predicts_the_plan_that_was_measured(neuroshard: Any, training:
     before, after = training.planned.predicted.total_ms, again.predicted.total_ms
     assert after == pytest.approx(SLOWER * before, rel=0.01)
     assert load_bundle(BUNDLE).manifest.calibration is None
+    assert load_bundle(out).manifest.name == f"{load_bundle(BUNDLE).manifest.name}, corrected by steps"
 
 
 def test_a_second_correction_builds_on_the_first(neuroshard: Any, training: Training) -> None:
@@ -171,6 +172,16 @@ def test_reports_of_the_same_steps_are_refused(
     assert result.code == (2 if problem else 0), result.err
     assert problem in result.err
     assert not problem or "hint: give reports of steps that do not overlap" in result.err
+
+
+def test_a_reference_of_a_resumed_training_is_of_its_own_steps(neuroshard: Any, training: Training) -> None:
+    """A drift report names the first of them: a step report of steps 50 to 149 has none of those from 650 on."""
+    out = training.folder / "mine"
+    drift = training.drift_report(reference_first_step=650)
+    apart, shared = (training.step_report(f"{first}.json", first_step=first) for first in (50, 700))
+
+    assert neuroshard("calibrate-steps", BUNDLE, training.plan, drift, shared, "--out", out).code == 2
+    assert neuroshard("calibrate-steps", BUNDLE, training.plan, drift, apart, "--out", out).code == 0
 
 
 def test_a_plan_with_groups_is_refused(neuroshard: Any, training: Training) -> None:

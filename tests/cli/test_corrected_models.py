@@ -6,9 +6,12 @@ from typing import Any
 import builders
 import pytest
 from local_runs import Runs
+from neuroshard_api.bundle import Calibration
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
-from neuroshard_costs.bundle import bundled_root, load_bundle
+from neuroshard_cli.corrected_models import take_corrected_models
+from neuroshard_cli.run_directory import RunDirectory
+from neuroshard_costs.bundle import bundled_root, load_bundle, read_weights, save_bundle
 
 SLOWER = 1.5
 TRAINER = f"""
@@ -96,3 +99,52 @@ def test_a_bundled_device_is_not_corrected(runs: Runs) -> None:
 
     assert result.code == ExitCode.OK
     assert "corrected" not in result.err
+
+
+def corrected_run(folder: Path, *, error: float, inputs: str = "same") -> Path:
+    """Leave a run with models that were corrected up to an error; return their folder."""
+    directory = RunDirectory(folder)
+    out = folder / "corrected"
+    before = bundled_root() / "h100-80gb"
+    calibration = Calibration(
+        source="measured:x", num_records=8, compute_scale=(1.0, 1.5), mape_before=0.5, mape_after=error
+    )
+    manifest = load_bundle(before).manifest.model_copy(update={"calibration": calibration})
+    save_bundle(out / "bundle", manifest, read_weights(before))
+    (out / "hardware.json").write_text(builders.hardware(device=manifest.device).to_json())
+    directory.finish("corrected", inputs, [path for path in out.rglob("*") if path.is_file()])
+    return out
+
+
+def test_a_run_without_a_profile_takes_the_best_correction_of_runs_next_to_it(tmp_path: Path) -> None:
+    """As a copy of its own: of equal hardware, settings, and tables, and as the other run left it."""
+    best = corrected_run(tmp_path / "b", error=0.1)
+    corrected_run(tmp_path / "a", error=0.3)
+    corrected_run(tmp_path / "other-machine", error=0.0, inputs="other")
+    damaged = corrected_run(tmp_path / "damaged", error=0.0)
+    (damaged / "bundle" / "manifest.json").write_text("{}")
+    directory = RunDirectory(tmp_path / "new")
+    directory.path.mkdir()
+
+    assert take_corrected_models(directory, "same") == best
+    manifest = load_bundle(directory.profile_dir / "bundle").manifest
+    assert manifest.calibration is not None
+    assert manifest.calibration.mape_after == 0.1
+    assert (directory.profile_dir / "hardware.json").exists()
+    assert take_corrected_models(RunDirectory(tmp_path / "newer"), "unknown") is None
+
+
+@pytest.mark.slow
+def test_a_second_run_of_the_same_tables_measures_nothing_again(runs: Runs, neuroshard: Any) -> None:
+    """It plans with what the first one measured and corrected, says from where, and is finished after that."""
+    profiler = {"backend": "Simulated", "deviceType": "h100-80gb", "budgetSeconds": 2}
+    first = runs.run(script=TRAINER, profiler=profiler)
+    second = neuroshard("run", runs.folder / "job.yaml", "--run-dir", runs.folder / "second")
+    third = neuroshard("run", runs.folder / "job.yaml", "--run-dir", runs.folder / "second")
+
+    assert (first.code, second.code, third.code) == (ExitCode.OK, ExitCode.OK, ExitCode.OK), second.err
+    assert "cost models corrected by these steps" in first.err
+    assert f"corrected by the steps of another run: {runs.run_dir / 'corrected'}" in second.err
+    assert "train: reused" in third.err
+    before, after = (Plan.read(folder / "plan.json") for folder in (runs.run_dir, runs.folder / "second"))
+    assert after.predicted.total_ms == pytest.approx(SLOWER * before.predicted.total_ms, rel=0.05)

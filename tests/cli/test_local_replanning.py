@@ -122,6 +122,7 @@ def test_a_job_with_groups_makes_no_further_plans(runs: Runs) -> None:
 
     assert result.code == ExitCode.OK, result.err
     assert record(runs) == {"replans": -1}
+    assert "no plans are made for inputs that drift: spec.planner.shardingGroups permits groups" in result.err
 
 
 def test_a_damaged_record_is_named(runs: Runs) -> None:

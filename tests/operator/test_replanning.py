@@ -13,7 +13,9 @@ import training_builders
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
+from neuroshard_api.replanning import Verdict
 from neuroshard_operator import names
+from neuroshard_operator.conditions import Reason
 from neuroshard_operator.observed.results import content_hash
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.status import read_status
@@ -369,6 +371,53 @@ def test_a_gain_is_measured_with_a_drift_report_of_the_plan_alone() -> None:
     story.later(60)
 
     assert story.status["replanning"]["history"][-1]["measuredGainPercent"] == 10
+
+
+def under_own_plan(spec: dict[str, Any]) -> Story:
+    """Return a job that trains under its user's plan."""
+    [plan] = Story().planned().world.of_kind("ConfigMap", names.PLAN)
+    story = Story(**VOLUME, **spec)
+    story.world.put({"kind": "ConfigMap", "metadata": {"name": "own-plan"}, "data": plan["data"]})
+    story.later(15)
+    story.start_workers()
+    return story
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"planRef": {"name": "own-plan", "key": "plan.json"}}, "spec.planRef"),
+        ({"planner": {"shardingGroups": {}}}, "spec.planner.shardingGroups"),
+    ],
+    ids=["planRef", "groups"],
+)
+def test_a_job_without_candidates_says_so_once_its_inputs_drift(spec: dict[str, Any], words: str) -> None:
+    """With the field and the remedy, and no planner; once the inputs are as before, that is what the condition says."""
+    story = under_own_plan(spec) if "planRef" in spec else Story(**VOLUME, **spec).running()
+    planners = story.jobs(names.PLANNER)
+    report(story)
+    story.later(60)
+    assert "PlanCurrent" not in {each["type"] for each in story.status["conditions"]}
+    report(story, DRIFTED, step=5_100)
+    story.later(60)
+    current = story.condition("PlanCurrent")
+    report(story, step=5_200)
+    story.later(60)
+
+    assert (current["status"], current["reason"]) == ("Unknown", "CandidateUnsupported")
+    assert words in current["message"]
+    assert "hint: " in current["message"]
+    assert story.jobs(names.PLANNER) == planners
+    assert "candidate" not in story.status.get("replanning", {})
+    assert story.condition("PlanCurrent")["reason"] == "InputsReturned"
+
+
+def test_every_cause_and_verdict_is_the_reason_of_a_condition() -> None:
+    """But for the one about slow nodes, which restart the workers and have no condition."""
+    values = {each.value for each in Reason}
+
+    assert {each.value for each in Cause} <= values
+    assert {each.value for each in Verdict} - values == {Verdict.RESTART_PAYS.value}
 
 
 def test_a_further_change_is_planned_for_after_the_cooldown() -> None:

@@ -1,6 +1,8 @@
 """One of two ranks that train while one thing after the other becomes slow, or their inputs change."""
 
 import json
+import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ import builders
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.drift_report import DriftReport
+from neuroshard_api.drift_report import Cause, DriftReport
 from neuroshard_api.stage_commands import DRIFT_REPORT_FILE
 from neuroshard_trainer.clocks import NS_PER_MS, Mark
 from neuroshard_trainer.drift.work_budget import WorkBudget
@@ -28,7 +30,14 @@ TABLES = tuple(
 )
 SAMPLES, POOLING, DRIFTED_POOLING = 128, 8, 320
 LEARN_STEPS, FAULT_STEPS, REST_STEPS = 300, 300, 200
-FAULTS = ("device", "exchange", "inputs", "data", "dense")
+EXPECTED: dict[str, list[list[Any]]] = {
+    "device": [[Cause.DEVICE_SLOW, [1], []]],
+    "exchange": [[Cause.COMMUNICATION_SLOW, [], []]],
+    "inputs": [[Cause.INPUTS_DRIFTED, [1], ["item"]]],
+    "data": [[Cause.DATA_LATE, [0, 1], []]],
+    "dense": [[Cause.DENSE_SLOW, [], []]],
+}
+"""Causes, ranks, and tables by fault."""
 EXTRA_MS = 7.0
 """Far more than each step takes longer where other programs crowd the caches."""
 
@@ -100,8 +109,17 @@ def write_each_report(reporter: StepReporter) -> None:
         reporter.drift.budget = WorkBudget(clock=lambda: 0.0)
 
 
-def main(folder: str) -> None:
-    """Train through all faults; rank 0 writes what the last report of each said."""
+def orders(rounds: int, seed: int | None) -> list[str]:
+    """Return all faults, so many times, in the order of the list or in orders that a seed gives."""
+    found: list[str] = []
+    rng = random.Random(seed)  # noqa: S311 - keeps no secret
+    for _ in range(rounds):
+        found += EXPECTED if seed is None else rng.sample(list(EXPECTED), len(EXPECTED))
+    return found
+
+
+def main(folder: str, rounds: int = 1, seed: int | None = None) -> None:
+    """Train through all faults; rank 0 writes of each what is expected and what the last report of it said."""
     with joined_ranks():
         plan = plan_of(tables=TABLES, world_size=2)
         plan_file = Path(folder, "plan.json")
@@ -113,7 +131,8 @@ def main(folder: str) -> None:
             model, plan_file, write=Path(folder, "step-report.json"), clock=ThreadClock(), drift=Path(folder)
         )
         write_each_report(reporter)
-        faults, found = Faults(), {}
+        faults = Faults()
+        found: list[dict[str, Any]] = []
 
         def batches() -> Iterator[KeyedJaggedTensor]:
             rng = np.random.default_rng(dist.get_rank())
@@ -124,16 +143,16 @@ def main(folder: str) -> None:
                     if fault == "data":
                         work(EXTRA_MS)
                     yield lookups(rng, DRIFTED_POOLING if fault == "inputs" else POOLING)
-                report = Path(folder, DRIFT_REPORT_FILE)
-                if fault is not None and report.exists():
-                    found[fault] = [
-                        (change.cause, change.ranks, change.tables) for change in DriftReport.read(report).changes
-                    ]
+                if fault is not None:
+                    report = Path(folder, DRIFT_REPORT_FILE)
+                    changes = DriftReport.read(report).changes if report.exists() else ()
+                    named = [(change.cause, change.ranks, change.tables) for change in changes]
+                    found.append({"fault": fault, "expected": EXPECTED[fault], "found": named})
 
             yield from some(1)  # TorchRec makes its output dists in the first step
             faults.plant(model)
             yield from some(LEARN_STEPS - 1)
-            for fault in FAULTS:
+            for fault in orders(rounds, seed):
                 yield from some(FAULT_STEPS, fault)
                 yield from some(REST_STEPS)
 
@@ -141,3 +160,7 @@ def main(folder: str) -> None:
             torch.autograd.backward(model(torch.zeros(SAMPLES, 3), batch).sum())
         if dist.get_rank() == 0:
             Path(folder, "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -181,6 +181,8 @@ def test_slow_steps_of_a_restart_are_compared_with_the_first_start(tmp_path: Pat
     *_, last = Training(tmp_path, seed=1).run(800, 1200, dense=1.5)
 
     assert [cause for cause, _, _ in named(last)] == [Cause.DENSE_SLOW]
+    assert last is not None
+    assert last.reference_first_step == 50
 
 
 @pytest.mark.parametrize("change", ["plan", "conditions", "ranks"])
@@ -198,7 +200,9 @@ def test_what_cannot_be_compared_is_learned_again(tmp_path: Path, change: str) -
 
     assert again.files == set()
     assert again.run(500, 700) == [None, None]
-    assert again.run(700, 800)[0] is not None
+    [report] = again.run(700, 800)
+    assert report is not None
+    assert report.reference_first_step == 550
 
 
 def test_batches_of_another_size_after_a_restart_are_learned_again(

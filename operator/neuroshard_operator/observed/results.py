@@ -20,7 +20,7 @@ from neuroshard_api.stage_commands import (
     PROGRESS_FILE,
     STEP_REPORT_FILE,
 )
-from neuroshard_api.step_cost import baseline_cost, measured_cost, predicted_cost
+from neuroshard_api.step_cost import baseline_cost, embedding_ms, measured_cost, predicted_cost
 from neuroshard_api.step_report import StepReport
 from neuroshard_api.tables import TableSet
 
@@ -81,6 +81,8 @@ class DriftSummary:
     reference_step_ms: float
     """Step of the slowest rank before the changes, and now."""
     step_ms: float
+    reference_embedding_ms: float
+    """Embedding part of a step before the changes."""
     compute_ms: Mapping[int, float]
     """Compute of the lookups now, by rank."""
     changes: tuple[DriftChange, ...]
@@ -240,6 +242,7 @@ def drift_summary(report: DriftReport) -> DriftSummary:
         last_step=report.last_step,
         reference_step_ms=max(times.step_ms for times in report.reference),
         step_ms=max(times.step_ms for times in report.recent),
+        reference_embedding_ms=embedding_ms(report.reference),
         compute_ms={times.rank: times.forward_compute_ms + times.backward_compute_ms for times in report.recent},
         changes=tuple(change.model_copy(update={"evidence": change.evidence[:1]}) for change in report.changes),
         headline=report.headline,

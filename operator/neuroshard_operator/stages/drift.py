@@ -1,10 +1,6 @@
 """Whether steps take as long as at the beginning, as the workers report it: the condition Steady. Pure functions."""
 
-from collections.abc import Mapping
-from typing import Final
-
-from neuroshard_api.drift_report import Cause
-from neuroshard_api.job_status import Stage
+from dataclasses import replace
 
 from neuroshard_operator.actions import Event
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, is_false
@@ -12,20 +8,10 @@ from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import DriftSummary
 from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.reports import is_of_another_attempt, latest
-from neuroshard_operator.stages.result import StageResult, condition
+from neuroshard_operator.stages.result import StageResult, condition, training_goes_on
 
 DRIFT_DETECTED = "DriftDetected"
 """Reason of the event about steps that became slower."""
-_REASONS: Final[Mapping[Cause, Reason]] = {
-    Cause.INPUTS_DRIFTED: Reason.INPUTS_DRIFTED,
-    Cause.DEVICE_SLOW: Reason.DEVICE_SLOW,
-    Cause.NODE_SLOW: Reason.NODE_SLOW,
-    Cause.COMMUNICATION_SLOW: Reason.COMMUNICATION_SLOW,
-    Cause.EVERYTHING_SLOW: Reason.EVERYTHING_SLOW,
-    Cause.DENSE_SLOW: Reason.DENSE_SLOW,
-    Cause.DATA_LATE: Reason.DATA_LATE,
-    Cause.UNEXPLAINED: Reason.UNEXPLAINED,
-}
 
 
 def drift_of(context: Context, planned: Planned) -> DriftSummary | None:
@@ -43,20 +29,14 @@ def steady(context: Context, drift: DriftSummary | None) -> StageResult:
     if drift is None:
         problem = report.drift_problem if report else ""
         unusable = ConditionUpdate(type=kind, holds=None, reason=Reason.REPORT_UNUSABLE, message=problem)
-        return _step(*((unusable,) if problem else ()))
+        return replace(training_goes_on(), conditions=(unusable,) if problem else ())
     if drift.headline is None:
         message = "steps take as long as in the first steps under the plan"
-        return _step(condition(kind, Reason.WITHIN_REFERENCE, message, holds=True))
-    reason = _REASONS[drift.changes[0].cause]
+        return replace(training_goes_on(), conditions=(condition(kind, Reason.WITHIN_REFERENCE, message, holds=True),))
+    reason = Reason(drift.changes[0].cause.value)
     found = condition(kind, reason, drift.headline, holds=False)
     is_known = is_false(context.status.conditions, kind) and any(
         each.type == kind and each.reason == reason for each in context.status.conditions
     )
     events = () if is_known else (Event(kind="Warning", reason=DRIFT_DETECTED, message=drift.headline),)
-    return _step(found, events=events)
-
-
-def _step(*conditions: ConditionUpdate, events: tuple[Event, ...] = ()) -> StageResult:
-    return StageResult(
-        display_stage=Stage.RUNNING, reason=Reason.WORKERS_READY, message="", conditions=conditions, events=events
-    )
+    return replace(training_goes_on(), conditions=(found,), events=events)

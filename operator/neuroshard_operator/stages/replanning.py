@@ -7,13 +7,10 @@ goes on from there. Accepting changes the plan's inputs hash: the plan is then f
 launching replaces the workers, which write a checkpoint and resume from it.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
-from neuroshard_api.drift_report import Cause, DriftChange
+from neuroshard_api.drift_report import Cause, DriftChange, first_change
 from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
-from neuroshard_api.job_status import Stage
 from neuroshard_api.replanning import Decision, Verdict, decide
 from neuroshard_api.replanning_record import (
     MESSAGE_CHARACTERS,
@@ -23,6 +20,7 @@ from neuroshard_api.replanning_record import (
     with_candidate_asked,
     with_candidate_taken,
 )
+from neuroshard_api.replanning_support import unsupported
 from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
 
 from neuroshard_operator import names
@@ -35,22 +33,13 @@ from neuroshard_operator.observed.results import DriftSummary, PlanSummary, Repo
 from neuroshard_operator.stages.planning import candidate_plan, plan_candidate
 from neuroshard_operator.stages.profiling import profile_hardware
 from neuroshard_operator.stages.reports import latest
-from neuroshard_operator.stages.result import StageResult, condition
+from neuroshard_operator.stages.result import StageResult, condition, training_goes_on
 from neuroshard_operator.stages.training import Training
 
 BETTER_PLAN_FOUND = "BetterPlanFound"
 PLAN_REPLACED = "PlanReplaced"
 """Reasons of the events about a candidate that pays, and about one that was taken."""
-_REASONS: Final[Mapping[Verdict, Reason]] = {
-    Verdict.NO_BETTER_PLAN: Reason.NO_BETTER_PLAN,
-    Verdict.GAIN_TOO_SMALL: Reason.GAIN_TOO_SMALL,
-    Verdict.BETTER_PLAN_FOUND: Reason.BETTER_PLAN_FOUND,
-    Verdict.COOLING_DOWN: Reason.COOLING_DOWN,
-    Verdict.BUDGET_SPENT: Reason.BUDGET_SPENT,
-    Verdict.NEAR_END: Reason.NEAR_END,
-    Verdict.PRICE_UNKNOWN: Reason.PRICE_UNKNOWN,
-    Verdict.UNUSABLE_REPORT: Reason.REPORT_UNUSABLE,
-}
+_RETURNED = "inputs are as the plan in force was made for"
 _CURRENT = {Verdict.NO_BETTER_PLAN, Verdict.GAIN_TOO_SMALL}
 
 
@@ -67,7 +56,8 @@ def replan(training: Training, *, candidate_hash: str | None) -> StageResult:
         training: of the pass.
         candidate_hash: inputs hash of the candidate that the status names. None: it names none.
     """
-    step = _candidate_step(training, candidate_hash)
+    drift = training.drift
+    step = training_goes_on() if drift is None else _candidate_step(training, drift, candidate_hash)
     if training.record != _recorded(training.context) and "replanning" not in step.status_fields:
         step = replace(step, status_fields={**step.status_fields, "replanning": training.record})
     return step
@@ -78,33 +68,42 @@ def _recorded(context: Context) -> ReplanningStatus:
 
 
 def _may_plan(context: Context) -> bool:
-    """Tell whether candidates are made: not if switched off, with a plan of the user's, groups, or a refused spec."""
-    spec = context.spec
-    is_off = spec.replanning.mode is ReplanningMode.OFF or spec.planner.sharding_groups is not None
-    return not is_off and spec.plan_ref is None and not context.broken_rules
+    """Tell whether candidates are made: not if switched off, for a job without them, or with a refused spec."""
+    is_off = context.spec.replanning.mode is ReplanningMode.OFF
+    return not is_off and unsupported(context.spec) is None and not context.broken_rules
 
 
-def _nothing() -> StageResult:
-    return StageResult(display_stage=Stage.RUNNING, reason=Reason.WORKERS_READY, message="")
+def _not_planned(training: Training, change: DriftChange | None) -> StageResult:
+    """Return that inputs drifted, and that no candidate is made for this job; nothing where the user wants none."""
+    context, kind = training.context, ConditionType.PLAN_CURRENT
+    why = unsupported(context.spec)
+    if why is None or context.spec.replanning.mode is ReplanningMode.OFF or context.broken_rules:
+        return training_goes_on()
+    if change is not None:
+        message = f"inputs drifted since step {change.since_step:,}, and no plan is made for them: {why}"
+        return replace(training_goes_on(), conditions=(_unknown(Reason.CANDIDATE_UNSUPPORTED, message),))
+    shown = any(each.type == kind and each.reason == Reason.CANDIDATE_UNSUPPORTED for each in context.status.conditions)
+    returned = condition(kind, Reason.INPUTS_RETURNED, _RETURNED, holds=True)
+    return replace(training_goes_on(), conditions=(returned,) if shown else ())
 
 
-def _candidate_step(training: Training, candidate_hash: str | None) -> StageResult:
-    context, drift, candidate = training.context, training.drift, training.record.candidate
-    if drift is None or not _may_plan(context):
-        return _nothing()
-    change = next((each for each in drift.changes if each.cause is Cause.INPUTS_DRIFTED), None)
+def _candidate_step(training: Training, drift: DriftSummary, candidate_hash: str | None) -> StageResult:
+    context, candidate = training.context, training.record.candidate
+    change = first_change(drift.changes, Cause.INPUTS_DRIFTED)
+    if not _may_plan(context):
+        return _not_planned(training, change)
     found = None if candidate_hash is None else candidate_plan(context, candidate_hash)
     if candidate is not None and candidate_hash is not None and candidate.verdict is None and found is None:
         return _planning(training, candidate, candidate_hash)
     if change is not None and _is_due(context, candidate, change):
         return replace(_asked(training, change), actions=_superseded(context, candidate, candidate_hash))
     if candidate is None or found is None:  # none was made, or somebody deleted it: the next change makes another one
-        return _nothing()
+        return training_goes_on()
     if change is None:
-        return _settled(training, candidate, Reason.INPUTS_RETURNED, "inputs are as the plan in force was made for")
+        return _settled(training, candidate, Reason.INPUTS_RETURNED, _RETURNED)
     # A candidate for an earlier change decides nothing about this one.
     is_asked_for = change.since_step == candidate.since_step or _is_approved(context, found)
-    return _evaluated(training, drift, candidate, found) if is_asked_for else _nothing()
+    return _evaluated(training, drift, candidate, found) if is_asked_for else training_goes_on()
 
 
 def _is_due(context: Context, candidate: CandidatePlan | None, change: DriftChange) -> bool:
@@ -121,7 +120,7 @@ def _is_due(context: Context, candidate: CandidatePlan | None, change: DriftChan
 def _asked(training: Training, change: DriftChange) -> StageResult:
     """Record a candidate; the next pass begins to make it."""
     recorded = with_candidate_asked(training.record, since_step=change.since_step, now=training.context.now)
-    return replace(_nothing(), status_fields={"replanning": recorded}, requeue_after_s=0.1)
+    return replace(training_goes_on(), status_fields={"replanning": recorded}, requeue_after_s=0.1)
 
 
 def _superseded(context: Context, candidate: CandidatePlan | None, candidate_hash: str | None) -> tuple[Action, ...]:
@@ -164,7 +163,7 @@ def _planning(training: Training, candidate: CandidatePlan, candidate_hash: str)
     if made.completion is not None:
         return _failed(training, candidate, made.message)
     return replace(
-        _nothing(),
+        training_goes_on(),
         conditions=(_unknown(Reason.CANDIDATE_PLANNING, f"for the changed inputs, {made.message}"),),
         actions=made.actions,
         events=made.events,
@@ -176,14 +175,14 @@ def _reports_kept(context: Context, candidate: CandidatePlan) -> StageResult:
     report = context.config_map(names.report(context.name))
     found = latest(context)
     if report is None or found is None or found.statistics_key is None:  # deleted since; the workers write it again
-        return _nothing()
+        return training_goes_on()
     copy = CopyConfigMap(
         manifest=inputs(context, candidate.number),
         source=report.meta.name,
         source_version=report.meta.resource_version,
     )
     message = "the reports that a plan for the changed inputs is made from are kept"
-    return replace(_nothing(), conditions=(_unknown(Reason.CANDIDATE_PLANNING, message),), actions=(copy,))
+    return replace(training_goes_on(), conditions=(_unknown(Reason.CANDIDATE_PLANNING, message),), actions=(copy,))
 
 
 def _failed(training: Training, candidate: CandidatePlan, why: str) -> StageResult:
@@ -191,7 +190,7 @@ def _failed(training: Training, candidate: CandidatePlan, why: str) -> StageResu
     message = f"no plan was made for the changed inputs: {why}"[:MESSAGE_CHARACTERS]
     failed = candidate.model_copy(update={"verdict": Reason.CANDIDATE_FAILED.value, "message": message})
     return replace(
-        _nothing(),
+        training_goes_on(),
         conditions=(_unknown(Reason.CANDIDATE_FAILED, message),),
         status_fields={"replanning": training.record.model_copy(update={"candidate": failed})},
     )
@@ -205,7 +204,7 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
     """Return the verdict about a candidate that was made, and the change to it where it is to be taken."""
     context, measured_us = training.context, training.measured_us
     if measured_us is None or found.total_ms is None or found.incumbent_ms is None:
-        return _nothing()  # the next report of step times decides
+        return training_goes_on()  # the next report of step times decides
     name = names.plan(context.name, found.hash)
     decision = decide(
         next_to_plan_in_force(
@@ -214,6 +213,8 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
             measured_us=measured_us,
             predicted_ms=found.total_ms,
             incumbent_ms=found.incumbent_ms,
+            reference_ms=drift.reference_embedding_ms,
+            planned_ms=training.planned_ms,
         ),
         training.restart(drift),
         _policy(context),
@@ -226,7 +227,7 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
     message = decision.message
     if decision.verdict not in _CURRENT:
         message = f"{message}; to take it: {_command(context, name)}"
-    return _settled(training, priced, _REASONS[decision.verdict], message, is_current=decision.verdict in _CURRENT)
+    return _settled(training, priced, Reason(decision.verdict.value), message, is_current=decision.verdict in _CURRENT)
 
 
 def _is_approved(context: Context, found: PlanSummary) -> bool:
@@ -250,12 +251,12 @@ def _settled(
 ) -> StageResult:
     """Record a verdict. Numbers of one that stays are kept: they change with each report."""
     if candidate.verdict == reason.value:
-        return _nothing()
+        return training_goes_on()
     message = message[:MESSAGE_CHARACTERS]
     settled = candidate.model_copy(update={"verdict": reason.value, "message": message})
     pays = reason is Reason.BETTER_PLAN_FOUND
     return replace(
-        _nothing(),
+        training_goes_on(),
         conditions=(condition(ConditionType.PLAN_CURRENT, reason, message, holds=is_current),),
         events=(Event(kind="Normal", reason=BETTER_PLAN_FOUND, message=message),) if pays else (),
         status_fields={"replanning": training.record.model_copy(update={"candidate": settled})},
@@ -279,7 +280,7 @@ def _taken(training: Training, candidate: CandidatePlan, found: PlanSummary, dec
         now=context.now,
     )
     return replace(
-        _nothing(),
+        training_goes_on(),
         conditions=(condition(ConditionType.PLAN_CURRENT, Reason.PLAN_REPLACED, message, holds=True),),
         events=(Event(kind="Normal", reason=PLAN_REPLACED, message=message),),
         status_fields={"replanning": recorded},

@@ -52,6 +52,11 @@ class StageResult:
     completion: Completion | None = None
 
 
+def training_goes_on() -> StageResult:
+    """Return the step of workers that train, to which nothing is done."""
+    return StageResult(display_stage=Stage.RUNNING, reason=Reason.WORKERS_READY, message="")
+
+
 def failed(
     *, display_stage: Stage, stage: StageName | None, reason: Reason, message: str, failure: LastFailure | None = None
 ) -> StageResult:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Final
 
-from neuroshard_api.drift_report import Cause, DriftChange
+from neuroshard_api.drift_report import Cause, DriftChange, first_change
 from neuroshard_api.job_replanning import MAX_AVOIDED_NODES, AvoidedNode, ReplanningMode
 from neuroshard_api.replanning import SlowNode, decide_slow_node
 from neuroshard_api.replanning_record import MESSAGE_CHARACTERS
@@ -20,7 +19,6 @@ from neuroshard_operator.stages.training import Training
 
 SLOW_NODE = "SlowNode"
 """Reason of the event about workers that leave a slow node."""
-_SLOW: Final = {Cause.DEVICE_SLOW, Cause.NODE_SLOW}
 
 
 def leave_slow_node(training: Training) -> StageResult | None:
@@ -29,7 +27,7 @@ def leave_slow_node(training: Training) -> StageResult | None:
     policy, record = context.spec.replanning, training.record
     if drift is None or policy.mode is not ReplanningMode.AUTO or not policy.avoid_slow_nodes:
         return None
-    change = next((each for each in drift.changes if each.cause in _SLOW), None)
+    change = first_change(drift.changes, Cause.DEVICE_SLOW, Cause.NODE_SLOW)
     node = None if change is None else _node_of(training, change.ranks)
     avoided = slow_nodes(context)
     if change is None or node is None or node in avoided:

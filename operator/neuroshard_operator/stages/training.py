@@ -5,7 +5,7 @@ from typing import Final
 
 from neuroshard_api.job_replanning import ReplanningStatus, TrainedPlan
 from neuroshard_api.replanning import Restart
-from neuroshard_api.replanning_record import outcomes_of, since_replan_s, with_measured_gain, with_restart
+from neuroshard_api.replanning_record import US_PER_MS, outcomes_of, since_replan_s, with_measured_gain, with_restart
 
 from neuroshard_operator.conditions import Reason
 from neuroshard_operator.context import Context
@@ -55,6 +55,13 @@ class Training:
         """Measured time of the embedding part of a step, in microseconds. None: not known."""
         cost = self.context.status.cost
         return cost.measured.total_microseconds if cost is not None and cost.measured is not None else None
+
+    @property
+    def planned_ms(self) -> float | None:
+        """Predicted embedding part of a step, for the inputs that the plan was made for. None: not known."""
+        predicted = self.planned.summary.predicted
+        planned_us = None if predicted is None else predicted.total_microseconds
+        return None if planned_us is None else planned_us / US_PER_MS
 
     def entry(self, reason: Reason, message: str | None = None) -> TrainedPlan:
         """Return the plan in force as the history names it, if it was taken now or is the first."""

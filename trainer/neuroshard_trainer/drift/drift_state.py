@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from neuroshard_api.counts import PositiveCount
+from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import DocumentError
 from neuroshard_api.input_statistics import InputStatistics
 from neuroshard_api.run_document import RunDocument
@@ -28,6 +28,8 @@ class DriftState(RunDocument):
     detector: DetectorState
     reference: tuple[RankTimes, ...] = ()
     """By rank. Empty: not known yet."""
+    reference_first_step: Count | None = None
+    """Number of its first step. None: not known."""
     inputs: InputStatistics | None = None
     """Reference of the inputs. None: not known yet."""
 

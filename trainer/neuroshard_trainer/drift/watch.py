@@ -127,6 +127,9 @@ class DriftWatch:
         state = DriftState.kept(folder / STATE_FILE, run, world_size=world_size, conditions=conditions)
         self._detector = ShiftDetector(state=None if state is None else state.detector)
         self._reference = () if state is None else state.reference
+        self._reference_first_step = None if state is None else state.reference_first_step
+        self._first_step: int | None = None
+        """Of this start. None: none was measured yet."""
         self._reported: Change | None = None
         """The change at the last report that was written."""
         self.inputs = InputWatch(run, reference=None if state is None else state.inputs)
@@ -143,6 +146,8 @@ class DriftWatch:
         Times that are not finite or not above 0 are left out. Of ranks with different numbers of steps the first ones
         count.
         """
+        if self._first_step is None:
+            self._first_step = first_step
         count = min(map(len, step_ms))
         slowest = np.max([each[:count] for each in step_ms], axis=0)
         for number, ms in enumerate(slowest.tolist(), start=first_step):
@@ -174,6 +179,7 @@ class DriftWatch:
         own = [each for each in references if each is not None]
         if not self._reference and len(own) == self._world_size:
             self._reference = tuple(RankTimes(rank=rank, **times) for rank, times in enumerate(own))
+            self._reference_first_step = None if self._first_step is None else self._first_step + WARM_UP_STEPS
         if self.budget.is_spent and self._detector.change == self._reported:
             return None
         self._reported = self._detector.change
@@ -213,6 +219,7 @@ class DriftWatch:
             run_id=self._run.run_id,
             last_step=last_step,
             reference_steps=REFERENCE_STEPS,
+            reference_first_step=self._reference_first_step,
             reference=self._reference,
             recent=tuple(recent),
             changes=self._changes(last_step, recent, num_recent),
@@ -268,6 +275,7 @@ class DriftWatch:
             conditions=self._conditions,
             detector=self._detector.state,
             reference=self._reference,
+            reference_first_step=self._reference_first_step,
             inputs=self.inputs.reference,
         )
 
