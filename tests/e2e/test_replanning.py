@@ -1,15 +1,19 @@
 """Jobs whose inputs drift in mid-training: noticed on real workers, planned for, and trained on under the new plan."""
 
 import json
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e import jobs
+from e2e.operator_release import Release
 from e2e.volumes import newest_step, shared_volume
+from neuroshard_cluster.cgroups import MOUNT
 from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.gpus import RESOURCE
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.plugin import Namespace
@@ -18,25 +22,37 @@ from neuroshard_cluster.waiting import eventually
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.usefixtures("operator")]
 
 NUM_PROCS = 2
-BATCH_SIZE = 512
-DRIFT_STEP = 600
+BATCH_SIZE = 64
+DRIFT_STEP = 400
 """After the 250 steps that the reference takes."""
 EVERY_STEPS = 200
-TABLES = [
-    {"name": f"t{index}", "numEmbeddings": 100_000, "embeddingDim": 64, "poolingFactor": 10} for index in range(4)
-]
+TABLES = [{"name": f"t{index}", "numEmbeddings": 20_000, "embeddingDim": 64, "poolingFactor": 4} for index in range(4)]
 DRIFT = [
-    {"atSample": DRIFT_STEP * BATCH_SIZE * NUM_PROCS, "feature": name, "poolingFactorTimes": 6} for name in ("t0", "t1")
+    {"atSample": DRIFT_STEP * BATCH_SIZE * NUM_PROCS, "feature": name, "poolingFactorTimes": 60}
+    for name in ("t0", "t1")
 ]
 NOTICED_WITHIN_S = 600.0
 CONTROL_S = 300.0
+KILLS_SEED = 17
+STEPS = ("running", "asked for", "judged", "approved", "taken")
+"""Of a re-planning, after which the operator may be killed."""
+QUOTA_US, PERIOD_US = 2_000, 10_000
+"""Processor time that a slowed worker has in each period, as with a CPU limit of 200m."""
 
 
 def long_job(claim: str, **spec: Any) -> Object:
     """Return a job that trains until it is deleted, with checkpoints."""
-    data = {"numSamples": 2_000_000_000, **spec.pop("data", {})}
+    data = {"numSamples": 2_000_000_000, "readerProcesses": 0, **spec.pop("data", {})}
+    trainer = {
+        "numNodes": NUM_PROCS,
+        "numProcPerNode": 1,
+        "resourcesPerNode": {"limits": {RESOURCE: 1}},
+        "args": ["--device", "cpu"],
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],  # both nodes are on one machine
+    }
     return jobs.training_job(
         "shop",
+        trainer=trainer,
         model={"embeddingTables": TABLES, "batchSizePerDevice": BATCH_SIZE},
         profiler=jobs.BUNDLED,
         data=data,
@@ -46,8 +62,22 @@ def long_job(claim: str, **spec: Any) -> Object:
     )
 
 
+class Kills:
+    """Kills of the operator at two of the steps of a re-planning, which a seed chooses; or none."""
+
+    def __init__(self, release: Release, *, seed: int | None) -> None:
+        self._release = release
+        self.steps = [] if seed is None else random.Random(seed).sample(STEPS, 2)  # noqa: S311 - keeps no secret
+
+    def after(self, step: str) -> None:
+        """Kill the operator if this step was chosen."""
+        if step in self.steps:
+            self._release.kill()
+
+
+@pytest.mark.parametrize("seed", [None, KILLS_SEED], ids=["undisturbed", "the operator is killed twice"])
 def test_a_candidate_for_drifted_inputs_is_taken_once_it_is_approved(
-    cluster: Cluster, namespace: Namespace, tmp_path: Path
+    cluster: Cluster, operator: Release, namespace: Namespace, tmp_path: Path, seed: int | None
 ) -> None:
     """The workers resume from a checkpoint under the candidate; the restart counts as no failure.
 
@@ -55,19 +85,33 @@ def test_a_candidate_for_drifted_inputs_is_taken_once_it_is_approved(
     """
     if not isinstance(cluster, LocalCluster):
         pytest.skip("this provider's nodes share no folder")
-    kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
+    kubectl, folder, kills = namespace.kubectl, tmp_path / "checkpoints", Kills(operator, seed=seed)
     with shared_volume(cluster, namespace, folder) as claim:
         kubectl.apply(long_job(claim, data={"drift": DRIFT}))
         jobs.wait_for_stage(kubectl, "shop", "Running")
+        kills.after("running")
 
-        def judged(seen: Mapping[str, Any]) -> bool:
+        def is_asked_for(seen: Mapping[str, Any]) -> bool:
+            return "candidate" in seen.get("replanning", {})
+
+        def is_judged(seen: Mapping[str, Any]) -> bool:
             return bool(seen.get("replanning", {}).get("candidate", {}).get("planName"))
 
-        before = jobs.wait_for(kubectl, "shop", judged, "has a candidate", within_s=NOTICED_WITHIN_S)
+        asked = jobs.wait_for(kubectl, "shop", is_asked_for, "asks for a candidate", within_s=NOTICED_WITHIN_S)
+        kills.after("asked for")
+        before = jobs.wait_for(kubectl, "shop", is_judged, "has a candidate", within_s=NOTICED_WITHIN_S)
+        kills.after("judged")
         candidate = before["replanning"]["candidate"]
         saved = newest_step(folder)
         annotation = f"training.neuroshard.dev/approved-plan={candidate['planName']}"
         kubectl("annotate", "--overwrite", jobs.KIND, "shop", annotation)
+        kills.after("approved")
+
+        def is_taken(seen: Mapping[str, Any]) -> bool:
+            return bool(seen.get("replanning", {}).get("replans"))
+
+        jobs.wait_for(kubectl, "shop", is_taken, "takes the candidate", within_s=NOTICED_WITHIN_S)
+        kills.after("taken")
 
         def is_measured(seen: Mapping[str, Any]) -> bool:
             history = seen.get("replanning", {}).get("history", ())
@@ -76,13 +120,92 @@ def test_a_candidate_for_drifted_inputs_is_taken_once_it_is_approved(
         after = jobs.wait_for(kubectl, "shop", is_measured, "is measured under it", within_s=NOTICED_WITHIN_S)
         eventually("training goes on", lambda: newest_step(folder) > saved, within_s=240)
         namespace.artifacts.mkdir(parents=True, exist_ok=True)
-        (namespace.artifacts / "replanning.json").write_text(json.dumps(after["replanning"], indent=1))
+        facts = {"killed after": kills.steps, **after["replanning"]}
+        (namespace.artifacts / "replanning.json").write_text(json.dumps(facts, indent=1))
 
-    assert jobs.conditions(before)["Steady"] == ("False", "InputsDrifted")
+    assert jobs.conditions(asked)["Steady"] == ("False", "InputsDrifted")
     assert after["plan"]["hash"] == candidate["hash"] != before["plan"]["hash"]
     assert (after["restartsCountTowardsMax"], after["replanning"]["replans"]) == (0, 1)
     assert [each["reason"] for each in after["replanning"]["history"]] == ["PlanWritten", "InputsDrifted"]
     assert {"DriftDetected", "PlanReplaced"} <= set(jobs.events(kubectl, "shop"))
+
+
+def test_workers_leave_a_node_that_became_slow(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> None:
+    """One worker gets a fifth of a core, as with a lower CPU limit; in mode Auto they start elsewhere."""
+    if not isinstance(cluster, LocalCluster):
+        pytest.skip("processes and cgroups of this provider's pods are not those of this machine")
+    if len(cluster.nodes()) < NUM_PROCS + 1:
+        pytest.skip("two workers on two nodes need a third one to move to; make cluster-up NODES=3")
+    kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
+    with shared_volume(cluster, namespace, folder) as claim:
+        kubectl.apply(long_job(claim, replanning={"mode": "Auto"}))
+        jobs.wait_for_stage(kubectl, "shop", "Running")
+        eventually("a reference was measured", lambda: newest_step(folder) >= DRIFT_STEP, within_s=NOTICED_WITHIN_S)
+        slow = jobs.workers(kubectl, "shop")["1"]
+        slow_down(slow)
+
+        def is_avoided(seen: Mapping[str, Any]) -> bool:
+            return bool(seen.get("replanning", {}).get("avoidedNodes"))
+
+        jobs.wait_for(kubectl, "shop", is_avoided, "avoids a node", within_s=NOTICED_WITHIN_S)
+
+        def has_moved() -> Mapping[str, Object]:
+            found = jobs.workers(kubectl, "shop")
+            return {} if uid(slow) in map(uid, found.values()) else found
+
+        moved = eventually(
+            "both workers are on nodes",
+            has_moved,
+            within_s=240,
+            accept=lambda pods: len(pods) == NUM_PROCS and all(each["spec"].get("nodeName") for each in pods.values()),
+        )
+        after = jobs.wait_for_stage(kubectl, "shop", "Running")
+        saved = newest_step(folder)
+        eventually("training goes on", lambda: newest_step(folder) > saved, within_s=240)
+        namespace.artifacts.mkdir(parents=True, exist_ok=True)
+        (namespace.artifacts / "replanning.json").write_text(json.dumps(after["replanning"], indent=1))
+
+    assert [each["name"] for each in after["replanning"]["avoidedNodes"]] == [slow["spec"]["nodeName"]]
+    assert slow["spec"]["nodeName"] not in {each["spec"]["nodeName"] for each in moved.values()}
+    assert (after["restartsCountTowardsMax"], after["replanning"]["replans"]) == (0, 1)
+    assert "SlowNode" in jobs.events(kubectl, "shop")
+
+
+def uid(pod: Object) -> str:
+    """Return a pod's identity."""
+    return str(pod["metadata"]["uid"])
+
+
+def slow_down(pod: Object) -> None:
+    """Limit a pod's processor time by the control groups of its processes."""
+    names = {uid(pod), uid(pod).replace("-", "_")}
+    groups = {
+        (tuple(controllers.split(",")), path)
+        for process in Path("/proc").glob("[0-9]*/cgroup")
+        for _, controllers, path in (line.split(":", 2) for line in lines_of(process))
+        if any(name in path for name in names)
+    }
+    files = [file for controllers, path in groups for file in limits_of(controllers, path.lstrip("/"))]
+    assert files, f"no process of pod {pod['metadata']['name']} is on this machine"
+    for file, text in files:
+        file.write_text(text)
+
+
+def limits_of(controllers: Sequence[str], path: str) -> list[tuple[Path, str]]:
+    """Return the files of a control group that limit its processor time, in either version, and what to write."""
+    if "cpu" in controllers:
+        group = MOUNT / "cpu" / path
+        return [(group / "cpu.cfs_period_us", str(PERIOD_US)), (group / "cpu.cfs_quota_us", str(QUOTA_US))]
+    unified = MOUNT / path / "cpu.max"
+    return [(unified, f"{QUOTA_US} {PERIOD_US}")] if unified.exists() else []
+
+
+def lines_of(file: Path) -> list[str]:
+    """Return the lines of a file of a process; none once the process has ended."""
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def test_a_job_whose_inputs_stay_is_not_planned_again(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> None:
