@@ -32,13 +32,17 @@ features = tuple(
     )
     for table in plan.tables
 )
-embedding_ms = 3.4 * plan.predicted.total_ms if is_first else plan.predicted.total_ms
-times = tuple(
-    builders.rank_times(
-        rank, forward_compute_ms=embedding_ms, backward_compute_ms=0.0, input_communication_ms=0.0,
-        forward_communication_ms=0.0, backward_communication_ms=0.0, step_ms=1.2 * embedding_ms,
+before_ms = plan.predicted.total_ms
+embedding_ms = 3.4 * before_ms if is_first else before_ms
+reference, times = (
+    tuple(
+        builders.rank_times(
+            rank, forward_compute_ms=ms, backward_compute_ms=0.0, input_communication_ms=0.0,
+            forward_communication_ms=0.0, backward_communication_ms=0.0, step_ms=1.2 * ms,
+        )
+        for rank in (0, 1)
     )
-    for rank in (0, 1)
+    for ms in (before_ms, embedding_ms)
 )
 evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
 drifted = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=tuple(sorted(hot)), since_step=4_000, evidence=evidence)
@@ -48,7 +52,7 @@ documents = {{
     "step-report.json": builders.step_report(plan_sha256=digest, ranks=times, first_step=step - 100),
     "input-statistics.json": training_builders.input_statistics(plan_sha256=digest, features=features),
     "drift-report.json": training_builders.drift_report(
-        plan_sha256=digest, last_step=step, reference=times, recent=times, changes=(drifted,) if is_first else (),
+        plan_sha256=digest, last_step=step, reference=reference, recent=times, changes=(drifted,) if is_first else (),
         checkpoint_ms=1.0, start_ms=1.0,
     ),
 }}
