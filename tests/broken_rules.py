@@ -42,6 +42,24 @@ RULES = (
         failurePolicy={"rules": [{"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [137]}}]},
     ),
     broken_rule(
+        "fixed-types-with-a-choice",
+        "spec.training.communication",
+        "policy Fixed takes exactly one type in embeddings.forward and one in embeddings.backward",
+        training={"communication": {"policy": "Fixed", "embeddings": {"forward": ["FP16", "INT8"]}}},
+    ),
+    broken_rule(
+        "narrowest-gradients-without-an-end",
+        "spec.training.communication",
+        "embeddings.backward FP8 and MX4 need guard.action Exact",
+        training={"communication": {"embeddings": {"backward": ["MX4"]}, "guard": {"action": "Report"}}},
+    ),
+    broken_rule(
+        "guard-above-all",
+        "spec.training.communication",
+        "guard.maxEntropyIncreasePercent must be at most 100",
+        training={"communication": {"guard": {"maxEntropyIncreasePercent": 101}}},
+    ),
+    broken_rule(
         "unknown-manager",
         "spec.managedBy",
         "managedBy must be training.neuroshard.dev/operator or kueue.x-k8s.io/multikueue",

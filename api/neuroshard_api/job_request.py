@@ -3,6 +3,7 @@
 import json
 
 from neuroshard_api.document import DocumentError, decoded, decompressed
+from neuroshard_api.job_communication import Communication
 from neuroshard_api.job_model import Architecture
 from neuroshard_api.job_training import Deduplication
 from neuroshard_api.presets import load_presets
@@ -29,6 +30,7 @@ def plan_request(
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
     reserved, named = planner.reserved_memory_per_device, planner.sharding_types
     host, groups = planner.host_memory_per_node, planner.sharding_groups
+    narrow = job.spec.training.communication or Communication()
     return PlanRequest(
         tables=tables,
         topology=topology if host is None else _with_host_memory(topology, size_bytes(host)),
@@ -38,6 +40,8 @@ def plan_request(
         replication=None
         if groups is None
         else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=groups.sync_every_steps),
+        communication=narrow.choices,
+        wire=narrow.fixed,
         pipeline=Pipeline[job.spec.training.pipeline.name],
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),

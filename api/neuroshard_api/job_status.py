@@ -311,7 +311,7 @@ class Status(Part):
     devices' memory kept free."""
     table_changes: Small | None = None
     """How often the ConfigMap of model.embeddingTablesFrom had other tables than the plan when the job was resumed."""
-    conditions: Annotated[tuple[Condition, ...], Field(max_length=16), Unique(key="type")] = ()
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=24), Unique(key="type")] = ()
     """What holds: Profiled, Planned, Approved, PodsReady, Running, Suspended, Succeeded, Failed, each with a reason."""
     stages: Annotated[tuple[StageStatus, ...], Field(max_length=8), Unique(key="name")] = ()
     """The course of each stage."""

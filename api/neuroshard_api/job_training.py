@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from neuroshard_api.counts import PositiveCount
+from neuroshard_api.job_communication import Communication
 from neuroshard_api.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
 
 Column = Annotated[str, Field(min_length=1, max_length=128)]
@@ -323,6 +324,8 @@ class Training(Part):
     """SparseDist copies the next batches and exchanges their indices during a step, by TorchRec's
     TrainPipelineSparseDist; None does one thing after the other. The losses are the same bit by bit. Plans leave room
     for the batches in either case."""
+    communication: Communication | None = None
+    """Narrow types for what travels between devices. If unset: everything travels as it is."""
     target_auc: PositiveDecimal | None = None
     """AUC at which training ends, at the first evaluation whose AUC less its error reaches it. If unset: training ends
     with its last step."""

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
 from neuroshard_api.collectives import CollectiveTime
+from neuroshard_api.communication import Communication
 from neuroshard_api.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.replication import Replication, group_members, replication_problem
@@ -60,7 +61,9 @@ class CollectiveCost(CollectiveTime):
 
     num_bytes: Count
     """In one direction: what the device receives of indices, its pooled embeddings or partial sums of all samples, or
-    its gradients."""
+    its gradients. Where types differ by direction: forward."""
+    backward_num_bytes: Count | None = None
+    """The gradients of the device's pooled embeddings. If unset: as many bytes as forward."""
 
 
 class DeviceCost(Value):
@@ -285,6 +288,8 @@ class GivenPlan(Document):
     """Groups whose repeats are left out. If unset: every list is sent and looked up."""
     all_lists_ms: Milliseconds | None = None
     """Predicted cost of the best plan on all lists. If unset: no repeats are left out, or the plan has no price."""
+    communication: Communication | None = None
+    """Types that were chosen for what travels. If unset: there was no choice."""
     search: SearchStatistics | None = None
     incumbent: IncumbentPlan | None = None
     """The plan in force when this one was made. If unset: there was none, or it was not given."""

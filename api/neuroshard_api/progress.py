@@ -1,11 +1,36 @@
 """How far a training run is."""
 
+from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from neuroshard_api.counts import Count, PositiveCount
-from neuroshard_api.document import Document
+from neuroshard_api.document import Document, Value
+
+
+class GuardState(StrEnum):
+    """Whether pooled embeddings travel in narrow types."""
+
+    NARROW = "Narrow"
+    SUSPENDED = "Suspended"
+
+
+class GuardRecord(Value):
+    """What the guard of narrow types found so far."""
+
+    state: GuardState = GuardState.NARROW
+    since_step: Count = 0
+    """Step after which the state began."""
+    num_checks: Count = 0
+    change_percent: Annotated[float, Field(ge=0)] | None = None
+    """Relative change of the held-out loss in the last check, without its sign. If unset: there was none, or it was
+    not finite."""
+    exceeded_in_a_row: Count = 0
+    """Last checks whose change was above the maximum."""
+    checks_suspended: Count = 0
+    """Checks left out since narrow types were suspended."""
+    times_suspended: Count = 0
 
 
 class TrainingProgress(Document):
@@ -26,5 +51,7 @@ class TrainingProgress(Document):
     """Latest numbers by name: ``loss``, and after an evaluation ``auc`` and ``normalized_entropy``."""
     checkpoint_step: Count | None = None
     """Steps that the newest whole checkpoint holds. None: there is none."""
+    guard: GuardRecord | None = None
+    """Of narrow types. If unset: everything travels as it is."""
     checkpoint_path: str | None = None
     """Where it lies."""

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from neuroshard_api.communication import CommunicationChoices, WireTypes
 from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
 from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document, DocumentError, Value
@@ -181,6 +182,11 @@ class PlanRequest(Document):
     planner tries it where the other form pays."""
     replication: ReplicationChoices | None = None
     """Groups of devices that may each hold all tables (2-D sharding). If unset: none."""
+    communication: CommunicationChoices | None = None
+    """Types in which pooled embeddings and their gradients may travel. If unset: as ``wire`` says."""
+    wire: WireTypes | None = None
+    """Types in which they travel, by codecs; in the request that a plan carries, those that it chose. If unset:
+    memory.wire_type in both directions."""
     dense: DenseProfile | None = None
     """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
     constraints: Constraints = Constraints()
@@ -211,6 +217,23 @@ class PlanRequest(Document):
         return self
 
     @model_validator(mode="after")
+    def _encodable(self) -> Self:
+        if self.wire is None and self.communication is None:
+            return self
+        field = "communication" if self.wire is None else "wire"
+        if self.memory.wire_data_type is not None:
+            raise ValueError(f"{field}: excludes memory.wire_data_type, which is another type on the wire; give one")
+        found = self.memory.output_data_type
+        if found is not DataType.FP32:
+            raise ValueError(
+                f"{field}: codecs encode FP32, and memory.output_data_type is {found.value}; give one of them"
+            )
+        problem = None if self.wire is None else self.wire_problem(self.wire)
+        if problem is not None:
+            raise ValueError(f"wire.{problem}")
+        return self
+
+    @model_validator(mode="after")
     def _dense_part_of_this_model(self) -> Self:
         problems = [] if self.dense is None else self._problems_of(self.dense)
         if problems:
@@ -233,6 +256,10 @@ class PlanRequest(Document):
     def dense_bytes(self) -> int:
         """Memory of the dense part on every device."""
         return (self.memory.dense_bytes or 0) if self.dense is None else self.dense.total_bytes
+
+    def wire_problem(self, types: WireTypes) -> str | None:
+        """Return why these types cannot be trained on the request's devices, field first. None: they can."""
+        return types.problem(batch_size_per_device=self.batch_size_per_device, on_cpu=self.topology.device.is_cpu)
 
     @property
     def num_batches_in_flight(self) -> int:

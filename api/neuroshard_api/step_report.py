@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.collectives import CollectiveTime
+from neuroshard_api.communication import WireTypes
 from neuroshard_api.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.document import Value
 from neuroshard_api.run_document import RunDocument
@@ -49,6 +50,25 @@ class MeasuredDuplication(Value):
     """Samples over distinct ones, of all ranks since the report before."""
 
 
+class MeasuredCommunication(WireTypes):
+    """What codecs of pooled embeddings did since the report before, and what they lost; per step."""
+
+    is_encoded: bool
+    """Whether the last step was encoded; otherwise the guard has suspended the types."""
+    forward_bytes: Annotated[float, Field(ge=0)]
+    """Pooled embeddings that all ranks hand to the all-to-all, what they send to themselves included."""
+    backward_bytes: Annotated[float, Field(ge=0)]
+    """Gradients, likewise."""
+    encode_ms: Milliseconds
+    """Of the rank that takes longest, both directions."""
+    decode_ms: Milliseconds
+    forward_error: Annotated[float, Field(ge=0)] | None = None
+    """Norm of what the codec lost over the norm of the values, of the rank where that is largest, in a step after the
+    last check of the guard. If unset: there was none yet."""
+    backward_error: Annotated[float, Field(ge=0)] | None = None
+    """The same of gradients."""
+
+
 class StepReport(RunDocument):
     """Measured steps, to be held beside the plan's prediction."""
 
@@ -62,6 +82,8 @@ class StepReport(RunDocument):
     ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
     duplication: tuple[MeasuredDuplication, ...] | None = None
     """Of the groups whose repeats the plan leaves out. If unset: there are none."""
+    communication: MeasuredCommunication | None = None
+    """Narrow types of pooled embeddings. If unset: everything travels as it is."""
 
     @model_validator(mode="after")
     def _counted_last_step(self) -> Self:

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.bundle import Source
+from neuroshard_api.communication import WIRE_FORMATS, WireType, WireTypes
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.placement_rules import Devices, Problem, cache_problem, placement_problems, shard_problem
@@ -80,6 +81,13 @@ class TorchRecGroups(Value):
     """Steps between calls of ``sync()``."""
 
 
+class TorchRecCodecs(WireTypes):
+    """Arguments for TorchRec's QCommsConfig, whose registry is for POOLED_EMBEDDINGS_ALL_TO_ALL alone."""
+
+    fp8_quantize_dim: PositiveCount | None = None
+    """Values with a common scale, in both directions. If unset: neither is FP8."""
+
+
 class TorchRecPlan(Document):
     """All tables of one module, by the module's path and the tables' names."""
 
@@ -97,6 +105,8 @@ class TorchRecPlan(Document):
     """Processes per node, as LOCAL_WORLD_SIZE must say."""
     groups: TorchRecGroups | None = None
     """Groups of ranks that each hold all tables. If unset: none, for DistributedModelParallel."""
+    codecs: TorchRecCodecs | None = None
+    """Types of pooled embeddings on the wire. If unset: they travel as they are."""
     modules: Annotated[dict[str, dict[str, TorchRecParameter]], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -177,6 +187,7 @@ class TorchRecPlan(Document):
             world_size=plan.num_devices,
             local_world_size=plan.devices_per_node,
             groups=_groups(plan),
+            codecs=_codecs(plan.request.wire),
             modules=modules,
         )
 
@@ -210,6 +221,17 @@ def _groups(plan: GivenPlan) -> TorchRecGroups | None:
         node_group_size=plan.request.topology.devices_per_node,
         use_inter_host_allreduce=plan.replication.layout is GroupLayout.CONTIGUOUS,
         sync_every_steps=plan.replication.sync_every_steps,
+    )
+
+
+def _codecs(types: WireTypes | None) -> TorchRecCodecs | None:
+    if types is None or types.is_exact:
+        return None
+    has_fp8 = WireType.FP8 in {types.forward, types.backward}
+    return TorchRecCodecs(
+        forward=types.forward,
+        backward=types.backward,
+        fp8_quantize_dim=WIRE_FORMATS[WireType.FP8].group_values if has_fp8 else None,
     )
 
 

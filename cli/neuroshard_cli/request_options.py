@@ -63,6 +63,20 @@ class RequestOptions:
     wire_data_type: Annotated[
         OutputTypeChoice | None, typer.Option(help="Type in which they travel. Default: the output data type.")
     ] = None
+    wire_forward: Annotated[
+        str | None,
+        typer.Option(
+            help="Types in which pooled embeddings may travel where that shortens the step, such as FP16,INT8, besides "
+            "FP32. Default: none."
+        ),
+    ] = None
+    wire_backward: Annotated[
+        str | None, typer.Option(help="The same for their gradients, such as FP16. Default: none.")
+    ] = None
+    least_gain: Annotated[
+        float | None,
+        typer.Option(min=0, max=100, help="Percent of a step that such types must save. Default: 2."),
+    ] = None
     pipeline: Annotated[PipelineChoice, typer.Option(help="How the trainer overlaps its steps.")] = "sparse-dist"
     compute_peak: Annotated[
         ComputePeakChoice, typer.Option(help="Wait for the slowest of each pass, or of both joint.")
@@ -229,6 +243,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
             "wire_data_type": options.wire_data_type,
         },
         "deduplicate": tables.duplication_groups if options.deduplicate else None,
+        "communication": _communication(options),
         "replication": _replication(options),
         "constraints": limits,
         "search": {
@@ -246,6 +261,27 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     if options.dense is None:
         return request
     return request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
+
+
+def _communication(options: RequestOptions) -> dict[str, object] | None:
+    """Return the types that the options permit on the wire. None: none. Raises CommandError."""
+    from neuroshard_api.communication import WireType
+
+    given = {"forward": options.wire_forward, "backward": options.wire_backward}
+    if not any(given.values()):
+        if options.least_gain is not None:
+            raise CommandError(
+                "--least-gain: no types are permitted; give --wire-forward or --wire-backward too, or leave it out"
+            )
+        return None
+    chosen: dict[str, object] = {} if options.least_gain is None else {"least_gain_percent": options.least_gain}
+    for direction, text in given.items():
+        names = [] if text is None else [name.strip().upper() for name in text.split(",")]
+        unknown = next((name for name in names if name not in list(WireType)), None)
+        if unknown is not None:
+            raise CommandError(f"--wire-{direction}: {unknown!r} is no type on the wire; use {', '.join(WireType)}")
+        chosen[direction] = names
+    return chosen
 
 
 def _replication(options: RequestOptions) -> dict[str, object] | None:

@@ -18,7 +18,13 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from neuroshard_costs.errors import BundleDamagedError, BundleNotFoundError, BundleVersionError
-from neuroshard_costs.exchanges import Exchange, Reduction, index_exchange, least_index_bytes, pooled_exchange
+from neuroshard_costs.exchanges import (
+    Exchange,
+    Reduction,
+    encoded_exchange,
+    index_exchange,
+    least_index_bytes,
+)
 from neuroshard_costs.features import (
     COMMUNICATION_FEATURES,
     COMPUTE_FEATURES,
@@ -308,7 +314,7 @@ def _judged_exchanges(request: PlanRequest, ranges: Mapping[str, Range]) -> list
     """Return the quantities of both exchanges where all devices have as much, and of the links that they pass."""
     topology = request.topology
     exchanges = {
-        "pooled_embeddings": pooled_exchange(request),
+        "pooled_embeddings": encoded_exchange(request).forward,
         "indices": index_exchange(request, least_index_bytes(request) / topology.num_devices),
     }
     judged = [_Judged("topology.num_devices", "num_devices", topology.num_devices, ranges)]
@@ -317,8 +323,9 @@ def _judged_exchanges(request: PlanRequest, ranges: Mapping[str, Range]) -> list
             _Judged(f"{name}.mean_dim_sum", "mean_dim_sum", exchange.mean_dim_sum, ranges),
             _Judged(f"{name}.exchange_bytes", "exchange_bytes", exchange.num_bytes, ranges),
         ]
-    wire_bytes = exchanges["pooled_embeddings"].bytes_per_element
-    judged.append(_Judged("wire_bytes_per_element", "bytes_per_element", wire_bytes, ranges))
+    encoded = encoded_exchange(request)
+    for wire_bytes in dict.fromkeys((encoded.forward.bytes_per_element, encoded.backward.bytes_per_element)):
+        judged.append(_Judged("wire_bytes_per_element", "bytes_per_element", wire_bytes, ranges))
     for level in _levels(topology):
         for field in ("bandwidth_bytes_per_second", "latency_seconds"):
             value = getattr(getattr(topology, level), field)

@@ -3,17 +3,19 @@
 ==================  ===================================================================================================
 exchange            what travels
 ==================  ===================================================================================================
-pooled embeddings   every column of every vector that tables cut by columns return forward, its gradient backward
+pooled embeddings   every column of every vector that tables cut by columns return forward, its gradient backward;
+                    codecs may encode either
 indices             the indices, their weights, and lengths of a table to each of its shards, forward only
 reductions          parts of pooled sums, of tables cut by rows; gradients of replicated tables
 ==================  ===================================================================================================
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
+from neuroshard_api.communication import WIRE_FORMATS, WireType
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import Family
 from neuroshard_api.tables import Table
@@ -27,7 +29,10 @@ from neuroshard_costs.shards import (
     FloatArray,
     IndexArray,
 )
+from neuroshard_costs.simulator.codecs import codec_seconds
+from neuroshard_costs.simulator.communication import DIRECTIONS
 
+MS_PER_SECOND = 1000.0
 _COLUMN_BYTES = 4  # per sample, of the FP32 pooled columns that stand for the bytes of indices
 
 _Counts = TypeVar("_Counts", FloatArray, IndexArray)
@@ -43,7 +48,7 @@ class Exchange:
     """Samples that each device keeps."""
     mean_dim_sum: float
     """Columns of all shards over the number of devices."""
-    bytes_per_element: int
+    bytes_per_element: float
     """Of a column of a sample on the wire."""
 
     @property
@@ -51,6 +56,64 @@ class Exchange:
         """Bytes that the mean device exchanges in one direction."""
         num_samples = self.topology.num_devices * self.batch_size_per_device
         return self.mean_dim_sum * num_samples * self.bytes_per_element
+
+    def times_ms(self, max_dim_sums: FloatArray, costs: "TransferModel") -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
+        return costs.transfer_ms(max_dim_sums, self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PooledExchange:
+    """Both all-to-alls of pooled embeddings and their gradients, each with a type of its own on the wire."""
+
+    forward: Exchange
+    backward: Exchange
+    encoded: tuple[bool, bool]
+    """Whether codecs make the type on the wire, forward and backward. Otherwise the kernels' output has it."""
+
+    @property
+    def mean_dim_sum(self) -> float:
+        """Columns of all shards over the number of devices."""
+        return self.forward.mean_dim_sum
+
+    def of_mean(self, mean_dim_sum: float) -> Self:
+        """Return the same all-to-alls with other columns of the mean device."""
+        return replace(
+            self,
+            forward=replace(self.forward, mean_dim_sum=mean_dim_sum),
+            backward=replace(self.backward, mean_dim_sum=mean_dim_sum),
+        )
+
+    def times_ms(self, max_dim_sums: FloatArray, costs: "TransferModel") -> FloatArray:
+        """Return [..., 2] forward and backward milliseconds, what codecs add included (see TransferModel)."""
+        times = costs.transfer_ms(max_dim_sums, self.forward)
+        if self.backward != self.forward:
+            times = np.stack((times[..., 0], costs.transfer_ms(max_dim_sums, self.backward)[..., 1]), axis=-1)
+        return times + self.codec_ms(max_dim_sums) if any(self.encoded) else times
+
+    def codec_ms(self, max_dim_sums: FloatArray) -> FloatArray:
+        """Return [..., 2] milliseconds that codecs add; 0 on a single device.
+
+        The fullest device encodes its own columns of all samples forward and decodes them backward. Every device
+        decodes, and encodes, all columns of its own samples, which are as many values as the mean device sends.
+        """
+        topology = self.forward.topology
+        columns = np.asarray(max_dim_sums, dtype=np.float64)
+        added = np.zeros((*columns.shape, 2))
+        if topology.num_devices == 1:
+            return added
+        for index, (direction, exchange) in enumerate(zip(DIRECTIONS, (self.forward, self.backward), strict=True)):
+            if self.encoded[index]:
+                added[..., index] = codec_seconds(
+                    topology.device,
+                    max_dim_sum=columns,
+                    mean_dim_sum=exchange.mean_dim_sum,
+                    num_devices=float(topology.num_devices),
+                    batch_size_per_device=float(exchange.batch_size_per_device),
+                    bytes_per_element=exchange.bytes_per_element,
+                    direction=direction,
+                )
+        return added * MS_PER_SECOND
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +171,10 @@ def index_bytes(lookups: _Counts, lists: _Counts, bytes_per_lookup: IndexArray |
 
 
 def pooled_exchange(request: PlanRequest) -> Exchange:
-    """Return the exchange of embeddings: k times the columns of a table that k features look up, or k lookups."""
+    """Return the exchange of embeddings without codecs.
+
+    It has k times the columns of a table that k features look up, or k lookups.
+    """
     total = sum(table.embedding_dim * table.num_vectors for table in request.tables.tables)
     return Exchange(
         topology=request.topology,
@@ -116,6 +182,17 @@ def pooled_exchange(request: PlanRequest) -> Exchange:
         mean_dim_sum=total / request.topology.num_devices,
         bytes_per_element=BYTES_PER_ELEMENT[request.memory.wire_type],
     )
+
+
+def encoded_exchange(request: PlanRequest) -> PooledExchange:
+    """Return the exchange of embeddings with the codecs that the request names."""
+    exact = pooled_exchange(request)
+    if request.wire is None:
+        return PooledExchange(forward=exact, backward=exact, encoded=(False, False))
+    types = (request.wire.forward, request.wire.backward)
+    forward, backward = (replace(exact, bytes_per_element=WIRE_FORMATS[kind].bytes_per_value) for kind in types)
+    encoded = (types[0] is not WireType.FP32, types[1] is not WireType.FP32)
+    return PooledExchange(forward=forward, backward=backward, encoded=encoded)
 
 
 def least_index_bytes(request: PlanRequest) -> float:

@@ -11,6 +11,7 @@ from neuroshard_api.sharding import ShardingType
 
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
+from neuroshard_planner.communication import encoded_plan
 from neuroshard_planner.deduplicated import deduplicated_plan
 from neuroshard_planner.device_groups import plan_in_groups
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
@@ -60,7 +61,8 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
     """Return the plan that the request asks for; equal arguments give equal plans.
 
     Where the request names groups whose repeated lists may be left out, the plan's request has those that the plan
-    leaves out. Where it permits groups of devices and the plan has some, the plan's request is that of one group.
+    leaves out. Where it permits types on the wire, the plan's request has those that the plan chose. Where it permits
+    groups of devices and the plan has some, the plan's request is that of one group.
 
     Args:
         request: what is planned.
@@ -79,6 +81,9 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
                 "incumbent: plans near the one in force are made without groups of devices; leave it or replication out"
             )
         return plan_in_groups(request, costs=bundle, search=lambda asked: plan(asked, bundle=bundle))
+
+    if request.communication is not None:
+        return encoded_plan(request, costs=bundle, search=lambda asked: plan(asked, bundle=bundle, incumbent=incumbent))
 
     def search(asked: PlanRequest) -> Plan:
         if asked.algorithm is not Algorithm.NEUROSHARD:

@@ -16,6 +16,7 @@ Numbers = FloatArray | float
 """One number for all samples, or one for each."""
 
 Direction = Literal["forward", "backward"]
+DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +77,37 @@ def all_to_all_seconds(
     )
     transfer = (intra**c.LEVEL_NORM + inter**c.LEVEL_NORM) ** (1 / c.LEVEL_NORM)
 
+    copy = copy_seconds(
+        device,
+        max_dim_sum=max_dim_sum,
+        mean_dim_sum=mean_dim_sum,
+        num_devices=num_devices,
+        batch_size_per_device=batch_size_per_device,
+        bytes_per_element=bytes_per_element,
+        direction=direction,
+    )
+    seconds: FloatArray = np.where(num_devices > 1, c.COLLECTIVE_LAUNCH_SECONDS + transfer + copy, 0.0)
+    return seconds
+
+
+def copy_seconds(
+    device: DeviceType,
+    *,
+    max_dim_sum: Numbers,
+    mean_dim_sum: Numbers,
+    num_devices: Numbers,
+    batch_size_per_device: Numbers,
+    bytes_per_element: Numbers,
+    direction: Direction,
+) -> FloatArray:
+    """Return the seconds of the copies around an all-to-all, of values with this width."""
     copied_dims = c.COPIES * np.asarray(mean_dim_sum, dtype=np.float64)
     if direction == "backward":
         copied_dims = copied_dims + max_dim_sum  # TorchRec divides the received gradients by the number of devices
     efficiency = np.where(np.asarray(bytes_per_element) >= 4, c.COPY_EFFICIENCY, c.NARROW_COPY_EFFICIENCY)  # noqa: PLR2004
-    copy = 2 * copied_dims * num_devices * column_bytes / (device.memory_bandwidth_bytes_per_second * efficiency)
-    seconds: FloatArray = np.where(num_devices > 1, c.COLLECTIVE_LAUNCH_SECONDS + transfer + copy, 0.0)
+    column_bytes = np.asarray(batch_size_per_device, dtype=np.float64) * bytes_per_element
+    copied_bytes = 2 * copied_dims * num_devices * column_bytes
+    seconds: FloatArray = copied_bytes / (device.memory_bandwidth_bytes_per_second * efficiency)
     return seconds
 
 

@@ -109,6 +109,11 @@ COPIES = Constant(
     2, "copies", Status.DOCUMENTED, "TorchRec: from blocks by sender to rows by sample, then to the features' order"
 )
 
+CODEC_EFFICIENCY = Constant(
+    0.8, "of the peak", Status.ASSUMED, "encoding and decoding read one type and write the other"
+)
+CODEC_LAUNCH_SECONDS = Constant(20e-6, "s per pass", Status.ASSUMED, "the codec's kernels")
+
 RING_INTRA_NODE_EFFICIENCY = Constant(
     0.80, "of the data sheet", Status.MEASURED, "350 to 360 of 450 GB/s: rings on an H100 node (NVIDIA/nccl 1281)"
 )

@@ -10,12 +10,11 @@ from neuroshard_api.topology import DeviceType
 
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
-from neuroshard_costs.simulator.communication import Direction, Network, Numbers, all_to_all_seconds
+from neuroshard_costs.simulator.communication import DIRECTIONS, Direction, Network, Numbers, all_to_all_seconds
 from neuroshard_costs.simulator.compute import set_seconds
 from neuroshard_costs.simulator.reductions import dense_update_seconds, reduction_seconds
 
 _MS_PER_SECOND = 1000.0
-_DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 
 
 class DeviceSimulator:
@@ -101,7 +100,7 @@ class DeviceSimulator:
                 bytes_per_element=exchange.bytes_per_element,
                 direction=direction,
             )
-            for direction in _DIRECTIONS
+            for direction in DIRECTIONS
         ]
         return np.stack(np.broadcast_arrays(*times, max_dim_sums)[:2], axis=-1)
 
@@ -110,7 +109,7 @@ class DeviceSimulator:
         network = Network.of(reduction.topology)
         times = [
             reduction_seconds(self.device, network, num_bytes=num_bytes, family=reduction.family, direction=direction)
-            for direction in _DIRECTIONS
+            for direction in DIRECTIONS
         ]
         return self._noisy(np.stack(times, axis=-1)) * _MS_PER_SECOND
 

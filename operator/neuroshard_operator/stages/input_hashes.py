@@ -53,6 +53,8 @@ def plan_inputs_hash(
     chosen = spec.training.dense_optimizer
     if counts_dense(spec) and chosen is not Training().dense_optimizer:
         said["dense_optimizer"] = chosen.value
+    if spec.training.communication is not None:
+        said["communication"] = _said(spec.training.communication, leave_out={"guard"})
     if spec.data.has_sessions:
         said["sessions"] = _said(spec.data, only=_REPEATS)
     return _hash(said)

@@ -22,10 +22,12 @@ Without a pipeline the moments follow each other. A pipeline exchanges the next 
 alive at all three. The search adds up shards one by one and counts exchange and lookups together, which is never less.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from neuroshard_api.communication import WIRE_FORMATS, WireType
 from neuroshard_api.plan import DeviceMemory
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ComputeKernel, num_row_parts
@@ -100,8 +102,7 @@ class MemoryLedger:
         self._freed_local_bytes = 0 if is_pipelined else int(is_exchanged * local)
         output_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type]
         # Where the wire has a type of its own, what is sent and what is received is one more copy.
-        is_converted = is_exchanged and request.memory.wire_type is not request.memory.output_data_type
-        copies_bytes = 2 * output_bytes + is_converted * BYTES_PER_ELEMENT[request.memory.wire_type]
+        copies_bytes = 2 * output_bytes + is_exchanged * _converted_bytes(request)
         columns = np.array([table.embedding_dim for table in tables], dtype=np.int64)
         # Every value of a returned vector exists twice (with its gradient) before the all-to-all, on the device of the
         # shard for the global batch, and twice after it, on every device for its own batch.
@@ -348,6 +349,15 @@ def _widest_of_call(
     np.maximum.at(widest, call, num_columns)
     found: IndexArray = widest[call]
     return found
+
+
+def _converted_bytes(request: PlanRequest) -> int:
+    """Return the bytes of a value in the copies that are sent and received, where its type on the wire is another."""
+    if request.wire is not None:
+        narrow = [each for each in (request.wire.forward, request.wire.backward) if each is not WireType.FP32]
+        return max((math.ceil(WIRE_FORMATS[each].bytes_per_value) for each in narrow), default=0)
+    wire = request.memory.wire_type
+    return 0 if wire is request.memory.output_data_type else BYTES_PER_ELEMENT[wire]
 
 
 def _by_family(number: int, *, replicated: int) -> IndexArray:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.communication import WIRE_FORMATS
 from neuroshard_api.plan import CollectiveCost, DeviceCost, PlanCost
 from neuroshard_api.sharding import Family
-from neuroshard_costs.exchanges import pooled_exchange
+from neuroshard_costs.exchanges import encoded_exchange
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 from neuroshard_costs.simulator.device import DeviceSimulator
 
@@ -72,8 +73,8 @@ def simulated_cost(problem: Problem, placement: Placement) -> PlanCost:
     columns = traffic[:, Collective.POOLED_EMBEDDINGS]
     if not columns.any():
         return device_costs(problem, times, traffic, exchanges, host_ms=host_ms)
-    exchange = replace(pooled_exchange(request), mean_dim_sum=float(columns.mean()))
-    times_ms = simulator.transfer_ms(columns.max(), exchange) + added_calls_ms(problem.priced, simulator)
+    exchange = encoded_exchange(request).of_mean(float(columns.mean()))
+    times_ms = exchange.times_ms(columns.max(), simulator) + added_calls_ms(problem.priced, simulator)
     forward_ms, backward_ms = times_ms.tolist()
     exact = {**exchanges.directions_ms, Collective.POOLED_EMBEDDINGS: (forward_ms, backward_ms)}
     pooled = problem.pooled_columns(placement.kinds, placement.devices, problem.num_devices)
@@ -127,12 +128,20 @@ def device_costs(
         name, family = KINDS[kind]
         unit_bytes = 1 if kind in {Collective.INDICES, Collective.GRADIENTS} else column_bytes
         forward, backward = exchanges.directions_ms[kind]
+        sent_bytes, received_bytes = round(own_traffic * unit_bytes), None
+        if kind is Collective.POOLED_EMBEDDINGS and request.wire is not None:
+            columns, types = round(own_traffic), (request.wire.forward, request.wire.backward)
+            sent_bytes, received_bytes = (
+                WIRE_FORMATS[each].sent_bytes(columns, request.global_batch_size, pads=is_forward)
+                for each, is_forward in zip(types, (True, False), strict=True)
+            )
         return CollectiveCost(
             kind=name,
             family=family,
             forward_ms=forward,
             backward_ms=backward,
-            num_bytes=round(own_traffic * unit_bytes),
+            num_bytes=sent_bytes,
+            backward_num_bytes=received_bytes,
         )
 
     used = [kind for kind in KINDS if kind in exchanges.directions_ms]

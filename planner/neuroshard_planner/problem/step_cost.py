@@ -29,8 +29,10 @@ from neuroshard_api.request import ComputePeak, Pipeline, PlanRequest
 from neuroshard_api.sharding import Family
 from neuroshard_costs.exchanges import (
     Exchange,
+    PooledExchange,
     Reduction,
     TransferModel,
+    encoded_exchange,
     index_exchange,
     least_index_bytes,
     pooled_exchange,
@@ -139,25 +141,25 @@ def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> Collective
     even = sent_exchange(request)
     total = even.mean_dim_sum * request.topology.num_devices
     knots: FloatArray = np.geomspace(even.mean_dim_sum, max(total, even.mean_dim_sum + 1), NUM_KNOTS)
-    balanced = [replace(even, mean_dim_sum=share * even.mean_dim_sum) for share in _low_shares()]
-    cost = CollectiveCost.of_times(knots, costs.transfer_ms(knots, even)).below(*_balanced_ms(balanced, costs))
+    balanced = [even.of_mean(share * even.mean_dim_sum) for share in _low_shares()]
+    cost = CollectiveCost.of_times(knots, even.times_ms(knots, costs)).below(*_balanced_ms(balanced, costs))
     return cost.plus(added_calls_ms(request, costs))
 
 
 def added_calls_ms(request: PlanRequest, costs: TransferModel) -> FloatArray:
     """Return [2] what the all-to-alls of further collections take as calls: as much as those with the least traffic."""
     even = sent_exchange(request)
-    _, times = _balanced_ms([replace(even, mean_dim_sum=LOWEST_SHARE * even.mean_dim_sum)], costs)
+    _, times = _balanced_ms([even.of_mean(LOWEST_SHARE * even.mean_dim_sum)], costs)
     least: FloatArray = times[0]
     return num_added_calls(request) * least
 
 
-def sent_exchange(request: PlanRequest) -> Exchange:
+def sent_exchange(request: PlanRequest) -> PooledExchange:
     """Return the exchange of pooled embeddings, of groups in the grouped form those of distinct lists alone."""
     tables = request.tables.tables
     columns = np.array([table.embedding_dim * table.num_vectors for table in tables])
     mean = float(columns @ sent_shares(request)) / request.topology.num_devices
-    return replace(pooled_exchange(request), mean_dim_sum=mean)
+    return encoded_exchange(request).of_mean(mean)
 
 
 def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
@@ -214,10 +216,10 @@ def _low_shares() -> list[float]:
     return shares
 
 
-def _balanced_ms(exchanges: Sequence[Exchange], costs: TransferModel) -> tuple[FloatArray, FloatArray]:
+def _balanced_ms(exchanges: Sequence[Exchange | PooledExchange], costs: TransferModel) -> tuple[FloatArray, FloatArray]:
     """Return [k] the columns of the fullest device and [k, 2] the times of exchanges in which all have as much."""
     columns = np.array([each.mean_dim_sum for each in exchanges])
-    times = [costs.transfer_ms(columns[[row]], each)[0] for row, each in enumerate(exchanges)]
+    times = [each.times_ms(columns[[row]], costs)[0] for row, each in enumerate(exchanges)]
     return columns, np.array(times)
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import DeviceView, PlanSummary, Quantiles, cost_terms, cost_terms_ms, summarize
 from neuroshard_report.terminal.collections import collections_table
+from neuroshard_report.terminal.communication import communication_line, communication_table
 from neuroshard_report.terminal.tables import TextTable, fact_grid, plain_table
 
 MAX_DEVICES = 16  # more devices are shown as extremes and quantiles
@@ -58,6 +59,8 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
         parts += [Text(), _split_tables(summary)]
     if plan.deduplication:
         parts += [Text(), _deduplication(plan, plan.deduplication)]
+    if plan.communication is not None and plan.communication.alternatives:
+        parts += [Text(), communication_table(plan.communication)]
     if traffic:
         parts += [Text(), _other_traffic(traffic)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
@@ -150,9 +153,16 @@ def _headline(summary: PlanSummary) -> RenderableType:
         ("bound", f"{format_percent(plan.gap)} above the lower bound of {format_ms(plan.lower_bound_ms)} ms"),
         ("memory", f"device {fullest.index} is the fullest: {used} of {format_bytes(fullest.memory.capacity_bytes)}"),
         *([("host", summary.on_host)] if summary.on_host else []),
+        *_exchange(plan),
         ("slowest", summary.bound),
     ]
     return fact_grid(lines, strong="predicted")
+
+
+def _exchange(plan: Plan) -> list[tuple[str, str]]:
+    if plan.request.wire is None and plan.communication is None:
+        return []
+    return [("exchange", communication_line(plan.request.wire, plan.communication, plan.predicted.total_ms))]
 
 
 def _source(summary: PlanSummary) -> str:

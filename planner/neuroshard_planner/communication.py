@@ -1,0 +1,193 @@
+"""Types in which pooled embeddings and their gradients travel: decided by the price of each permitted pair.
+
+    plan with exact exchange  ->  price of each pair on its placement  ->  plan under the best pair  ->  the cheaper
+
+Narrow types move the balance from exchange to compute, hence the second search. What they do to the accuracy has no
+price; the trainer measures it.
+"""
+
+from collections.abc import Callable
+
+from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.communication import Communication, CommunicationChoices, WireAlternative, WireTypes
+from neuroshard_api.plan import Plan, PlanCost
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import Family
+
+from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.plans.tables import placement_of, tables_memory
+from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.step_cost import Collective, sent_exchange
+
+Search = Callable[[PlanRequest], Plan]
+_PERCENT = 100
+
+
+def encoded_plan(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
+    """Return the cheaper of the plans with exact exchange and under the best permitted types.
+
+    Args:
+        request: permits types.
+        costs: price placements.
+        search: finds the plan of a request that permits none.
+
+    Raises:
+        PlannerError: as the search.
+    """
+    assert request.communication is not None, "the request permits types"
+    exact = search(request.model_copy(update={"communication": None, "wire": None}))
+    return _Choice(exact, request.communication, costs=costs, search=search).plan()
+
+
+class _Choice:
+    """The choice of types for the best plan with exact exchange."""
+
+    def __init__(self, exact: Plan, choices: CommunicationChoices, *, costs: CostModel, search: Search) -> None:
+        self._exact = exact
+        self._choices = choices
+        self._costs = costs
+        self._search = search
+        self._exact_ms = exact.predicted.total_ms
+        self._least_ms = self._exact_ms * choices.least_gain_percent / _PERCENT
+
+    def plan(self) -> Plan:
+        """Return the cheapest plan found, with what was decided."""
+        refusal = _refusal_of_all(self._exact.request)
+        priced = [self._priced(types, refusal) for types in self._choices.pairs]
+        by_gain = sorted((each for each in priced if self._is_worth_it(each.saved_ms)), key=_saved_ms, reverse=True)
+        tried: list[WireAlternative] = []
+        for each in by_gain:
+            types = WireTypes(forward=each.forward, backward=each.backward)
+            found = self._planned(types)
+            if isinstance(found, Plan):
+                return self._decided(found, types, [self._judged(other, each, tried) for other in priced])
+            tried.append(each.model_copy(update={"refusal": found}))
+        judged = [self._judged(each, None, tried) for each in priced]
+        return self._decided(self._exact, WireTypes(), judged, reason=refusal or self._reason(priced))
+
+    def _priced(self, types: WireTypes, refusal: str | None) -> WireAlternative:
+        """Return what a pair makes of the exact plan's all-to-alls."""
+        refusal = refusal or self._exact.request.wire_problem(types)
+        pair = types.model_dump()
+        if refusal is not None:
+            return WireAlternative(**pair, refusal=refusal)
+        problem = Problem(self._exact.request.model_copy(update={"wire": types}), self._costs)
+        placement = placement_of(self._exact.tables, problem)
+        cost = predicted_cost(problem, placement, self._exact.predicted.source)
+        peak = device_traffic(problem, placement)[:, Collective.POOLED_EMBEDDINGS].max()
+        codec_ms = float(sent_exchange(problem.priced).codec_ms(peak).sum()) if peak else 0.0
+        return WireAlternative(
+            **pair,
+            exchange_ms=exchange_ms(cost),
+            codec_ms=codec_ms,
+            saved_ms=self._exact_ms - cost.total_ms,
+        )
+
+    def _planned(self, types: WireTypes) -> Plan | str:
+        """Return the plan under a pair, or why there is none that saves enough."""
+        try:
+            found = self._search(self._exact.request.model_copy(update={"wire": types}))
+        except PlannerError as error:
+            return f"no plan under them: {error}"
+        found = self._same_placement_if_cheaper(found)
+        if not self._is_worth_it(self._exact_ms - found.predicted.total_ms):
+            return f"the best plan under them takes {found.predicted.total_ms:.3f} ms"
+        return found
+
+    def _same_placement_if_cheaper(self, found: Plan) -> Plan:
+        """Return a plan, or that of the same request with the exact plan's placement where it is cheaper and fits."""
+        problem = Problem(found.request, self._costs)
+        if found.deduplication != self._exact.deduplication:
+            return found
+        placement = placement_of(self._exact.tables, problem)
+        cost = predicted_cost(problem, placement, found.predicted.source)
+        if cost.total_ms >= found.predicted.total_ms or not problem.fits(placement):
+            return found
+        bound_ms = min(found.lower_bound_ms, cost.total_ms)
+        return found.model_copy(
+            update={
+                "predicted": cost,
+                "tables": self._exact.tables,
+                "memory": tables_memory(problem.memory, self._exact.tables),
+                "lower_bound_ms": bound_ms,
+                "gap": cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
+                "incumbent": self._exact.incumbent,
+            }
+        )
+
+    def _is_worth_it(self, saved_ms: float | None) -> bool:
+        return saved_ms is not None and saved_ms > 0 and saved_ms >= self._least_ms
+
+    def _judged(
+        self, each: WireAlternative, chosen: WireAlternative | None, tried: list[WireAlternative]
+    ) -> WireAlternative:
+        """Return an alternative with the reason why it was not chosen."""
+        if each is chosen or each.refusal is not None:
+            return each
+        failed = next(
+            (other for other in tried if (other.forward, other.backward) == (each.forward, each.backward)), None
+        )
+        if failed is not None:
+            return failed
+        if self._is_worth_it(each.saved_ms) and chosen is not None:
+            refusal = f"{chosen.text} saves {_saved_ms(chosen):.3f} ms"
+        else:
+            refusal = f"{_gain(_saved_ms(each), self._exact_ms)}, below {self._choices.least_gain_percent:g} %"
+        return each.model_copy(update={"refusal": refusal})
+
+    def _reason(self, priced: list[WireAlternative]) -> str:
+        """Return why no pair was chosen."""
+        exchange = exchange_ms(self._exact.predicted)
+        share = exchange / self._exact_ms if self._exact_ms else 0.0
+        taken = f"the all-to-alls take {exchange:.3f} ms, {share:.1%} of the step"
+        known = [each for each in priced if each.saved_ms is not None]
+        if not known:
+            return f"{taken}, and " + ("no permitted types can be trained" if priced else "only FP32 is permitted")
+        best = max(known, key=_saved_ms)
+        gain = _gain(_saved_ms(best), self._exact_ms)
+        return f"{taken}; {best.text} {gain}, and {self._choices.least_gain_percent:g} % are asked for"
+
+    def _decided(
+        self, found: Plan, chosen: WireTypes, judged: list[WireAlternative], *, reason: str | None = None
+    ) -> Plan:
+        communication = Communication(
+            chosen=chosen,
+            exact_ms=self._exact_ms,
+            exact_exchange_ms=exchange_ms(self._exact.predicted),
+            alternatives=tuple(judged),
+            reason=reason,
+        )
+        request = found.request.model_copy(update={"communication": self._choices})
+        return found.model_copy(update={"communication": communication, "request": request})
+
+
+def exchange_ms(cost: PlanCost) -> float:
+    """Return the milliseconds of both all-to-alls of pooled embeddings, codecs included; 0 where there are none."""
+    return sum(
+        each.forward_ms + each.backward_ms
+        for each in cost.devices[0].collectives
+        if each.kind is CollectiveKind.ALL_TO_ALL and each.family is Family.COLUMNS
+    )
+
+
+def _refusal_of_all(request: PlanRequest) -> str | None:
+    """Return why no types at all are worth a price on these devices. None: they are."""
+    topology = request.topology
+    if topology.num_devices == 1:
+        return "a single device exchanges nothing"
+    if topology.device.is_cpu and topology.num_nodes == 1:
+        return "processes of one machine exchange through its memory, which is faster than any codec on its cores"
+    return None
+
+
+def _saved_ms(each: WireAlternative) -> float:
+    return each.saved_ms or 0.0
+
+
+def _gain(saved_ms: float, of_ms: float) -> str:
+    """Return a gain in words, with its share of a step."""
+    share = abs(saved_ms) / of_ms if of_ms else 0.0
+    verb = "saves" if saved_ms >= 0 else "costs"
+    return f"{verb} {abs(saved_ms):.3f} ms ({share:.1%})"

@@ -1,0 +1,203 @@
+"""Types on the wire: chosen by price, refused with the numbers."""
+
+from typing import Any
+
+import builders
+import numpy as np
+import pytest
+from exact_costs import ExactCosts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.communication import CommunicationChoices, WireType, WireTypes
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import PlanRequest, SearchSettings
+from neuroshard_costs.exchanges import encoded_exchange
+from neuroshard_planner.communication import exchange_ms
+from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.plan_cost import simulated_cost
+from neuroshard_planner.problem.problem import Problem
+from searches import planned
+
+INT8 = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
+CHOICES = CommunicationChoices(forward=(WireType.FP16, WireType.INT8), backward=(WireType.FP16,))
+
+
+def asked(num_devices: int = 16, num_nodes: int = 2, **fields: Any) -> PlanRequest:
+    """Return a request whose exchange between nodes takes most of the step."""
+    defaults = {
+        "topology": builders.topology(num_devices, num_nodes=num_nodes),
+        "batch_size_per_device": 8192,
+        "communication": CHOICES,
+        "search": SearchSettings(work_budget=2000),
+    }
+    return builders.request(*builders.tables(32, embedding_dim=128), **{**defaults, **fields})
+
+
+def without_choice(request: PlanRequest, wire: WireTypes | None = None) -> PlanRequest:
+    """Return the request with given types."""
+    return request.model_copy(update={"communication": None, "wire": wire})
+
+
+def test_a_plan_sends_the_permitted_types_that_save_most() -> None:
+    """It says what each pair would have made of the exact plan, and its request has the chosen types."""
+    plan = planned(asked())
+
+    found = plan.communication
+    assert found is not None
+    assert (found.chosen, plan.request.wire) == (INT8, INT8)
+    assert plan.request.communication == CHOICES
+    assert found.exact_ms == planned(without_choice(asked())).predicted.total_ms
+    assert plan.predicted.total_ms < 0.9 * found.exact_ms
+    by_types = {each.text: each for each in found.alternatives}
+    assert len(by_types) == len(CHOICES.pairs)
+    chosen = by_types[INT8.text]
+    assert chosen.refusal is None
+    assert chosen.saved_ms == max(each.saved_ms or 0.0 for each in found.alternatives)
+    assert chosen.codec_ms
+    assert 0 < chosen.codec_ms < (chosen.exchange_ms or 0.0)
+    assert all(
+        each.refusal == f"{INT8.text} saves {chosen.saved_ms:.3f} ms"
+        for each in found.alternatives
+        if each is not chosen
+    )
+    assert not plan_problems(plan)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_the_price_of_types_is_that_of_a_request_with_them() -> None:
+    """The exact plan's placement under a pair costs what its alternative says."""
+    plan = planned(asked())
+    assert plan.communication is not None
+    exact = planned(without_choice(asked()))
+    problem = Problem(without_choice(asked(), INT8), ExactCosts(exact.request.topology.device))
+    simulated = simulated_cost(problem, placement_of(exact.tables, problem))
+
+    chosen = next(each for each in plan.communication.alternatives if each.refusal is None)
+
+    assert plan.communication.exact_ms is not None
+    assert plan.communication.exact_ms - (chosen.saved_ms or 0.0) == pytest.approx(simulated.total_ms, rel=2e-3)
+    assert chosen.exchange_ms == pytest.approx(exchange_ms(simulated), rel=2e-3)
+
+
+def test_a_plan_without_a_choice_is_the_exact_plan_to_the_last_byte() -> None:
+    """Where no types are permitted, they change nothing but the record of the decision."""
+    none = CommunicationChoices()
+    plan, exact = planned(asked(communication=none)), planned(without_choice(asked()))
+
+    assert plan.communication is not None
+    assert "only FP32 is permitted" in (plan.communication.reason or "")
+    bare = plan.model_copy(update={"communication": None, "request": exact.request})
+    assert bare.to_json() == exact.to_json()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"topology": builders.topology(1)}, "a single device exchanges nothing"),
+        (
+            {"topology": builders.topology(4, device=builders.device_type(name="cpu-test"))},
+            "processes of one machine exchange through its memory, which is faster than any codec on its cores",
+        ),
+        (
+            {"batch_size_per_device": 1001, "communication": CommunicationChoices(forward=(WireType.INT8,))},
+            "can be trained",
+        ),
+    ],
+)
+def test_types_that_cannot_help_are_refused_with_the_reason(fields: dict[str, Any], reason: str) -> None:
+    """The plan is the exact one."""
+    plan = planned(asked(**fields))
+
+    assert plan.communication is not None
+    assert plan.communication.chosen.is_exact
+    assert plan.request.wire is None
+    assert reason in (plan.communication.reason or "")
+
+
+def test_a_gain_below_the_least_one_is_refused_with_both_numbers() -> None:
+    """A request for 90 % of a step is one that no codec answers."""
+    choices = CHOICES.model_copy(update={"least_gain_percent": 90.0})
+    plan = planned(asked(communication=choices))
+
+    assert plan.communication is not None
+    assert plan.communication.chosen.is_exact
+    assert "of the step; INT8 forward, FP16 backward saves" in (plan.communication.reason or "")
+    assert "90 % are asked for" in (plan.communication.reason or "")
+    assert all("below 90 %" in (each.refusal or "") for each in plan.communication.alternatives)
+
+
+def test_baselines_are_judged_under_the_same_types() -> None:
+    """Otherwise the gain of the codec would count as a gain of the search."""
+    plan, exact = planned(asked()), planned(without_choice(asked()))
+
+    ours = {each.algorithm: each.total_ms for each in plan.baselines}
+    for each in exact.baselines:
+        if each.total_ms is not None:
+            narrow_ms = ours[each.algorithm]
+            assert narrow_ms is not None
+            assert narrow_ms < each.total_ms
+
+
+def test_each_direction_has_the_time_of_its_own_type() -> None:
+    """A narrow type forward leaves the exchange of gradients as it was."""
+    request = asked()
+    exact = encoded_exchange(without_choice(request))
+    forward = encoded_exchange(without_choice(request, WireTypes(forward=WireType.INT8)))
+    costs = ExactCosts(request.topology.device)
+    columns = 1.5 * exact.mean_dim_sum
+
+    (exact_forward, exact_backward), (narrow, unchanged) = (
+        each.times_ms(np.array([columns]), costs)[0] for each in (exact, forward)
+    )
+
+    assert narrow < exact_forward
+    assert unchanged == exact_backward
+
+
+def test_passes_of_codecs_count_as_much_as_values_go_through_them() -> None:
+    """Four passes over FP32 and the type on the wire at 0.8 of the bandwidth, and the launch of each."""
+    request = asked()
+    exchange = encoded_exchange(without_choice(request, WireTypes(forward=WireType.FP16, backward=WireType.FP16)))
+    mean = exchange.mean_dim_sum
+
+    forward, backward = exchange.codec_ms(np.array([mean]))[0]
+
+    device = request.topology.device
+    values = 2 * mean * request.global_batch_size
+    passes_ms = 1000 * values * 6 / (0.8 * device.memory_bandwidth_bytes_per_second) + 2 * 0.02
+    copies = {
+        width: 2 * 2 * mean * request.global_batch_size * width / (share * device.memory_bandwidth_bytes_per_second)
+        for width, share in ((4, 0.9), (2, 0.79))
+    }
+    assert forward == pytest.approx(passes_ms + 1000 * (copies[4] - copies[2]), rel=1e-9)
+    assert backward > forward  # the division by the number of devices is a copy more
+
+
+@settings(max_examples=8)
+@given(
+    num_nodes=st.sampled_from([1, 2, 4, 8]),
+    dims=st.lists(st.sampled_from([16, 64, 128, 256]), min_size=4, max_size=8),
+    batch_size=st.sampled_from([512, 4096, 16384]),
+    pooling=st.sampled_from([1.0, 20.0]),
+)
+def test_a_choice_never_costs_more_and_nearly_as_little_as_the_best_pair(
+    num_nodes: int, dims: list[int], batch_size: int, pooling: float
+) -> None:
+    """By the simulator: never above the exact plan, and within 1 % of the best permitted pair that is planned alone."""
+    members = [builders.table(f"t{index}", embedding_dim=dim, pooling_factor=pooling) for index, dim in enumerate(dims)]
+    request = builders.request(
+        *members,
+        topology=builders.topology(4 * num_nodes, num_nodes=num_nodes),
+        batch_size_per_device=batch_size,
+        communication=CHOICES,
+        search=SearchSettings(work_budget=300),
+    )
+
+    chosen_ms = planned(request).predicted.total_ms
+    exact_ms = planned(without_choice(request)).predicted.total_ms
+    best_ms = min(planned(without_choice(request, types)).predicted.total_ms for types in CHOICES.pairs)
+
+    assert chosen_ms <= exact_ms
+    least_gain = 1 - CHOICES.least_gain_percent / 100
+    assert chosen_ms <= max(1.01 * best_ms, exact_ms if best_ms > least_gain * exact_ms else 0.0)
