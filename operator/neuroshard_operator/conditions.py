@@ -27,6 +27,7 @@ class ConditionType(StrEnum):
     RUNNING = "Running"
     CHECKPOINTS_KEPT = "CheckpointsKept"
     DEVICE_AS_PLANNED = "DeviceAsPlanned"
+    NARROW_EXCHANGE = "NarrowExchange"
     STEADY = "Steady"
     PLAN_CURRENT = "PlanCurrent"
     SUSPENDED = "Suspended"
@@ -75,6 +76,10 @@ class Reason(StrEnum):
     OTHER_DEVICE = "OtherDevice"
     NOT_REPORTED = "NotReported"
     WITHIN_REFERENCE = "WithinReference"
+    ACCURACY_KEPT = "AccuracyKept"
+
+    # When narrow types cost accuracy
+    COMPRESSION_SUSPENDED = "CompressionSuspended"
 
     # When steps became slower
     INPUTS_DRIFTED = Cause.INPUTS_DRIFTED.value

@@ -20,6 +20,7 @@ import builders
 import pytest
 import torch
 from mounts import mounted
+from neuroshard_api.communication import WireType, WireTypes
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.progress import TrainingProgress
 from neuroshard_api.request import MemorySettings
@@ -668,6 +669,39 @@ def test_a_plan_whose_gradients_would_vanish_is_refused(
     assert run() == ExitCode.INVALID_INPUT
 
     assert "pooled embeddings of type FP16, in which gradients of a mean loss become 0" in capsys.readouterr().err
+
+
+def test_a_plan_with_narrow_types_is_guarded(run: Run, tmp_path: Path) -> None:
+    """Progress, checkpoints, live sharding, and step reports tell of it; a restart goes on with the guard's record."""
+    wire = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
+    write_plan(tmp_path, plan_of(wire=wire))
+    training = {"maxSteps": 12, "communication": {"policy": "Fixed", "guard": {"checkEverySteps": 5}}}
+    training["communication"]["embeddings"] = {"forward": ["INT8"], "backward": ["FP16"]}
+
+    assert run(training=training) == ExitCode.OK
+
+    guard = TrainingProgress.read(tmp_path / "run" / "progress.json").guard
+    assert guard is not None
+    assert (guard.state, guard.num_checks, guard.change_percent) == ("Narrow", 2, 0.0)  # one rank exchanges nothing
+    assert json.loads((tmp_path / "run" / "live-sharding.json").read_text())["wire"] == wire.model_dump()
+    report = StepReport.read(tmp_path / "run" / "step-report.json").communication
+    assert report is not None
+    assert (report.forward, report.backward, report.is_encoded, report.forward_bytes) == ("INT8", "FP16", True, 0.0)
+    assert run(training={**training, "maxSteps": 16}) == ExitCode.OK
+    resumed = TrainingProgress.read(tmp_path / "run" / "progress.json").guard
+    assert resumed is not None
+    assert resumed.num_checks == 3
+
+
+def test_narrow_types_without_held_out_samples_are_refused(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody would see what they do to the accuracy."""
+    write_plan(tmp_path, plan_of(wire=WireTypes(forward=WireType.INT8)))
+
+    assert run(data={"validationPercent": 0}) == ExitCode.INVALID_INPUT
+
+    assert "INT8 forward, FP32 backward, and there are no held-out samples to guard" in capsys.readouterr().err
 
 
 def test_a_plan_for_more_processes_is_refused(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from neuroshard_api.document import Document, DocumentError
+from neuroshard_api.progress import GuardRecord
 from pydantic import Field
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
@@ -63,6 +64,8 @@ class CheckpointManifest(Document):
     """Columns of each table's shards, by columns."""
     signature: dict[str, str]
     """What must be the same in a run and its continuation, by the job's field."""
+    guard: GuardRecord | None = None
+    """Of narrow types. If unset: there was no guard."""
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file, by name."""
 

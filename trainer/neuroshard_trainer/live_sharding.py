@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from neuroshard_api.communication import WireTypes
 from neuroshard_api.document import Document
 from neuroshard_api.plan import GivenPlan, Shard
 from neuroshard_api.sharding import ComputeKernel
@@ -59,6 +60,8 @@ class LiveSharding(Document):
     plan_sha256: str
     """Hash of the plan file that it was held against."""
     tables: dict[str, tuple[Shard, ...]]
+    wire: WireTypes | None = None
+    """Types that the live codecs write. If unset: there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
+from neuroshard_trainer.codecs import Codecs
 from neuroshard_trainer.errors import InputError
 
 EPSILON = 1e-8
@@ -28,9 +29,9 @@ DENSE_OPTIMIZERS = {
 
 
 def embedding_sharder(
-    optimizer: Optimizer, *, learning_rate: float, device: torch.device
+    optimizer: Optimizer, *, learning_rate: float, device: torch.device, codecs: Codecs | None = None
 ) -> EmbeddingBagCollectionSharder:
-    """Return TorchRec's sharder with the optimizer in the tables' kernels.
+    """Return TorchRec's sharder with the optimizer in the tables' kernels, and codecs around their all-to-all.
 
     Raises:
         InputError: FBGEMM has no such kernel for the device.
@@ -43,7 +44,8 @@ def embedding_sharder(
             "optimizer": EmbOptimType[FBGEMM_OPTIMIZERS[optimizer]],
             "learning_rate": learning_rate,
             "eps": EPSILON,
-        }
+        },
+        qcomm_codecs_registry=None if codecs is None else codecs.registry,
     )
 
 

@@ -32,6 +32,11 @@ def prometheus_writer(report_file: Path, port: int) -> Callable[[StepReport], No
         ["rank", "part"],
         registry=registry,
     )
+    active = Gauge(
+        "neuroshard_compression_active",
+        "1 while pooled embeddings travel in narrow types, 0 while the guard has suspended them",
+        registry=registry,
+    )
     steps = Gauge("neuroshard_training_steps", "Training steps done", registry=registry)
     try:
         start_http_server(port, registry=registry)
@@ -43,6 +48,8 @@ def prometheus_writer(report_file: Path, port: int) -> Callable[[StepReport], No
             for part in _PARTS:
                 value = getattr(times, part) / MS_PER_SECOND
                 seconds.labels(str(times.rank), part.removesuffix("_ms")).set(value)
+        if report.communication is not None:
+            active.set(float(report.communication.is_encoded))
         steps.set(report.first_step + report.num_steps)
         write_file(report_file, report.to_json())
 

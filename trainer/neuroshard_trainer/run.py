@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from neuroshard_api.job_communication import Communication
 from neuroshard_api.job_request import dense_signature
 from neuroshard_api.job_training import ResumePolicy
 from neuroshard_api.plan import GivenPlan
+from neuroshard_api.progress import GuardRecord
 from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_api.tables import Pooling
 from neuroshard_api.training_job import DLRMTrainingJob
@@ -20,6 +22,7 @@ from torchrec.distributed.types import ShardingPlan
 
 from neuroshard_trainer.agreement import agreed, together
 from neuroshard_trainer.checkpoint import MANIFEST_FILE, CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.codecs import Codecs, codecs_of, live_codecs
 from neuroshard_trainer.data.drift import with_statistics
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
@@ -30,6 +33,7 @@ from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import lost_peers
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.grouped_model import TableCollections, planned_model
+from neuroshard_trainer.guard import Guard
 from neuroshard_trainer.heartbeat import Heartbeat
 from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH
@@ -46,11 +50,12 @@ from neuroshard_trainer.process import Launched, Process, new_group, start_proce
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.run_identity import file_sha256
 from neuroshard_trainer.saver import Saver
+from neuroshard_trainer.schedule import Schedule
 from neuroshard_trainer.sharded_model import sharded_model
 from neuroshard_trainer.step_reporter import StepReporter
 from neuroshard_trainer.tensorboard import Show, show_nothing, tensorboard_writer
 from neuroshard_trainer.tracing import Trace, TracedSteps
-from neuroshard_trainer.training import Schedule, TrainingLoop
+from neuroshard_trainer.training import TrainingLoop
 from neuroshard_trainer.training_state import TrainingState, widths_of
 
 SHARDING_FILE = "live-sharding.json"
@@ -145,6 +150,7 @@ def _set_up(
     plan_sha256 = _agreed_plan(places.plan_file, process)
     model = sharded_job_model(job, plan, process)
     sharding = prove_sharding(model, plan, process.group)
+    codecs = live_codecs(model)
     state = TrainingState(
         model=model,
         dense_optimizer=dense_optimizer(model, spec.training, tables_path=TABLES_PATH),
@@ -156,7 +162,8 @@ def _set_up(
         widths=widths_of(sharding),
     )
     if process.is_first:
-        live = LiveSharding(plan_sha256=plan_sha256, tables=dict(sharding))
+        wire = None if codecs is None else codecs.types
+        live = LiveSharding(plan_sha256=plan_sha256, tables=dict(sharding), wire=wire)
         write_file(places.run_dir / SHARDING_FILE, live.to_json())
         logger.info("the ranks hold the shards of plan %s", plan_sha256[:12])
     manifest = CheckpointManifest(
@@ -206,6 +213,7 @@ def _set_up(
         drift=places.run_dir if spec.training.watch_drift else False,
         drift_conditions=_drift_conditions(job),
         groups=[each.group for each in plan.deduplication or ()],
+        codecs=codecs,
     )
     show: Show = show_nothing
     if spec.training.tensorboard and process.is_first:
@@ -223,8 +231,22 @@ def _set_up(
         progress_file=places.run_dir / PROGRESS_FILE,
         trace=Trace(traced_steps if process.is_first else None, places.run_dir / TRACE_FILE),
         show=show,
+        guard=None if codecs is None else _guard(job, codecs, data, process, None if found is None else found[1].guard),
         resumed_from=resumed_from,
     )
+
+
+def _guard(
+    job: DLRMTrainingJob, codecs: Codecs, data: TrainingData, process: Process, record: GuardRecord | None
+) -> Guard:
+    """Return the guard of narrow types, which goes on from a checkpoint's. Raises InputError without samples for it."""
+    if not data.num_validation:
+        raise InputError(
+            f"the plan sends {codecs.types.text}, and there are no held-out samples to guard the accuracy with; "
+            "set spec.data.validationPercent or evaluationPath, or policy Exact in spec.training.communication"
+        )
+    settings = (job.spec.training.communication or Communication()).guard
+    return Guard(codecs, settings, process.group, record or GuardRecord())
 
 
 def _agreed_plan(file: Path, process: Process) -> str:
@@ -252,7 +274,7 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
         rate = float(spec.training.embedding_learning_rate)
         optimizer = spec.model.embedding_optimizer.optimizer
         return TableCollections.of(plan).divided(whole), embedding_sharder(
-            optimizer, learning_rate=rate, device=process.device
+            optimizer, learning_rate=rate, device=process.device, codecs=codecs_of(plan, process.device)
         )
 
     torchrec_plan, sharder = together(parts, process.group)

@@ -30,6 +30,8 @@ from torch import nn
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.clocks import Clock, Mark, clock_of
+from neuroshard_trainer.codec_report import RankCodecs, measured_communication, taken_work
+from neuroshard_trainer.codecs import Codecs
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, process_age_ms
 from neuroshard_trainer.embedding_timers import COMMUNICATION, COMPUTE, EmbeddingTimers, Interval, Member, Part
 from neuroshard_trainer.files import write_file
@@ -77,6 +79,7 @@ class _Gathered:
     step_ms: NDArray[np.float32]
     """Of the steps since the report before; NaN for one whose times are none."""
     reference: Mapping[str, float] | None
+    codecs: RankCodecs | None = None
     num_distinct: tuple[int, ...] = ()
     """Samples since the report before, and of each duplication group those that have lists of their own."""
 
@@ -102,6 +105,7 @@ class StepReporter:
             on comparing.
         clock: marks and reads times. If unset: that of the model's device.
         groups: duplication groups of which `count_distinct` is told. Empty: there are none.
+        codecs: of the model's all-to-all; they take the reporter's clock. If unset: it has none.
     """
 
     def __init__(
@@ -120,12 +124,16 @@ class StepReporter:
         drift_conditions: str = "",
         clock: Clock | None = None,
         groups: Sequence[str] = (),
+        codecs: Codecs | None = None,
     ) -> None:
+        self._codecs = codecs
         self._groups = tuple(groups)
         self._num_samples = 0
         self._num_distinct = [0] * len(self._groups)
         device = _device_of(model)
         self._clock = clock_of(device) if clock is None else clock
+        if codecs is not None:
+            codecs.use_clock(self._clock)
         self._timers = EmbeddingTimers(model, self._clock, replicated_optimizer)
         self._write = write
         self._report_every = report_every
@@ -224,7 +232,7 @@ class StepReporter:
         Returns:
             The report on rank 0, None on the others.
         """
-        first_unread = self._next_step - len(self._unread)
+        first_unread, num_unread = self._next_step - len(self._unread), len(self._unread)
         step_ms = self._take_in()
         times = self._times or [_NO_TIMES]
         medians = {key: median(each.get(key, 0.0) for each in times) for key in times[-1] if key != _SYNC}
@@ -234,7 +242,8 @@ class StepReporter:
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["collectives"] = _collectives(medians)
         own["peak_memory_bytes"] = peak_memory_bytes(self._device)
-        gathered = _Gathered(own, step_ms, self._reference.medians, (self._num_samples, *self._num_distinct))
+        work = None if self._codecs is None else taken_work(self._codecs, self._clock)
+        gathered = _Gathered(own, step_ms, self._reference.medians, work, (self._num_samples, *self._num_distinct))
         self._num_samples, self._num_distinct = 0, [0] * len(self._groups)
         is_first = dist.get_rank() == 0
         everyone: list[_Gathered] | None = [gathered] * dist.get_world_size() if is_first else None
@@ -242,6 +251,7 @@ class StepReporter:
         if everyone is None:
             return None
         duplication = _duplication(self._groups, [each.num_distinct for each in everyone])
+        works = [each.codecs for each in everyone if each.codecs is not None]
         report = StepReport(
             source=self._run.source,
             plan_sha256=self._run.plan_sha256,
@@ -251,6 +261,7 @@ class StepReporter:
             samples_per_second=_samples_per_second(self._samples_per_step, [each.medians for each in everyone]),
             ranks=tuple(RankTimes(rank=rank, **each.medians) for rank, each in enumerate(everyone)),
             duplication=duplication,
+            communication=measured_communication(works, num_unread) if works else None,
         )
         if callable(self._write):
             self._write(report)

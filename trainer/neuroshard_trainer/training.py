@@ -5,26 +5,27 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from neuroshard_api.job_training import Checkpoint, Training, TrainPipeline
-from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.progress import GuardRecord, GuardState, TrainingProgress
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from neuroshard_trainer.checkpoint import CheckpointManifest, has_earlier
 from neuroshard_trainer.data.batches import Batch, counted
 from neuroshard_trainer.data.training_data import TrainingData
-from neuroshard_trainer.errors import DataError, InputError, StoppedError, StorageError
+from neuroshard_trainer.errors import InputError, StoppedError, StorageError
 from neuroshard_trainer.files import write_file
+from neuroshard_trainer.guard import Guard
 from neuroshard_trainer.metrics import DIVERGED_REMEDY, Evaluation
 from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.pipeline import Pipeline
 from neuroshard_trainer.precision import autocast
 from neuroshard_trainer.process import Process
 from neuroshard_trainer.saver import Saver
+from neuroshard_trainer.schedule import Schedule
 from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.step_reporter import StepReporter
 from neuroshard_trainer.stopping import StepVote, Wish
@@ -33,54 +34,6 @@ from neuroshard_trainer.tracing import Trace, traced
 from neuroshard_trainer.training_state import TrainingState
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Schedule:
-    """How many steps, and what happens behind which."""
-
-    first_step: int
-    """Steps done before."""
-    first_position: int
-    """Training samples used before, over all epochs."""
-    num_steps: int
-    """Steps of the whole training, those done before included."""
-    global_batch_size: int
-    epoch_samples: int
-
-    @classmethod
-    def of(
-        cls, training: Training, *, epoch_samples: int, global_batch_size: int, step: int = 0, position: int = 0
-    ) -> "Schedule":
-        """Return the schedule from a step on.
-
-        A batch may begin in one epoch and end in the next; what is left behind the last whole batch is not used.
-
-        Raises:
-            DataError: there is less than one batch.
-        """
-        wanted = training.epochs * epoch_samples
-        if wanted < global_batch_size:
-            raise DataError(
-                f"there are {epoch_samples} training samples and one step takes {global_batch_size}; "
-                "lower spec.model.batchSizePerDevice or raise spec.training.epochs"
-            )
-        num_steps = step + max(0, wanted - position) // global_batch_size
-        return cls(
-            first_step=step,
-            first_position=position,
-            num_steps=num_steps if training.max_steps is None else min(num_steps, max(step, training.max_steps)),
-            global_batch_size=global_batch_size,
-            epoch_samples=epoch_samples,
-        )
-
-    def position(self, step: int) -> int:
-        """Return how many training samples are used after a step."""
-        return self.first_position + (step - self.first_step) * self.global_batch_size
-
-    def ends_epoch(self, step: int) -> bool:
-        """Whether the last sample of an epoch is in the step."""
-        return self.position(step) // self.epoch_samples > self.position(step - 1) // self.epoch_samples
 
 
 class TrainingLoop:
@@ -98,6 +51,7 @@ class TrainingLoop:
         progress_file: what rank 0 writes now and then.
         trace: of some steps of this rank.
         show: takes the loss at each line of the log, and the metrics of each evaluation.
+        guard: of narrow types. If unset: everything travels as it is.
         resumed_from: checkpoint that the state is of. If unset: there is none.
         clock: seconds, for checkpoints by time and votes.
     """
@@ -117,6 +71,7 @@ class TrainingLoop:
         progress_file: Path,
         trace: Trace,
         show: Show,
+        guard: Guard | None = None,
         resumed_from: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -128,6 +83,9 @@ class TrainingLoop:
         self._saver = saver
         self._trace = trace
         self._show = show
+        self._guard = guard
+        self._guarded: Batch | None = None
+        """The held-out batch of the guard, once it was needed."""
         self._manifest = manifest
         self._reporter = reporter
         self._process = process
@@ -147,6 +105,8 @@ class TrainingLoop:
         self._saved_at_s = clock()
         self.step = schedule.first_step
         """Steps done."""
+        if guard is not None:
+            self._progress.guard = guard.record
         self._evaluated_step: int | None = None
         self._loss_sum = torch.zeros((), device=process.device)
         """Of this rank's losses since the last line of the log."""
@@ -202,6 +162,7 @@ class TrainingLoop:
                 self._log()
             if wish is Wish.STOP:
                 raise self._stopped(vote)
+            self._check_narrow_types()
             if self.step < self._schedule.num_steps:  # what is due at the end comes after the loop
                 self._after_step(vote, save=wish is Wish.SAVE)
                 if self._reached_target():
@@ -270,6 +231,33 @@ class TrainingLoop:
         if self._schedule.ends_epoch(self.step) if every is None else self.step % every == 0:
             self._evaluate(vote)
 
+    def _check_narrow_types(self) -> None:
+        """Let the guard check where that is due. Raises InputError where the job fails by it."""
+        guard = self._guard
+        if guard is None or not guard.is_due(self.step):
+            return
+        if self._pipeline is not None:
+            self._pipeline.detach()
+        self._state.model.eval()
+        with torch.no_grad(), traced("check of narrow types"):
+            has_changed = guard.check(self.step, self._held_out_loss)
+        self._state.model.train()
+        set_optimizer_step(self._state.model, self.step)
+        guard.codecs.measure_errors()
+        self._progress.guard = guard.record
+        if has_changed:
+            state = "suspended: exchange is exact" if guard.record.state is GuardState.SUSPENDED else "tried once again"
+            self._progress.log(self.step, f"{guard.codecs.types.text} {state}")
+            self._progress.write(self.step)
+
+    def _held_out_loss(self) -> torch.Tensor:
+        """Return the sum of the losses of this rank's first held-out batch."""
+        if self._guarded is None:
+            self._guarded = next(iter(self._data.validation(self._process.device)))
+        batch = self._guarded
+        logits, labels = self._logits(batch)[: batch.num_real], batch.labels[: batch.num_real]
+        return binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+
     def _log(self) -> None:
         """Write down the mean loss of all ranks since the last line."""
         self._progress.metrics["loss"] = mean = self._mean_loss()
@@ -300,7 +288,8 @@ class TrainingLoop:
         model.eval()
         evaluation = Evaluation(self._process.group)
         is_stopped = False
-        with torch.no_grad(), traced("evaluation"):
+        exact = contextlib.nullcontext() if self._guard is None else self._guard.codecs.apart(on=False)
+        with exact, torch.no_grad(), traced("evaluation"):
             for batch in self._data.validation(self._process.device):
                 is_stopped = self._wish(vote, save_is_due=False) is Wish.STOP
                 if is_stopped:
@@ -339,7 +328,9 @@ class TrainingLoop:
             return
         self._mean_loss()  # a diverged state would be resumed from ever after
         self._state.agree()
-        where = {"step": self.step, "position": self._schedule.position(self.step)}
+        where: dict[str, object] = {"step": self.step, "position": self._schedule.position(self.step)}
+        if self._guard is not None:
+            where["guard"] = self._guard.record
         self._saver.begin(self._state.tensors(), self._manifest.model_copy(update=where))
         self._saved_step = self.step
         self._saved_at_s = self._clock()
@@ -367,6 +358,7 @@ class _Progress:
 
     def __init__(self, file: Path, schedule: Schedule, process: Process) -> None:
         self.metrics: dict[str, float] = {}
+        self.guard: GuardRecord | None = None
         self.checkpoint: tuple[int, Path] | None = None
         """Step and place of the newest."""
         self._file = file
@@ -394,6 +386,7 @@ class _Progress:
             num_steps=self._schedule.num_steps,
             remaining_seconds=None if per_step is None else per_step * (self._schedule.num_steps - step),
             metrics=self.metrics,
+            guard=self.guard,
             checkpoint_step=number,
             checkpoint_path=None if path is None else str(path),
         )

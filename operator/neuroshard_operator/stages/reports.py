@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from neuroshard_api.job_communication import Communication
 from neuroshard_api.job_status import CheckpointStatus, Cost, Metric, TrainerStatus
+from neuroshard_api.progress import GuardState
 from neuroshard_api.stage_commands import is_run_id, run_id
 from neuroshard_api.step_cost import error_percent, is_same_device
 
 from neuroshard_operator import names
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
+from neuroshard_operator.actions import Event
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, is_false
 from neuroshard_operator.context import Context, seconds_until
 from neuroshard_operator.observed.results import ReportSummary
 from neuroshard_operator.stages.result import condition
@@ -130,6 +133,26 @@ def device_as_planned(context: Context, status_fields: Mapping[str, object]) -> 
         "hint: keep the job's pods to one product by podTemplate.spec.nodeSelector, or plan with cost models of it"
     )
     return (condition(kind, Reason.OTHER_DEVICE, message, holds=False),)
+
+
+def narrow_exchange(context: Context) -> tuple[tuple[ConditionUpdate, ...], tuple[Event, ...]]:
+    """Return whether the workers exchange in narrow types, and an event where their guard suspended them."""
+    report = latest(context)
+    progress = None if report is None else report.progress
+    guard = None if progress is None or is_of_another_attempt(context, progress.run_id) else progress.guard
+    if guard is None:
+        return (), ()
+    kind = ConditionType.NARROW_EXCHANGE
+    limit = (context.spec.training.communication or Communication()).guard.max_entropy_increase_percent
+    last = "no check so far" if guard.change_percent is None else f"{guard.change_percent:.3g} % in the last check"
+    measured = f"change of the held-out loss by narrow types: {last}, at most {limit} % (checks: {guard.num_checks})"
+    if guard.state is GuardState.NARROW:
+        return (condition(kind, Reason.ACCURACY_KEPT, measured, holds=True),), ()
+    message = f"exchange is exact since step {guard.since_step}; {measured}"
+    found = (condition(kind, Reason.COMPRESSION_SUSPENDED, message, holds=False),)
+    if is_false(context.status.conditions, kind):
+        return found, ()
+    return found, (Event(kind="Warning", reason=Reason.COMPRESSION_SUSPENDED, message=message),)
 
 
 def last_progress(context: Context) -> datetime | None:

@@ -26,6 +26,7 @@ from neuroshard_operator.stages.reports import (
     device_as_planned,
     device_not_reported,
     last_progress,
+    narrow_exchange,
     next_report_s,
     reported,
 )
@@ -104,6 +105,7 @@ def run(context: Context, current: ChildJob) -> StageResult:
 
 def _running(context: Context, current: ChildJob, reason: Reason, message: str, *, are_ready: bool) -> StageResult:
     report = reported(context, last=False)
+    exchange, events = narrow_exchange(context)
     return StageResult(
         display_stage=Stage.RUNNING,
         reason=reason,
@@ -112,8 +114,10 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
             condition(ConditionType.PODS_READY, reason, message, holds=are_ready),
             condition(ConditionType.RUNNING, reason, message, holds=True),
             *device_as_planned(context, report),
+            *exchange,
             *nodes_available(context, current),
         ),
+        events=events,
         status_fields={"workers": worker_count(context), **report},
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED, job_name=current.meta.name),
