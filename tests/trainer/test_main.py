@@ -675,8 +675,9 @@ def test_a_plan_with_narrow_types_is_guarded(run: Run, tmp_path: Path) -> None:
     """Progress, checkpoints, live sharding, and step reports tell of it; a restart goes on with the guard's record."""
     wire = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
     write_plan(tmp_path, plan_of(wire=wire))
-    training = {"maxSteps": 12, "communication": {"policy": "Fixed", "guard": {"checkEverySteps": 5}}}
-    training["communication"]["embeddings"] = {"forward": ["INT8"], "backward": ["FP16"]}
+    types = {"forward": ["INT8"], "backward": ["FP16"]}
+    guarded = {"policy": "Fixed", "embeddings": types, "guard": {"checkEverySteps": 5}}
+    training: dict[str, Any] = {"maxSteps": 12, "communication": guarded}
 
     assert run(training=training) == ExitCode.OK
 
