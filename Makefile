@@ -44,7 +44,7 @@ demo-plan: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html 
 
 .PHONY: test
 test: lint types imports ## Install what the tests need, then check everything
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .PHONY: test-torchrec-1.8
 test-torchrec-1.8: $(OLD_TORCHREC) ## Run the tests of what touches TorchRec with TorchRec 1.8, its torch, and its FBGEMM

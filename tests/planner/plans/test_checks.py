@@ -293,7 +293,7 @@ def test_plans_of_every_algorithm_have_no_problems(algorithm: Algorithm) -> None
     forbidden=st.sampled_from([(), (0,), (1, 2)]),
     group_size=st.integers(0, 3),
 )
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_every_plan_of_the_search_has_no_problems(
     *,
     widths: list[int],

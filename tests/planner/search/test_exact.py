@@ -272,7 +272,7 @@ def search(problem: Problem) -> Found | None:
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(first, first + CASES_PER_TEST) for first in range(0, 300, CASES_PER_TEST)] + [ONCE_MISSED],
+    [range(first, first + CASES_PER_TEST) for first in range(0, 150, CASES_PER_TEST)] + [ONCE_MISSED],
     ids=lambda seeds: f"seeds-{seeds[0]}-to-{seeds[-1]}",
 )
 def test_a_plan_is_found_exactly_where_one_exists(seeds: Sequence[int]) -> None:
@@ -288,7 +288,7 @@ def test_a_plan_is_found_exactly_where_one_exists(seeds: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(first, first + 6) for first in range(1000, 1030, 6)], ids=lambda seeds: f"from-{seeds[0]}"
+    "seeds", [range(first, first + 6) for first in range(1000, 1018, 6)], ids=lambda seeds: f"from-{seeds[0]}"
 )
 @pytest.mark.parametrize("memory", ["tight", "ample"])
 def test_cost_is_between_the_lower_bound_and_the_optimum(seeds: Sequence[int], memory: str) -> None:
