@@ -20,6 +20,7 @@ DEV := .venv/.installed-$(KEY)
 DEMO := .venv-demo/.installed-$(KEY)
 RUN := .venv-run/.installed-$(KEY)
 OLD_TORCHREC := .venv-torchrec-1.8/.installed-$(KEY)
+SPARK := .venv-spark/.installed-$(KEY)
 FBGEMM_VERSION := $(shell sed -n 's/^fbgemm-gpu-cpu==//p' constraints.txt)
 CUDA_SYMBOLS := .cache/fbgemm-gpu-$(FBGEMM_VERSION).symbols
 # Of what calls TorchRec: drop-in, plan adapter, proof of the live sharding, and TorchRec's planner.
@@ -49,6 +50,10 @@ test: lint types imports ## Install what the tests need, then check everything
 .PHONY: test-torchrec-1.8
 test-torchrec-1.8: $(OLD_TORCHREC) ## Run the tests of what touches TorchRec with TorchRec 1.8, its torch, and its FBGEMM
 	OMP_NUM_THREADS=1 .venv-torchrec-1.8/bin/python -m pytest -n 2 $(TORCHREC_TESTS)
+
+.PHONY: test-spark
+test-spark: $(SPARK) ## Run the tests of `--engine spark` with Spark in a JVM on this machine (needs Java 17 or later)
+	.venv-spark/bin/python -m pytest -m spark tests/profiler/sessions
 
 .PHONY: kernels
 kernels: $(DEV) $(CUDA_SYMBOLS) ## Compare the table of training kernels with the symbols of FBGEMM's CUDA wheel (500 MB)
@@ -109,7 +114,7 @@ include tests/cluster/cluster.mk
 
 .PHONY: clean
 clean: ## Remove environments, caches and what the demo wrote
-	rm -rf .venv .venv-demo .venv-run .venv-torchrec-1.8 .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
+	rm -rf .venv .venv-demo .venv-run .venv-torchrec-1.8 .venv-spark .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
 
 $(DEV):
 	.ci/make-venv .venv dev
@@ -125,6 +130,10 @@ $(RUN):
 
 $(OLD_TORCHREC):
 	.ci/make-venv .venv-torchrec-1.8 torchrec-1.8
+	@touch $@
+
+$(SPARK):
+	.ci/make-venv .venv-spark spark
 	@touch $@
 
 # The wheel is read and not installed: without a driver it would not load, and it shares its name with the CPU build.

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from neuroshard_profiler.sessions.commands import Engine, MemoryMib
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -266,7 +268,8 @@ def stats(
     session_run: Annotated[
         int, typer.Option(min=0, help="Maximum samples of a session that training keeps together; 0: all of them.")
     ] = 8,
-    memory_mib: Annotated[int, typer.Option(min=64, help="Memory limit of the engine that orders samples.")] = 512,
+    engine: Engine = "duckdb",
+    memory_mib: MemoryMib = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the table set (JSON).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the table set as JSON; errors are JSON too.")] = False,
 ) -> None:
@@ -279,6 +282,7 @@ def stats(
     from neuroshard_profiler.data_files import limited, open_data
     from neuroshard_profiler.errors import SettingsError
     from neuroshard_profiler.files import write_file
+    from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings
     from neuroshard_profiler.sessions.groups import measure_duplication
     from neuroshard_profiler.statistics import data_statistics
     from neuroshard_profiler.statistics_text import render_statistics
@@ -294,7 +298,12 @@ def stats(
     if session is not None and time is not None:
         names = tuple(each.name for each in statistics.features)
         duplication = measure_duplication(
-            data, names, session=session, time=time, session_run=session_run, memory_mib=memory_mib
+            data,
+            names,
+            session=session,
+            time=time,
+            session_run=session_run,
+            settings=EngineSettings(kind=EngineKind(engine), memory_mib=memory_mib),
         )
     tables = statistics.table_set(
         embedding_dim=embedding_dim, name=name.split(".")[0], source=f"sample {name}", duplication=duplication

@@ -45,7 +45,12 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bytes(neuroshard:
     out = tmp_path / "killed"
     program = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "cluster-sessions", *options]
 
-    for file in ("clustering.json", ".window-000000.parquet", "window-000000.parquet", ".window-000002.parquet"):
+    for file in (
+        "clustering.json",
+        "window-000000.parquet.unfinished",
+        "window-000000.parquet",
+        "window-000002.parquet.unfinished",
+    ):
         process = subprocess.Popen([*program, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and not (out / file).exists():
             os.sched_yield()
@@ -58,4 +63,4 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bytes(neuroshard:
     assert [(out / name).read_bytes() for name in windows] == [
         (tmp_path / "whole" / name).read_bytes() for name in windows
     ]
-    assert not [path for path in out.iterdir() if path.name.startswith(".")]
+    assert sorted(path.name for path in out.iterdir()) == ["clustering.json", *windows]

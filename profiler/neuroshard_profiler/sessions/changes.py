@@ -11,8 +11,8 @@ import numpy as np
 from neuroshard_costs.shards import FloatArray
 
 from neuroshard_profiler.errors import DataError
-from neuroshard_profiler.sessions.engine import engine, identifier
-from neuroshard_profiler.sessions.log import FILE, ROW, SessionLog
+from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSettings, engine, identifier
+from neuroshard_profiler.sessions.log import SessionLog
 
 MAX_PATTERNS = 20_000
 """Patterns of changes that are kept, the most frequent first. Samples of the others count as changes of all features,
@@ -63,23 +63,21 @@ class Changes:
         return changes / repeats if repeats else 0.0
 
 
-def count_changes(log: SessionLog, features: Sequence[str], *, session_run: int, memory_mib: int) -> Changes:
+def count_changes(log: SessionLog, features: Sequence[str], *, session_run: int, settings: EngineSettings) -> Changes:
     """Count the changes of features over a whole log.
 
     Args:
         log: the files.
         features: columns of integers or of lists of integers; a null list equals an empty one.
         session_run: maximum samples of a run. 0: whole sessions.
-        memory_mib: limit of the engine's memory.
+        settings: of the engine that counts.
 
     Raises:
         DataError: the log has no rows, or rows without session or time, or a file is damaged.
-        SettingsError: the memory limit is too low.
-        StorageError: the disk is full.
+        MissingPackageError, SettingsError, StorageError: as the engine.
     """
-    with engine(memory_mib=memory_mib, spill_to=None, log=log.title) as connection:
-        log.check_null_counts(connection.sql(log.null_counts_query).fetchall()[0])
-        found = connection.sql(_query(log, features, session_run)).fetchall()
+    with engine(settings, spill_to=None, log=log.title) as opened:
+        found = opened.fetch(_query(opened, log, features, session_run))
     if not found:
         raise DataError("the log has no rows\nhint: give a log with samples")
     kept, others = found[:MAX_PATTERNS], found[MAX_PATTERNS:]
@@ -97,11 +95,13 @@ def count_changes(log: SessionLog, features: Sequence[str], *, session_run: int,
     )
 
 
-def _query(log: SessionLog, features: Sequence[str], session_run: int) -> str:
+def _query(opened: Engine, log: SessionLog, features: Sequence[str], session_run: int) -> str:
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
 
     values = [
-        identifier(name) if pa.types.is_integer(log.schema.field(name).type) else f"coalesce({identifier(name)}, [])"
+        identifier(name)
+        if pa.types.is_integer(log.schema.field(name).type)
+        else f"coalesce({identifier(name)}, {opened.empty_list})"
         for name in features
     ]
     columns = ", ".join(f"{value} AS f{index}" for index, value in enumerate(values))
@@ -115,7 +115,7 @@ def _query(log: SessionLog, features: Sequence[str], session_run: int) -> str:
         WITH samples AS (
             SELECT {identifier(log.session)} AS session, {identifier(log.time)} AS time,
                 {FILE} AS file, {ROW} AS row_number, {columns}
-            FROM {log.source}
+            FROM {log.rows(opened)}
         ), ordered AS (
             SELECT row_number() OVER by_time - 1 AS place, {values_before}
             FROM samples

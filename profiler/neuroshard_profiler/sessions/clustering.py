@@ -9,10 +9,10 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from neuroshard_api.session_clustering import (
     ClusteredColumn,
@@ -24,16 +24,13 @@ from neuroshard_api.session_clustering import (
 
 from neuroshard_profiler.errors import DataError, SettingsError
 from neuroshard_profiler.files import make_folder, write_file
-from neuroshard_profiler.sessions.engine import engine, identifier
-from neuroshard_profiler.sessions.log import FILE, ROW, SessionLog, rows_of
+from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSettings, engine, identifier
+from neuroshard_profiler.sessions.log import START, SessionLog
 from neuroshard_profiler.sessions.windows import Windows
-from neuroshard_profiler.sessions.writer import write_clustered
-
-if TYPE_CHECKING:
-    import duckdb
 
 REPORT = "clustering.json"
-BATCH_ROWS = 2048
+UNFINISHED = ".unfinished"
+"""End of the names of files that are being written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +40,8 @@ class ClusteringSettings:
     out: Path
     row_group_rows: int
     """Maximum rows of a row group."""
-    memory_mib: int
-    """Limit of the engine's memory."""
+    engine: EngineSettings
+    """What sorts."""
 
 
 def cluster_sessions(
@@ -72,8 +69,10 @@ def cluster_sessions(
         write_file(settings.out / REPORT, SessionClustering(request=request).to_json())
         for leftover in settings.out.glob(".spill-*"):
             shutil.rmtree(leftover)
-        with engine(memory_mib=settings.memory_mib, spill_to=settings.out, log=log.title) as connection:
-            written = _write_windows(connection, log, windows, settings, progress)
+        for leftover in settings.out.glob(f"*{UNFINISHED}*"):
+            leftover.unlink()
+        with engine(settings.engine, spill_to=settings.out, log=log.title) as opened:
+            written = _write_windows(opened, log, windows, settings, progress)
         files = [settings.out / each.file for each in written]
         if _request(log, windows, settings) != request:
             raise DataError("the log has changed while it was read\nhint: remove the folder's files and start again")
@@ -83,57 +82,75 @@ def cluster_sessions(
 
 
 def _write_windows(
-    connection: "duckdb.DuckDBPyConnection",
+    opened: Engine,
     log: SessionLog,
     windows: Windows,
     settings: ClusteringSettings,
     progress: Callable[[str], None],
 ) -> tuple[ClusteredWindow, ...]:
-    log.check_null_counts(connection.sql(log.null_counts_query).fetchall()[0])
-    counted = connection.sql(
-        f"SELECT {windows.start_of} AS start, count(*), count(DISTINCT {identifier(log.session)}) "  # noqa: S608 - quoted
-        f"FROM {log.source} GROUP BY start ORDER BY start"
-    ).fetchall()
+    rows = log.rows(opened)
+    counted = opened.fetch(
+        f"SELECT {windows.start_of(opened)}, count(*), count(DISTINCT {identifier(log.session)}) "  # noqa: S608 - quoted
+        f"FROM {rows} GROUP BY 1 ORDER BY 1"
+    )
     if not counted:
         raise DataError("the log has no rows\nhint: give a log with samples")
-    written = []
-    for index, (start, num_samples, num_sessions) in enumerate(counted):
-        window = ClusteredWindow(
+    found = tuple(
+        ClusteredWindow(
             file=f"window-{index:06d}.parquet", start=int(start), num_samples=num_samples, num_sessions=num_sessions
         )
+        for index, (start, num_samples, num_sessions) in enumerate(counted)
+    )
+
+    def write(window: ClusteredWindow) -> None:
         if not (settings.out / window.file).exists():
-            _write_window(connection, log, windows.contains(window.start), window, settings)
-        written.append(window)
-        progress(f"window {index + 1} of {len(counted)}: {num_samples:,} samples of {num_sessions:,} sessions")
-    return tuple(written)
+            inside = f"(SELECT * FROM {rows} WHERE {windows.contains(window.start, opened)})"  # noqa: S608 - quoted
+            _write_window(opened, log, inside, window, settings)
+
+    for index, window in enumerate(_in_turn(write, found, num_threads=opened.num_writers), start=1):
+        progress(f"window {index} of {len(found)}: {window.num_samples:,} samples of {window.num_sessions:,} sessions")
+    return found
+
+
+def _in_turn(
+    write: Callable[[ClusteredWindow], None], windows: Sequence[ClusteredWindow], *, num_threads: int
+) -> Iterator[ClusteredWindow]:
+    """Yield the windows as they are written, several at a time; where one fails, those that wait are left."""
+    if num_threads == 1:
+        for window in windows:
+            write(window)
+            yield window
+        return
+    with ThreadPoolExecutor(num_threads) as pool:
+        writing = [pool.submit(write, window) for window in windows]
+        try:
+            for window, done in zip(windows, writing, strict=True):
+                done.result()
+                yield window
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _write_window(
-    connection: "duckdb.DuckDBPyConnection",
-    log: SessionLog,
-    is_inside: str,
-    window: ClusteredWindow,
-    settings: ClusteringSettings,
+    opened: Engine, log: SessionLog, inside: str, window: ClusteredWindow, settings: ClusteringSettings
 ) -> None:
-    names = ", ".join(f"rows.{identifier(name)}" for name in log.schema.names)
     session, time = identifier(log.session), identifier(log.time)
-    inside = f"(SELECT * FROM {log.source} WHERE {is_inside})"  # noqa: S608 - names are quoted
     query = f"""
-        SELECT {names} FROM {inside} AS rows
-        JOIN (SELECT {session} AS session, min({time}) AS start FROM {inside} GROUP BY 1) AS sessions
-            ON rows.{session} = sessions.session
-        ORDER BY sessions.start, rows.{session}, rows.{time}, rows.{FILE}, rows.{ROW}
+        SELECT samples.*, sessions.{START} FROM {inside} AS samples
+        JOIN (SELECT {session} AS session, min({time}) AS {START} FROM {inside} AS samples GROUP BY 1) AS sessions
+            ON samples.{session} = sessions.session
     """  # noqa: S608 - names are quoted
     path = settings.out / window.file
-    scratch = path.with_name(f".{path.name}")
-    write_clustered(
+    scratch = path.with_name(f"{path.name}{UNFINISHED}")
+    opened.write(
         scratch,
-        connection.sql(query).to_arrow_reader(BATCH_ROWS),
-        log.schema,
+        query,
+        order=(START, log.session, log.time, FILE, ROW),
+        schema=log.schema,
         row_group_rows=settings.row_group_rows,
     )
-    before = _multiset(connection, log, inside)
-    after = _multiset(connection, log, rows_of([scratch]))
+    before = _multiset(opened, log, inside)
+    after = _multiset(opened, log, opened.rows_of([scratch]))
     if before != after or before[0] != window.num_samples:
         scratch.unlink()
         raise DataError(
@@ -143,11 +160,13 @@ def _write_window(
     scratch.replace(path)
 
 
-def _multiset(connection: "duckdb.DuckDBPyConnection", log: SessionLog, rows: str) -> tuple[int, int]:
+def _multiset(opened: Engine, log: SessionLog, rows: str) -> tuple[int, int]:
     """Return the number of rows and the sum of their 64-bit hashes, which no order changes."""
-    names = ", ".join(map(identifier, log.schema.names))
-    ((count, total),) = connection.sql(f"SELECT count(*), sum(hash({names})) FROM {rows}").fetchall()  # noqa: S608 - quoted
-    return count, total
+    hashed = opened.row_hash([identifier(name) for name in log.schema.names])
+    ((count, total),) = opened.fetch(
+        f"SELECT count(*), sum(CAST({hashed} AS {opened.wide_integer})) FROM {rows} AS samples"  # noqa: S608 - quoted
+    )
+    return count, int(total or 0)
 
 
 def _columns(log: SessionLog, files: Sequence[Path]) -> tuple[ClusteredColumn, ...]:

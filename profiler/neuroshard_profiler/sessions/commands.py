@@ -2,11 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-DEFAULT_MEMORY_MIB = 512
+EngineChoice = Literal["duckdb", "spark"]
+Engine = Annotated[
+    EngineChoice, typer.Option(help="What orders samples: DuckDB on this machine, or Spark, also on a cluster.")
+]
+MemoryMib = Annotated[
+    int | None,
+    typer.Option(min=64, help="Memory limit of DuckDB, which spills what does not fit to disk. Default: 512."),
+]
 
 
 def cluster_sessions(
@@ -20,9 +27,8 @@ def cluster_sessions(
         typer.Option(help="Time that is clustered together: 1d, 6h, or a number for integers. Default: 1d."),
     ] = None,
     row_group_rows: Annotated[int, typer.Option(min=1, help="Maximum rows of a row group.")] = 65536,
-    memory_mib: Annotated[
-        int, typer.Option(min=64, help="Memory limit of the engine; what does not fit is spilled to --out.")
-    ] = DEFAULT_MEMORY_MIB,
+    engine: Engine = "duckdb",
+    memory_mib: MemoryMib = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Write a log again with the samples of a session together.
@@ -34,6 +40,7 @@ def cluster_sessions(
     from neuroshard_profiler.sessions.clustering import ClusteringSettings
     from neuroshard_profiler.sessions.clustering import cluster_sessions as clustered
     from neuroshard_profiler.sessions.clustering_text import render_clustering
+    from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings
     from neuroshard_profiler.sessions.log import open_log
     from neuroshard_profiler.sessions.windows import parse_windows
 
@@ -41,7 +48,11 @@ def cluster_sessions(
     report = clustered(
         opened,
         parse_windows(opened, window),
-        ClusteringSettings(out=out, row_group_rows=row_group_rows, memory_mib=memory_mib),
+        ClusteringSettings(
+            out=out,
+            row_group_rows=row_group_rows,
+            engine=EngineSettings(kind=EngineKind(engine), memory_mib=memory_mib),
+        ),
         progress=_say,
     )
     if json:

@@ -1,79 +1,113 @@
-"""DuckDB under a memory limit, with a folder to spill to, and its failures as sentences. Knows nothing of sessions."""
+"""Engines that sort and count logs larger than memory: DuckDB, or Spark also on a cluster. They know no sessions.
 
-import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
+The SQL of this package runs on both. Where their words differ, an engine gives its own.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING
-
-from neuroshard_api.missing_package import missing_package
-
-from neuroshard_profiler.errors import DataError, MissingPackageError, SettingsError, StorageError
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    import duckdb
+    import pyarrow as pa
 
-MIB = 2**20
-THREADS = 2
-"""Each thread sorts in buffers of its own, so that more threads need more memory."""
+FILE = "neuroshard_file"
+ROW = "file_row_number"
+"""Columns that an engine adds to the rows of files: path of the file, and number of the row in it."""
+BATCH_ROWS = 2048
+"""Rows that an engine hands to the writer of files at a time."""
+
+
+class EngineKind(StrEnum):
+    """Engines by the names of the option ``--engine``."""
+
+    DUCKDB = "duckdb"
+    SPARK = "spark"
+
+
+class Engine(Protocol):
+    """Runs SQL over Parquet files in limited memory."""
+
+    @property
+    def num_writers(self) -> int:
+        """Files that it writes at a time, if asked from as many threads."""
+
+    def rows_of(self, paths: Sequence[Path]) -> str:
+        """Return the rows of Parquet files as SQL, with the columns FILE and ROW."""
+
+    def fetch(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the few rows of a query."""
+
+    def write(self, path: Path, query: str, *, order: Sequence[str], schema: "pa.Schema", row_group_rows: int) -> None:
+        """Sort the rows of a query and write them as one clustered file, to disk before this returns.
+
+        Args:
+            path: the file, which is replaced.
+            query: of the columns of the schema and of ``order``.
+            order: columns that order the rows.
+            schema: of the file.
+            row_group_rows: maximum rows of a row group.
+        """
+
+    @property
+    def empty_list(self) -> str:
+        """A list without elements as SQL."""
+
+    @property
+    def wide_integer(self) -> str:
+        """A type of integers with more than 64 bits."""
+
+    def microseconds(self, column: str, *, has_zone: bool) -> str:
+        """Return the microseconds since 1970 in UTC of a quoted column of timestamps as SQL."""
+
+    def timestamp(self, moment: datetime, *, has_zone: bool, has_nanoseconds: bool) -> str:
+        """Return a moment in UTC as SQL, of the type of such a column."""
+
+    def row_hash(self, columns: Sequence[str]) -> str:
+        """Return the hash of a row's quoted columns as SQL: an integer of 64 bits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineSettings:
+    """Which engine, and how much memory."""
+
+    kind: EngineKind = EngineKind.DUCKDB
+    memory_mib: int | None = None
+    """Limit of DuckDB's memory. If unset: DEFAULT_MEMORY_MIB. Spark has settings for its own."""
+
+
+DEFAULT_MEMORY_MIB = 512
 
 
 @contextmanager
-def engine(*, memory_mib: int, spill_to: Path | None, log: str) -> Iterator["duckdb.DuckDBPyConnection"]:
-    """Open an empty database that loads no extensions and reaches no network.
+def engine(settings: EngineSettings, *, spill_to: Path | None, log: str) -> Iterator[Engine]:
+    """Open an engine.
 
     Args:
-        memory_mib: limit of the database's memory; what does not fit is spilled.
-        spill_to: folder in which a folder for spilled data is made and removed. If unset: in the system's.
+        settings: which one.
+        spill_to: folder in which DuckDB makes and removes a folder for spilled data. If unset: in the system's.
         log: what errors call the files that are read.
 
     Raises:
         DataError: a file cannot be read.
-        MissingPackageError: DuckDB is not installed.
-        SettingsError: the memory limit is too low.
+        MissingPackageError: the engine is not installed, or Spark without Java.
+        SettingsError: the memory limit is too low, or is one that the engine does not take.
         StorageError: the disk is full.
     """
-    try:
-        import duckdb  # noqa: PLC0415 - an optional package
-    except ModuleNotFoundError as error:
-        raise MissingPackageError(missing_package(error, extra="sessions")) from error
+    opened: AbstractContextManager[Engine]
+    if settings.kind is EngineKind.SPARK:
+        from neuroshard_profiler.sessions.spark_engine import spark  # noqa: PLC0415 - one engine of two is needed
 
-    disk = str(spill_to or gettempdir())
-    try:
-        with TemporaryDirectory(prefix=".spill-", dir=spill_to) as folder, duckdb.connect(":memory:") as connection:
-            for name, value in {
-                "memory_limit": f"{memory_mib * MIB}B",
-                "temp_directory": folder,
-                "threads": THREADS,
-                "preserve_insertion_order": False,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-            }.items():
-                connection.execute(f"SET {name} = {value!r}")
-            yield connection
-    except duckdb.Error as error:
-        problem = str(error)
-        expected = isinstance(error, (duckdb.IOException, duckdb.InvalidInputException, duckdb.OutOfMemoryException))
-        if not expected and type(error) is not duckdb.Error:  # what a damaged page raises has no class of its own
-            raise
-        raise _sentence(problem, memory_mib=memory_mib, disk=disk, log=log) from error
-    except OSError as error:  # pyarrow raises it with the engine's text where the engine fails while rows are fetched
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StorageError(f"{error.filename or disk}: {error.strerror}\nhint: free space on that disk") from error
-        if error.errno is not None:
-            raise
-        raise _sentence(str(error), memory_mib=memory_mib, disk=disk, log=log) from error
+        opened = spark(memory_mib=settings.memory_mib, log=log)
+    else:
+        from neuroshard_profiler.sessions.duckdb_engine import duckdb_engine  # noqa: PLC0415 - the same
 
-
-def _sentence(problem: str, *, memory_mib: int, disk: str, log: str) -> DataError | SettingsError | StorageError:
-    if any(sign in problem for sign in ("temp_directory", "No space left", "Disk quota")):
-        return StorageError(f"{disk}: has no space for spilled data\nhint: free space on that disk")
-    if "Out of Memory" in problem:
-        return SettingsError(
-            f"--memory-mib: {memory_mib} MiB are too little for {log}\nhint: give --memory-mib {2 * memory_mib}"
-        )
-    return DataError(f"{log}: cannot be read ({problem.splitlines()[0]})\nhint: write the damaged file again")
+        opened = duckdb_engine(memory_mib=settings.memory_mib or DEFAULT_MEMORY_MIB, spill_to=spill_to, log=log)
+    with opened as found:
+        yield found
 
 
 def identifier(name: str) -> str:

@@ -9,6 +9,7 @@ from neuroshard_costs.shards import FloatArray
 
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.changes import Changes, count_changes
+from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.log import open_log
 
 MIN_FACTOR = 1.2
@@ -78,11 +79,11 @@ class Duplication:
 
 
 def measure_duplication(
-    place: str, features: Sequence[str], *, session: str, time: str, session_run: int, memory_mib: int
+    place: str, features: Sequence[str], *, session: str, time: str, session_run: int, settings: EngineSettings
 ) -> Duplication:
     """Measure how lists repeat over a whole Parquet file on this machine; see count_changes for units and errors."""
     if "://" in place:
         raise DataError(f"{place}: is a URL, and repeats are measured in local files\nhint: copy it to this machine")
     log = open_log([Path(place)], session=session, time=time)
-    changes = count_changes(log, features, session_run=session_run, memory_mib=memory_mib)
+    changes = count_changes(log, features, session_run=session_run, settings=settings)
     return Duplication(changes=changes, groups=candidate_groups(changes))

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuroshard_profiler.errors import DataError
-from neuroshard_profiler.sessions.engine import identifier, literal
+from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, identifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FILE = "neuroshard_file"
-ROW = "file_row_number"
-"""Columns that the engine adds: path of the file, and number of the row in it. They break ties of time."""
+START = "neuroshard_start"
+"""Column of the first time of a row's session, by which rows are clustered."""
 _PATTERN_CHARACTERS = frozenset("*?[{")
 
 
@@ -35,37 +34,29 @@ class SessionLog:
         return f"{self.paths[0]} and {more:,} more" if more else str(self.paths[0])
 
     @property
-    def source(self) -> str:
-        """The rows of all files as SQL, with the columns FILE and ROW."""
-        return rows_of(self.paths)
-
-    @property
     def has_timestamps(self) -> bool:
         """Whether time is a timestamp; otherwise it is an integer."""
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
 
         return bool(pa.types.is_timestamp(self.schema.field(self.time).type))
 
-    @property
-    def null_counts_query(self) -> str:
-        """SQL for two numbers: rows without session, and rows without time."""
-        counts = ", ".join(f"count(*) FILTER ({identifier(name)} IS NULL)" for name in (self.session, self.time))
-        return f"SELECT {counts} FROM {self.source}"  # noqa: S608 - names are quoted
+    def rows(self, engine: Engine) -> str:
+        """Return the rows of all files as SQL, with the columns FILE and ROW, which break ties of time.
 
-    def check_null_counts(self, counts: Sequence[int]) -> None:
-        """Raise DataError for rows without session or time."""
-        for name, count in zip((self.session, self.time), counts, strict=True):
+        Raises:
+            DataError: rows without session or time.
+        """
+        rows = engine.rows_of(self.paths)
+        names = (self.session, self.time)
+        counts = ", ".join(f"count(*) FILTER (WHERE {identifier(name)} IS NULL)" for name in names)
+        (found,) = engine.fetch(f"SELECT {counts} FROM {rows}")  # noqa: S608 - names are quoted
+        for name, count in zip(names, found, strict=True):
             if count:
                 raise DataError(
                     f"{self.title}: column {name!r}: is null in {count:,} rows\n"
                     "hint: leave these rows out, or give them a value"
                 )
-
-
-def rows_of(paths: Sequence[Path]) -> str:
-    """Return the rows of Parquet files as SQL, with the columns FILE and ROW."""
-    files = ", ".join(literal(str(path)) for path in paths)
-    return f"read_parquet([{files}], filename={literal(FILE)}, file_row_number=true, hive_partitioning=false)"
+        return rows
 
 
 def open_log(places: Sequence[Path], *, session: str, time: str) -> SessionLog:
@@ -134,7 +125,7 @@ def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) 
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
 
     for name in schema.names:
-        if name.lower() in {FILE, ROW}:
+        if name.lower() in {FILE, ROW, START}:
             raise DataError(f"{path}: column {name!r}: is a name that the engine uses\nhint: rename the column")
     folded = [name.lower() for name in schema.names]
     if len(set(folded)) < len(folded):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from neuroshard_profiler.errors import SettingsError
-from neuroshard_profiler.sessions.engine import identifier
+from neuroshard_profiler.sessions.engine import Engine, identifier
 from neuroshard_profiler.sessions.log import SessionLog
 
 _MICROSECONDS = {"s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
@@ -25,30 +25,27 @@ class Windows:
     has_zone: bool
     """Whether timestamps have a time zone."""
     has_nanoseconds: bool
-    """Whether timestamps count nanoseconds, which the engine compares with no other timestamps of a zone."""
+    """Whether timestamps count nanoseconds."""
 
-    @property
-    def start_of(self) -> str:
-        """The start of the window of a row as SQL: an integer in the unit of the width."""
+    def start_of(self, engine: Engine) -> str:
+        """Return the start of the window of a row as SQL: an integer in the unit of the width."""
         name = identifier(self.column)
-        kind = "TIMESTAMPTZ" if self.has_zone else "TIMESTAMP"
-        time = f"epoch_us(CAST({name} AS {kind}))" if self.has_timestamps else f"CAST({name} AS HUGEINT)"
+        wide = f"CAST({name} AS {engine.wide_integer})"
+        time = engine.microseconds(name, has_zone=self.has_zone) if self.has_timestamps else wide
         return f"({time} - ((({time}) % {self.width}) + {self.width}) % {self.width})"
 
-    def contains(self, start: int) -> str:
+    def contains(self, start: int, engine: Engine) -> str:
         """Return SQL that holds for the rows of a window, and by which row groups are skipped."""
         name = identifier(self.column)
         slack = _ROUNDING if self.has_timestamps else 0
-        first, end = self._bound(start - slack), self._bound(start + self.width + slack)
-        return f"({name} >= {first} AND {name} < {end} AND {self.start_of} = {start})"
+        first, end = (self._bound(time, engine) for time in (start - slack, start + self.width + slack))
+        return f"({name} >= {first} AND {name} < {end} AND {self.start_of(engine)} = {start})"
 
-    def _bound(self, time: int) -> str:
+    def _bound(self, time: int, engine: Engine) -> str:
         if not self.has_timestamps:
             return str(time)
         moment = _EPOCH + timedelta(microseconds=time)
-        if self.has_zone:
-            return f"CAST('{moment.isoformat()}' AS TIMESTAMPTZ{'_NS' if self.has_nanoseconds else ''})"
-        return f"CAST('{moment.replace(tzinfo=None).isoformat(sep=' ')}' AS TIMESTAMP)"
+        return engine.timestamp(moment, has_zone=self.has_zone, has_nanoseconds=self.has_nanoseconds)
 
 
 def parse_windows(log: SessionLog, text: str | None) -> Windows:

@@ -10,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.changes import Changes, count_changes
+from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.groups import candidate_groups
 from neuroshard_profiler.sessions.log import open_log
 from session_logs import log_file, session_file
 
-MEMORY_MIB = 128
+SETTINGS = EngineSettings(memory_mib=128)
 
 
 def changes(path: Path, *features: str, session_run: int = 0) -> Changes:
     """Count the changes of a file with the columns ``session`` and ``time``."""
     log = open_log([path], session="session", time="time")
-    return count_changes(log, features, session_run=session_run, memory_mib=MEMORY_MIB)
+    return count_changes(log, features, session_run=session_run, settings=SETTINGS)
 
 
 def test_lists_are_compared_with_the_sample_before_in_the_session(tmp_path: Path) -> None:

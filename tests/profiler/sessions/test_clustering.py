@@ -1,20 +1,19 @@
 """Specification of clustering by session: the same rows, in runs that may stop anywhere."""
 
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.session_clustering import SessionClustering
-from neuroshard_profiler.errors import DataError, MissingPackageError, SettingsError, StorageError
+from neuroshard_profiler.errors import DataError, SettingsError, StorageError
 from neuroshard_profiler.sessions.clustering import ClusteringSettings, cluster_sessions
-from neuroshard_profiler.sessions.engine import engine
+from neuroshard_profiler.sessions.duckdb_engine import DuckDb, duckdb_engine
+from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.log import open_log
 from neuroshard_profiler.sessions.windows import parse_windows
 from neuroshard_profiler.sessions.writer import write_clustered
@@ -46,7 +45,7 @@ def clustered(
     return cluster_sessions(
         log,
         parse_windows(log, window),
-        ClusteringSettings(out=out, row_group_rows=row_group_rows, memory_mib=128),
+        ClusteringSettings(out=out, row_group_rows=row_group_rows, engine=EngineSettings(memory_mib=128)),
         progress=progress,
     )
 
@@ -134,7 +133,8 @@ def test_a_run_killed_while_it_writes_is_continued(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(StoppedError):
         clustered([path], out, stop_after=1)
-    (out / ".window-000001.parquet").write_bytes(b"PAR1 half")
+    (out / "window-000001.parquet.unfinished").write_bytes(b"PAR1 half")
+    (out / "window-000002.parquet.unfinished.7").write_bytes(b"PAR1")
     (out / ".spill-dead").mkdir()
     (out / ".spill-dead" / "data").write_bytes(b"x")
     kept = (out / "window-000000.parquet").stat().st_ino
@@ -142,7 +142,7 @@ def test_a_run_killed_while_it_writes_is_continued(tmp_path: Path) -> None:
 
     assert files_of(out) == files_of(tmp_path / "whole")
     assert (out / "window-000000.parquet").stat().st_ino == kept
-    assert not list(out.glob(".*"))
+    assert sorted(path.name for path in out.iterdir()) == ["clustering.json", *files_of(out)]
 
 
 def test_lists_are_plain_and_sizes_are_reported(tmp_path: Path) -> None:
@@ -194,23 +194,24 @@ def test_windows_of_integers_are_numbers(tmp_path: Path, window: str | None, pro
         clustered([path], tmp_path / "out", window=window)
 
 
-def spill(connection: duckdb.DuckDBPyConnection) -> None:
+def spill(opened: DuckDb) -> None:
     """Sort more than memory and a limited folder hold, and fetch rows as the writer does."""
-    connection.execute("SET max_temp_directory_size = '1MB'")
-    connection.sql("SELECT * FROM range(20000000) AS t(a) ORDER BY hash(a)").to_arrow_reader(2048).read_next_batch()
+    opened.connection.execute("SET max_temp_directory_size = '1MB'")
+    rows = opened.connection.sql("SELECT * FROM range(20000000) AS t(a) ORDER BY hash(a)")
+    rows.to_arrow_reader(2048).read_next_batch()
 
 
 def test_a_full_disk_is_a_sentence_with_the_folder(tmp_path: Path) -> None:
     """Spilled data that finds no room, and a file that cannot be written."""
     with (
         pytest.raises(StorageError, match=r"has no space for spilled data\nhint: free space on that disk"),
-        engine(memory_mib=64, spill_to=tmp_path, log="a log") as connection,
+        duckdb_engine(memory_mib=64, spill_to=tmp_path, log="a log") as opened,
     ):
-        spill(connection)
+        spill(opened)
     batch = pa.record_batch({"a": list(range(100_000))})
     with (
         pytest.raises(StorageError, match="No space left on device"),
-        engine(memory_mib=64, spill_to=tmp_path, log="a log"),
+        duckdb_engine(memory_mib=64, spill_to=tmp_path, log="a log"),
     ):
         write_clustered(Path("/dev/full"), [batch], batch.schema, row_group_rows=10)
 
@@ -221,27 +222,16 @@ def test_a_memory_limit_that_is_too_low_names_a_higher_one(tmp_path: Path) -> No
         pytest.raises(
             SettingsError, match=r"--memory-mib: 64 MiB are too little for a log\nhint: give --memory-mib 128"
         ),
-        engine(memory_mib=64, spill_to=tmp_path, log="a log") as connection,
+        duckdb_engine(memory_mib=64, spill_to=tmp_path, log="a log") as opened,
     ):
-        connection.sql("SELECT list(a) FROM range(200000000) AS t(a)").fetchall()
-
-
-def test_a_missing_engine_is_named_with_the_extra_that_brings_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No image has it."""
-    path = session_file(tmp_path / "a.parquet", [(1, 1, [1])])
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-
-    with pytest.raises(MissingPackageError, match=r"needs the package duckdb.*neuroshard-operator\[sessions\]"):
-        clustered([path], tmp_path / "out")
+        opened.fetch("SELECT list(a) FROM range(200000000) AS t(a)")
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
     """The second would remove what the first has spilled."""
     path = session_file(tmp_path / "a.parquet", [(1, 1, [1]), (1, 20, [1])])
     log = open_log([path], session="session", time="time")
-    asked = ClusteringSettings(out=tmp_path / "out", row_group_rows=5, memory_mib=128)
+    asked = ClusteringSettings(out=tmp_path / "out", row_group_rows=5, engine=EngineSettings(memory_mib=128))
 
     def meanwhile(_: str) -> None:
         with pytest.raises(SettingsError, match="another run writes to it"):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.groups import measure_duplication
 from session_logs import log_file
 
@@ -39,5 +40,7 @@ def test_training_repeats_as_often_as_the_log_says(tmp_path: Path, run: int, *, 
     rows = shuffled_runs(times, sessions, times, run=run, rng=rng)
     trained = ~repeated([Jagged.single(versions).take(rows)])
 
-    found = measure_duplication(str(file), ["history"], session="session", time="time", session_run=run, memory_mib=256)
+    found = measure_duplication(
+        str(file), ["history"], session="session", time="time", session_run=run, settings=EngineSettings(memory_mib=256)
+    )
     assert len(rows) / trained.sum() == pytest.approx(found.factor_of("history"), rel=0.01)
