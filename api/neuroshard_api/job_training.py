@@ -9,6 +9,7 @@ from pydantic import Field
 from neuroshard_api.counts import PositiveCount
 from neuroshard_api.job_communication import Communication
 from neuroshard_api.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
+from neuroshard_api.session_repeats import SessionRuns
 
 Column = Annotated[str, Field(min_length=1, max_length=128)]
 DataPath = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -106,16 +107,14 @@ class SyntheticSessions(Part):
     """Features whose lists repeat. Lists of all others are drawn for each sample."""
 
     def factor(self, group: SyntheticGroup, *, run: int) -> float:
-        """Return expected samples over distinct ones of a group in runs of a length; 0 is whole sessions.
-
-        A sample opens a session with the chance p, also where a block begins; it is at place k of its session with the
-        chance p (1 - p) ** k, hence starts a run with the chance p / (1 - (1 - p) ** run). All others change by chance.
-        """
-        opens = 1 / max(1.0, float(self.samples_per_session))
-        used = 1 - (1 - 1 / self.concurrency) ** SESSION_BLOCK_SAMPLES  # share of the open sessions with a sample in it
-        opens += (1 - opens) * used * self.concurrency / SESSION_BLOCK_SAMPLES
-        starts = opens / (1 - (1 - opens) ** run) if run else opens
-        return 1 / (starts + (1 - starts) * float(group.change_probability))
+        """Return expected samples over distinct ones of a group in shuffled runs of a length; 0 is whole sessions."""
+        runs = SessionRuns(
+            block_samples=SESSION_BLOCK_SAMPLES,
+            concurrency=self.concurrency,
+            opening_chance=1 / max(1.0, float(self.samples_per_session)),
+            run=run,
+        )
+        return 1 / runs.distinct_share(float(group.change_probability))
 
 
 class Deduplication(StrEnum):

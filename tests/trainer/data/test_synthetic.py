@@ -145,10 +145,23 @@ def test_groups_have_features_of_the_model(groups: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize("run", [1, 3, 8, 0])
-@pytest.mark.parametrize(("chance", "concurrency"), [("0.02", 20), ("0.4", 20), ("0.02", BLOCK_SAMPLES)])
-def test_the_factor_of_sessions_is_that_of_their_runs(run: int, chance: str, concurrency: int) -> None:
-    """As training finds it in a shuffled block; SyntheticSessions computes it from its parameters alone."""
-    drawn = in_sessions((["user"], chance), samplesPerSession=12, concurrency=concurrency)
+@pytest.mark.parametrize(
+    ("chance", "length", "concurrency"),
+    [
+        ("0.02", "12", 20),
+        ("0.4", "12", 20),
+        ("0.02", "12", BLOCK_SAMPLES),
+        ("0.000001", "1000000", 4),
+        ("0.05", "1000000", 4),
+        ("0.05", "300", 2),
+    ],
+)
+def test_the_factor_of_sessions_is_that_of_their_runs(run: int, chance: str, length: str, concurrency: int) -> None:
+    """As training finds it in a shuffled block, where runs of few sessions often follow one of their own.
+
+    SyntheticSessions computes it from its parameters alone.
+    """
+    drawn = in_sessions((["user"], chance), samplesPerSession=length, concurrency=concurrency)
     made = source(40 * BLOCK_SAMPLES, sessions=drawn)
     distinct = 0
     for block in range(40):
