@@ -11,7 +11,7 @@ from neuroshard_api.communication import WIRE_FORMATS, WireType, WireTypes
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.placement_rules import Devices, Problem, cache_problem, placement_problems, shard_problem
-from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
+from neuroshard_api.plan import DeduplicatedGroup, GivenPlan, Shard, TablePlacement
 from neuroshard_api.replication import GroupLayout, SyncSteps
 from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of, row_blocks
 from neuroshard_api.tables import DataType, Table
@@ -107,6 +107,9 @@ class TorchRecPlan(Document):
     """Groups of ranks that each hold all tables. If unset: none, for DistributedModelParallel."""
     codecs: TorchRecCodecs | None = None
     """Types of pooled embeddings on the wire. If unset: they travel as they are."""
+    deduplication: Annotated[tuple[DeduplicatedGroup, ...], Field(min_length=1)] | None = None
+    """Groups whose repeats the batches must leave out, in their form, to cost what was predicted. Shards depend on no
+    form: all lists train under them too. If unset: every list is sent and looked up."""
     modules: Annotated[dict[str, dict[str, TorchRecParameter]], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -188,6 +191,7 @@ class TorchRecPlan(Document):
             local_world_size=plan.devices_per_node,
             groups=_groups(plan),
             codecs=_codecs(plan.request.wire),
+            deduplication=plan.deduplication,
             modules=modules,
         )
 

@@ -6,7 +6,7 @@ import builders
 import pytest
 from exact_costs import ExactCosts
 from neuroshard_api.document import DocumentError
-from neuroshard_api.plan import Plan, Shard, TablePlacement
+from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
 from neuroshard_api.request import MemorySettings, PlanRequest
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import DataType
@@ -49,6 +49,19 @@ def test_every_shard_has_its_rank_and_its_local_device() -> None:
         ]
     assert plan.tables[0].sharding_type is ShardingType.COLUMN_WISE
     assert plan.tables[2].sharding_type is ShardingType.TABLE_WISE
+
+
+@pytest.mark.parametrize("form", DeduplicationForm)
+def test_groups_without_repeats_are_in_the_export(form: DeduplicationForm) -> None:
+    """The price is that of batches without their repeats; shards are those of any form."""
+    plan = plan_of()
+    group = DeduplicatedGroup(group="heavy", features=("heavy",), factor=4.0, form=form)
+
+    exported = TorchRecPlan.of(plan.model_copy(update={"deduplication": (group,)}))
+
+    assert TorchRecPlan.from_json(exported.to_json()).deduplication == (group,)
+    assert exported.modules == TorchRecPlan.of(plan).modules
+    assert TorchRecPlan.of(plan).deduplication is None
 
 
 def test_shards_are_in_the_order_of_their_columns() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.plan import Plan
+from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, Plan
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.errors import StorageError
 from neuroshard_trainer.export import ExportedModel, export, main
@@ -41,10 +41,10 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> Evaluated:
     return seen
 
 
-def exported(folder: Path, **options: Any) -> ExportedModel:
-    """Export the run in ``run`` to ``out``."""
+def exported(folder: Path, run_dir: str = "run", **options: Any) -> ExportedModel:
+    """Export a run to ``out``."""
     return export(
-        read_job(folder / "job.yaml"), Plan.read(folder / "plan.json"), folder / "run", folder / "out", **options
+        read_job(folder / "job.yaml"), Plan.read(folder / "plan.json"), folder / run_dir, folder / "out", **options
     )
 
 
@@ -85,6 +85,26 @@ def test_the_quantized_model_computes_nearly_the_same(
     errors = torch.cat([(served(dense, lookups) - logits).abs() for dense, lookups, logits in evaluated])
     spread = torch.cat([logits for *_, logits in evaluated]).std()
     assert 0 < errors.max() < largest_error * spread
+
+
+def test_the_form_of_deduplication_makes_no_other_export(run: Run, tmp_path: Path) -> None:
+    """Trained on all lists, without repeats, and in a collection of the group's own: the same tensors, to rounding."""
+    sessions = {"samplesPerSession": 10, "groups": [{"features": ["user", "country"], "changeProbability": "0.1"}]}
+    states, described = [], []
+    for form in (None, *DeduplicationForm):
+        group = form and DeduplicatedGroup(group="user", features=("user", "country"), factor=4.0, form=form)
+        write_plan(tmp_path, plan_of().model_copy(update={"deduplication": group and (group,)}))
+        name = f"run-{form}"
+        data = {"syntheticSessions": sessions, "numSamples": 2000}
+        assert run(data=data, training={"maxSteps": 20}, run_dir=name) == ExitCode.OK
+        described.append(exported(tmp_path, name).model_copy(update={"plan_sha256": ""}))
+        states.append(torch.load(tmp_path / "out" / "model.pt", weights_only=True))
+
+    assert described[1] == described[2] == described[0]
+    for state in states[1:]:
+        assert list(state) == list(states[0])
+        for parameter, found in state.items():
+            torch.testing.assert_close(found, states[0][parameter], rtol=1e-5, atol=1e-5)
 
 
 def test_an_export_replaces_the_whole_earlier_one(run: Run, tmp_path: Path) -> None:
