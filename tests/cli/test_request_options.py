@@ -103,3 +103,26 @@ def test_a_name_without_suffix_is_a_workload() -> None:
     assert len(read_tables("mlperf-dlrm-dcnv2").tables) == 26
     with pytest.raises(DocumentError, match="does not exist"):
         read_tables("mlperf-dlrm-dcnv2.yaml")
+
+
+def test_types_on_the_wire_are_permitted_by_lists() -> None:
+    """In any case of letters; without a list there is nothing to choose from."""
+    given = replace(OPTIONS, tables="mlperf-dlrm-dcnv2", wire_forward="fp16, INT8", least_gain=5.0)
+    found = build_request(given, "neuroshard").communication
+
+    assert found is not None
+    assert (found.forward, found.backward, found.least_gain_percent) == (("FP16", "INT8"), (), 5.0)
+    assert build_request(replace(OPTIONS, tables="mlperf-dlrm-dcnv2"), "neuroshard").communication is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"wire_backward": "FP16,INT4"}, "--wire-backward: 'INT4' is no type on the wire; use FP32, FP16, BF16"),
+        ({"least_gain": 1.0}, "--least-gain: no types are permitted"),
+    ],
+)
+def test_types_described_badly_are_refused_by_the_options_name(changes: dict[str, object], words: str) -> None:
+    """A type that does not exist, or a gain of nothing."""
+    with pytest.raises(CommandError, match=words):
+        build_request(replace(OPTIONS, tables="mlperf-dlrm-dcnv2", **changes), "neuroshard")  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from typing import Any
 
 import builders
 import pytest
+from neuroshard_api.progress import GuardRecord, GuardState
 from neuroshard_operator import names
 from neuroshard_operator.children.pods import KEEPING_SIGTERM
 from neuroshard_operator.pace import COUNTS_EVERY_S
@@ -606,3 +607,26 @@ def test_a_pod_group_of_the_template_reaches_the_workers_of_every_attempt(
     template = profiler["spec"]["template"]
     assert template["spec"]["schedulerName"] == scheduler
     assert "shop" not in str(template["metadata"])
+
+
+def guarded_by(story: Story, **fields: Any) -> None:
+    """Let the workers report what their guard of narrow types found, and wait until that may be recorded."""
+    progress = builders.progress(guard=GuardRecord.model_validate(fields))
+    story.world.publish("job-report", {"progress.json": progress.to_json().encode()})
+    story.later(31)
+
+
+def test_narrow_types_that_a_guard_suspends_are_shown_with_one_event() -> None:
+    """The condition has the last change and the limit; a further report of the same suspension is no event."""
+    story = Story().running()
+    guarded_by(story, num_checks=1, change_percent=0.01)
+    kept = story.condition("NarrowExchange")
+    guarded_by(story, state=GuardState.SUSPENDED, since_step=400, num_checks=4, change_percent=0.2, times_suspended=1)
+    suspended = story.condition("NarrowExchange")
+    guarded_by(story, state=GuardState.SUSPENDED, since_step=400, num_checks=4, change_percent=0.2, checks_suspended=3)
+
+    assert (kept["status"], kept["reason"]) == ("True", "AccuracyKept")
+    assert "0.01 % in the last check, at most 0.05 % (checks: 1)" in kept["message"]
+    assert (suspended["status"], suspended["reason"]) == ("False", "CompressionSuspended")
+    assert suspended["message"].startswith("exchange is exact since step 400")
+    assert [event["reason"] for event in story.world.events].count("CompressionSuspended") == 1

@@ -1,0 +1,46 @@
+"""What the terminal says of narrow types."""
+
+from neuroshard_api.communication import Communication, WireAlternative, WireType, WireTypes
+from neuroshard_report.terminal.communication import communication_line, communication_table
+from rich.console import Console
+
+INT8 = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
+PRICED = WireAlternative(**INT8.model_dump(), exchange_ms=1.5, codec_ms=0.1, saved_ms=0.87)
+REFUSED = WireAlternative(forward=WireType.FP8, refusal="forward: TorchRec has no FP8 codec for CPUs")
+REASON = "the all-to-alls take 0.040 ms, 4.0 % of the step"
+
+
+def shown(decided: Communication) -> list[str]:
+    """Return the lines of the table."""
+    console = Console(width=200, force_terminal=False)
+    with console.capture() as capture:
+        console.print(communication_table(decided))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_chosen_types_are_shown_with_what_they_give() -> None:
+    """Before and after, the codecs' part, and what nobody predicted."""
+    decided = Communication(chosen=INT8, exact_ms=3.37, exact_exchange_ms=2.0, alternatives=(PRICED,))
+
+    assert communication_line(INT8, decided, 2.5) == (
+        "all-to-all INT8 forward, FP16 backward: 3.37 -> 2.50 ms, of it codecs 0.100; accuracy is not predicted, the "
+        "trainer's guard watches it"
+    )
+    assert shown(decided)[-1].split() == ["INT8", "forward,", "FP16", "backward", "1.50", "0.100", "0.870", "chosen"]
+
+
+def test_refused_types_are_shown_with_the_reason() -> None:
+    """Each alternative has its own, and the decision one."""
+    refused = PRICED.model_copy(update={"refusal": "saves 0.010 ms (1.0%), below 2 %"})
+    decided = Communication(chosen=WireTypes(), exact_ms=1.0, alternatives=(refused, REFUSED), reason=REASON)
+
+    assert communication_line(None, decided, 1.0) == f"exact: {REASON}"
+    lines = shown(decided)
+    assert lines[-3].endswith("saves 0.010 ms (1.0%), below 2 %")
+    assert lines[-2].endswith("-  forward: TorchRec has no FP8 codec for CPUs")
+    assert lines[-1].strip() == f"not encoded: {REASON}"
+
+
+def test_types_that_were_asked_for_have_no_choice_to_show() -> None:
+    """The line says so."""
+    assert communication_line(INT8, None, 2.0).startswith("all-to-all INT8 forward, FP16 backward, as asked for")
