@@ -107,8 +107,8 @@ def lines_of(cases: list[Case]) -> list[str]:
         "# The choice of narrow types, judged by the device simulator",
         "",
         (
-            f"{len(cases)} cases: tables drawn as the paper's, 8 simulated H100 in each of 1 to 8 nodes, 1,024 and "
-            "8,192 samples per device. Permitted: BF16, INT8, and MX4 forward, BF16 backward, gains of 2 % and more. The "
+            f"{len(cases)} cases: tables drawn as the paper's, 8 simulated H100 on each of 1 to 8 nodes, 1,024 or "
+            "8,192 samples each. Permitted: BF16, INT8, and MX4 forward, BF16 backward, gains of 2 % and more. The "
             f"search has {WORK_BUDGET:,} evaluations. The planner decides by the networks; every plan here has its "
             "simulated cost, codec passes included. The passes' efficiency and launch are assumed. Accuracy is no part "
             "of it."
