@@ -23,9 +23,11 @@ def plan_request(
     """Return the request for the job's plan. ``algorithm`` None: the job's own; else its fallback.
 
     Raises:
-        DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known.
+        DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known; or
+            a table has an optimizer with which the job's trainer does not train it.
     """
     model, planner = job.spec.model, job.spec.planner
+    _require_one_optimizer(job, tables)
     tables = with_known_repeats(job, tables)
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
     reserved, named = planner.reserved_memory_per_device, planner.sharding_types
@@ -58,6 +60,21 @@ def plan_request(
         search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
         algorithm=algorithm or planner.algorithm.algorithm,
     )
+
+
+def _require_one_optimizer(job: DLRMTrainingJob, tables: TableSet) -> None:
+    """Do nothing if the job's trainer trains each table with its optimizer. Raises DocumentError."""
+    wanted = job.spec.model.embedding_optimizer
+    if job.spec.trainer.command:
+        return
+    for table in tables.tables:
+        if table.optimizer not in {None, wanted.optimizer}:
+            problem = (
+                f"spec.model.embeddingOptimizer: is {wanted.value}, and table {table.name!r} has the optimizer "
+                f"{table.optimizer}; this trainer has one for all tables: leave the tables' own out, "
+                "or give a trainer of your own"
+            )
+            raise DocumentError("job", [problem])
 
 
 def _with_host_memory(topology: Topology, num_bytes: int) -> Topology:

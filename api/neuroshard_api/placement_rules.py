@@ -52,7 +52,7 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
             or block_order_problem(placement)
             or _kernel_problem(placement, table, request.topology)
             or _sequence_problem(placement, table)
-            or _replicated_table_problem(placement, table, request.optimizer)
+            or _replicated_table_problem(placement, table, request.optimizer_of(table))
         )
         if problem is not None:
             found = True

@@ -302,7 +302,7 @@ class GivenPlan(Document):
     def _groups_that_average(self) -> Self:
         if self.replication is None:
             return self
-        problem = replication_problem(self.replication, self.request.topology, self.request.optimizer)
+        problem = replication_problem(self.replication, self.request.topology, self.request.optimizers)
         if problem is not None:
             raise ValueError(f"replication.{problem}")
         return self

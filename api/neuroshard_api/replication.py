@@ -121,17 +121,18 @@ def group_members(num_groups: int, group_size: int, layout: GroupLayout) -> tupl
     return tuple(tuple(range(first, num_groups * group_size, num_groups)) for first in range(num_groups))
 
 
-def replication_problem(replication: Replication, group: Topology, optimizer: Optimizer) -> str | None:
+def replication_problem(replication: Replication, group: Topology, optimizers: Sequence[Optimizer]) -> str | None:
     """Return why TorchRec cannot form or average the groups of a plan; it begins with the field. None: it can.
 
     Args:
         replication: of the plan.
         group: the devices of each group.
-        optimizer: of the tables.
+        optimizers: of the tables.
     """
-    if optimizer not in AVERAGED_OPTIMIZERS:
+    other = next((each for each in optimizers if each not in AVERAGED_OPTIMIZERS), None)
+    if other is not None:
         return (
-            f"num_groups: TorchRec averages no state of {optimizer.value}; use one of "
+            f"num_groups: TorchRec averages no state of {other.value}; use one of "
             f"{', '.join(AVERAGED_OPTIMIZERS)}, or plan without groups"
         )
     if group.host_memory is not None:

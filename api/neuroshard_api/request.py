@@ -12,7 +12,7 @@ from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.kernels import trained_output
 from neuroshard_api.replication import ReplicationChoices
 from neuroshard_api.sharding import ComputeKernel, ShardingType
-from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, TableSet
+from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, Table, TableSet
 from neuroshard_api.topology import Topology
 
 DeviceIndex = Count
@@ -168,6 +168,7 @@ class PlanRequest(Document):
     batch_size_per_device: Annotated[int, Field(ge=1, le=2**24)] = 8192
     """Samples per device and step; an embedding shard serves the batches of all devices."""
     optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
+    """Of the tables that name none."""
     pipeline: Pipeline = Pipeline.SPARSE_DIST
     """How the trainer overlaps its steps; decides whether the exchange of indices is exposed, and whether the host's
     launch of a kernel counts."""
@@ -260,6 +261,15 @@ class PlanRequest(Document):
     def wire_problem(self, types: WireTypes) -> str | None:
         """Return why these types cannot be trained on the request's devices, field first. None: they can."""
         return types.problem(batch_size_per_device=self.batch_size_per_device, on_cpu=self.topology.device.is_cpu)
+
+    def optimizer_of(self, table: Table) -> Optimizer:
+        """Return what trains a table."""
+        return table.optimizer or self.optimizer
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """What trains the tables, each once, in the tables' order."""
+        return tuple(dict.fromkeys(map(self.optimizer_of, self.tables.tables)))
 
     @property
     def num_batches_in_flight(self) -> int:

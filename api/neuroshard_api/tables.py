@@ -114,6 +114,8 @@ class Table(Value):
     zipf_exponent: Annotated[float, Field(ge=0.0, le=4.0)] | None = None
     """Skew of the row popularity: the frequency of rank r is proportional to 1 / r ** zipf_exponent; 0 is uniform.
     None: the set's zipf_exponent."""
+    optimizer: Optimizer | None = None
+    """Optimizer of this table alone, which decides its state and its backward kernel. If unset: that of all tables."""
     collection: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Module that holds the table, by its path in the model, where the model has several: TorchRec looks up the tables
     of each for themselves. If unset: that of all tables without one."""

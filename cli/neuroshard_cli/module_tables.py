@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neuroshard_api.request import Constraints, PlanRequest
-    from neuroshard_api.tables import Optimizer
+    from neuroshard_api.tables import TableSet
     from neuroshard_torchrec import ModelTables
     from neuroshard_torchrec.given_model import GivenModel
 
@@ -24,11 +24,11 @@ def read_module(name: str, *, max_batches: int) -> "GivenModel":
     return given_model(name, max_batches=max_batches)
 
 
-def declared_optimizer(tables: "ModelTables") -> "Optimizer | None":
-    """Return what `apply_optimizer_in_backward` gave the tables. Raises DropInError if its state is not known."""
-    from neuroshard_torchrec.optimizers import in_backward_optimizer
+def without_optimizers(tables: "TableSet") -> "TableSet":
+    """Return the tables without optimizers of their own."""
+    from neuroshard_torchrec.optimizers import with_optimizers
 
-    return in_backward_optimizer(tables.collections)
+    return with_optimizers(tables, {})
 
 
 def with_module_limits(tables: "ModelTables", given: "Constraints") -> "Constraints":

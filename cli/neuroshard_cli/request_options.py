@@ -312,14 +312,16 @@ def _model(
     dense_bytes = None if options.dense_memory is None else parse_bytes(options.dense_memory, option="--dense-memory")
     if options.tables is not None:
         return read_tables(options.tables), constraints, dense_bytes, None
-    from neuroshard_cli.module_tables import declared_optimizer, read_module, with_module_limits
+    from neuroshard_cli.module_tables import read_module, with_module_limits, without_optimizers
 
     assert options.module is not None
     given = read_module(options.module, max_batches=options.batches)
     tables = given.tables()
     table_set = tables.table_set
-    if options.optimizer is None:
-        table_set = table_set.model_copy(update={"optimizer": declared_optimizer(tables)})
+    if options.optimizer is not None:
+        table_set = without_optimizers(table_set)
+    elif tables.optimizer_problem:
+        raise CommandError(tables.optimizer_problem)
     if dense_bytes is None and options.dense is None:
         dense_bytes = given.dense_bytes(tables)
     return table_set, with_module_limits(tables, constraints), dense_bytes, tables

@@ -15,20 +15,16 @@ from neuroshard_cli.output import print_document, print_text, say, write_file
 def _stats_of_module(name: str, batches: int, given: Mapping[str, Any]) -> None:
     from neuroshard_report.terminal.listings import render_tables
 
-    from neuroshard_cli.module_tables import declared_optimizer, read_module
+    from neuroshard_cli.module_tables import read_module
 
     for option, value in given.items():
         if option not in {"out", "json"} and value != _OF_DATA[option].default and value is not None:
             what = "DATA" if option == "data" else f"--{option.removeprefix('data_').replace('_', '-')}"
             raise CommandError(f"--module: excludes {what}, which belongs to a sample of data; give one of them")
     found = read_module(name, max_batches=batches).tables()
-    from neuroshard_torchrec import DropInError
-
-    try:
-        table_set = found.table_set.model_copy(update={"optimizer": declared_optimizer(found)})
-    except DropInError as error:
-        say(f"{error}; the table set names none")
-        table_set = found.table_set
+    table_set = found.table_set
+    if found.optimizer_problem:
+        say(f"{found.optimizer_problem}; the table set has no optimizers")
     out: Path | None = given["out"]
     if out is not None:
         write_file(out, table_set.to_json())
@@ -37,7 +33,7 @@ def _stats_of_module(name: str, batches: int, given: Mapping[str, Any]) -> None:
         return
     statistics = () if found.statistics is None else found.statistics.features
     duplication = {each.name: each.duplication_factor for each in statistics if each.duplication_factor is not None}
-    print_text(render_tables(found.table_set, duplication=duplication))
+    print_text(render_tables(table_set, duplication=duplication))
     if out is not None:
         say(f"table set written to {out}")
 

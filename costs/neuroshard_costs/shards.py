@@ -70,7 +70,7 @@ class ShardArrays:
     output_bytes_per_element: FloatArray
     """[n] of pooled vectors and of their gradients in the kernel; what travels may have another type."""
     optimizer: IndexArray
-    """[n] position in OPTIMIZERS; one value within a set."""
+    """[n] position in OPTIMIZERS. Calls that were measured or simulated for training have one each."""
     reuse_histogram: FloatArray
     """[n, 17] share of the distinct touched rows by hits per row in one call; rows sum to 1."""
     unique_rows: FloatArray

@@ -4,6 +4,7 @@ Rows, columns, types, features and pooling are the module's. Lookups, reuse and 
 sample batches, or from TorchRec's ParameterConstraints, or are 1 lookup per feature.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ from torchrec.modules.embedding_configs import BaseEmbeddingConfig, EmbeddingBag
 
 from neuroshard_torchrec.collections import Sharders, TableCollection, collections_of
 from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.optimizers import in_backward_optimizers, with_optimizers
 from neuroshard_torchrec.sample_batches import SampleBatches, batches_of, statistics_of
+
+logger = logging.getLogger(__name__)
 
 Limits = Mapping[str, ParameterConstraints]
 """TorchRec's constraints, by the table's name."""
@@ -33,6 +37,8 @@ class ModelTables:
     """Path of the collection and name in it, by the name in the table set."""
     statistics: DataStatistics | None
     """What sample batches say of each table, over all of its features. None: there were none."""
+    optimizer_problem: str
+    """Why the table set has no optimizers, although `apply_optimizer_in_backward` gave tables one. Empty: it has."""
 
     @property
     def by_path(self) -> Mapping[str, Mapping[str, str]]:
@@ -46,15 +52,21 @@ class ModelTables:
 def table_set_of(module: nn.Module, sample_batches: SampleBatches = (), *, name: str | None = None) -> TableSet:
     """Return the tables of a module as `neuroshard plan` takes them.
 
+    Their optimizers are those of `apply_optimizer_in_backward`: sharders with others are not known here.
+
     Args:
         module: on any device, meta included.
-        sample_batches: global batches of the module's features; reuse is measured at the size of the first.
+        sample_batches: global batches of the module's features; reuse is measured at the size of the first, and the
+            duplication factor of a table is samples over distinct lists of a batch.
         name: what reports call the set. None: the module's class.
 
     Raises:
         DropInError: the module has no tables, or tables that cannot be planned, or a batch lacks a feature.
     """
-    return model_tables(module, sample_batches=sample_batches, name=name).table_set
+    found = model_tables(module, sample_batches=sample_batches, name=name)
+    if found.optimizer_problem:
+        logger.warning("%s; the table set has no optimizers", found.optimizer_problem)
+    return found.table_set
 
 
 def model_tables(
@@ -99,6 +111,7 @@ def model_tables(
                 raise DropInError(f"table {known_as!r} has no ids in the sample batches; give more of them, or none")
             table["pooling_factor"] = measured[known_as].pooling_factor
             table["reuse_histogram"] = measured[known_as].reuse_histogram
+            table["duplication_factor"] = measured[known_as].duplication_factor
         tables.append(table)
     raw: dict[str, object] = {
         "schema_version": TableSet.schema_name,
@@ -106,16 +119,20 @@ def model_tables(
         "tables": tables,
     }
     if statistics is not None:
-        raw["reuse_batch_size"] = statistics.reuse_batch_size
+        raw["reuse_batch_size"] = raw["session_run"] = statistics.reuse_batch_size
     try:
         table_set = validated(TableSet, raw, where=type(module).__name__)
     except DocumentError as error:
         raise DropInError(str(error)) from error
+    places = {known_as: (collection.path, config.name) for known_as, collection, config in named}
+    problem = ""
+    try:
+        own = in_backward_optimizers(collections)
+        table_set = with_optimizers(table_set, {name: own[place] for name, place in places.items() if place in own})
+    except DropInError as error:
+        problem = str(error)
     return ModelTables(
-        table_set=table_set,
-        collections=collections,
-        places={known_as: (collection.path, config.name) for known_as, collection, config in named},
-        statistics=statistics,
+        table_set=table_set, collections=collections, places=places, statistics=statistics, optimizer_problem=problem
     )
 
 

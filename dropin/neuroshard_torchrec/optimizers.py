@@ -1,13 +1,18 @@
-"""The optimizer that trains a collection's tables, as the module and its sharders declare it."""
+"""The optimizers that train a module's tables, as the module and its sharders declare them."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.kernels import FBGEMM_OPTIMIZERS, Optimizer
+from neuroshard_api.tables import TableSet
+from torch import nn
 
 from neuroshard_torchrec.collections import TableCollection
 from neuroshard_torchrec.errors import DropInError
+
+Given = TypeVar("Given")
 
 _BY_FBGEMM = {
     **{EmbOptimType[name]: optimizer for optimizer, name in FBGEMM_OPTIMIZERS.items()},
@@ -22,26 +27,26 @@ _BY_CLASS = {
 }
 """Classes that `apply_optimizer_in_backward` takes, of torch.optim and torchrec.optim."""
 
-_BY_STATE = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD, Optimizer.ADAM)
-"""By ascending bytes of state."""
+Place: TypeAlias = tuple[str, str]
+"""A table: the path of its collection, and its name in it."""
 
 
-def in_backward_optimizer(collections: Sequence[TableCollection]) -> Optimizer | None:
-    """Return the optimizer of `apply_optimizer_in_backward`, of several that with most state; None: it has none.
+def in_backward_optimizers(collections: Sequence[TableCollection]) -> Mapping[Place, Optimizer]:
+    """Return the optimizers of `apply_optimizer_in_backward`, of the tables that have one.
 
     Raises:
         DropInError: one is not known here.
     """
-    declared = [
-        replace(each, weights=weights)
+    return {
+        (each.path, name): _known(name, _in_backward(weight)[0].__name__, _BY_CLASS)
         for each in collections
-        if (weights := {name: weight for name, weight in each.weights.items() if hasattr(weight, "_optimizer_classes")})
-    ]
-    return optimizers_of(declared)[-1] if declared else None
+        for name, weight in each.weights.items()
+        if _in_backward(weight)
+    }
 
 
-def optimizers_of(collections: Sequence[TableCollection]) -> tuple[Optimizer, ...]:
-    """Return the optimizers of all tables, by ascending state.
+def optimizers_of(collections: Sequence[TableCollection]) -> Mapping[Place, Optimizer]:
+    """Return the optimizers of all tables.
 
     A table's is the one of `apply_optimizer_in_backward`, else that of its sharder's fused_params, else FBGEMM's
     default, EXACT_SGD.
@@ -49,17 +54,40 @@ def optimizers_of(collections: Sequence[TableCollection]) -> tuple[Optimizer, ..
     Raises:
         DropInError: one is not known here.
     """
-    found: set[Optimizer] = set()
-    for collection in collections:
-        fused = (getattr(collection.sharder, "fused_params", None) or {}).get("optimizer", EmbOptimType.EXACT_SGD)
-        for name, weight in collection.weights.items():
-            classes = getattr(weight, "_optimizer_classes", ())
-            known = [_BY_CLASS.get(each.__name__) for each in classes] or [_BY_FBGEMM.get(fused)]
-            if known[0] is None:
-                given = classes[0].__name__ if classes else fused
-                raise DropInError(
-                    f"table {name!r} is trained by {given}, whose state is not priced; "
-                    f"name the nearest of {', '.join(Optimizer)} as the planner's `optimizer`, or `--optimizer`"
-                )
-            found.add(known[0])
-    return tuple(each for each in _BY_STATE if each in found)
+    fused = {
+        (each.path, name): _known(name, _fused_optimizer(each), _BY_FBGEMM)
+        for each in collections
+        for name, weight in each.weights.items()
+        if not _in_backward(weight)
+    }
+    return {**fused, **in_backward_optimizers(collections)}
+
+
+def with_optimizers(tables: TableSet, optimizers: Mapping[str, Optimizer]) -> TableSet:
+    """Return a table set with these optimizers, by the table's name, in the place of its own.
+
+    Where all tables have one, the most frequent is the set's, and the others are their tables' own.
+    """
+    usual = Counter(optimizers.values()).most_common(1)[0][0] if len(optimizers) == len(tables.tables) else None
+    own = {name: each for name, each in optimizers.items() if each is not usual}
+    members = tuple(table.model_copy(update={"optimizer": own.get(table.name)}) for table in tables.tables)
+    return tables.model_copy(update={"optimizer": usual, "tables": members})
+
+
+def _in_backward(weight: nn.Parameter) -> Sequence[type]:
+    """Return what `apply_optimizer_in_backward` gave a table. Empty: nothing."""
+    return getattr(weight, "_optimizer_classes", ())
+
+
+def _fused_optimizer(collection: TableCollection) -> EmbOptimType:
+    return (getattr(collection.sharder, "fused_params", None) or {}).get("optimizer", EmbOptimType.EXACT_SGD)
+
+
+def _known(name: str, given: Given, known: Mapping[Given, Optimizer]) -> Optimizer:
+    """Return an optimizer that has a price. Raises DropInError."""
+    if given not in known:
+        raise DropInError(
+            f"table {name!r} is trained by {given}, whose state is not priced; "
+            f"name the nearest of {', '.join(Optimizer)} as the planner's `optimizer`, or `--optimizer`"
+        )
+    return known[given]

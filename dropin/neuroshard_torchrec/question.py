@@ -10,7 +10,7 @@ from pathlib import Path
 
 from neuroshard_api.document import DocumentError, validated
 from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.tables import Optimizer, TableSet
 from neuroshard_api.topology import Topology
 from neuroshard_planner.own_costs import OwnCosts
 from torch import nn
@@ -23,7 +23,7 @@ from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.managed_collision import managed_collision_bytes
 from neuroshard_torchrec.model_tables import Limits, ModelTables, model_tables
-from neuroshard_torchrec.optimizers import optimizers_of
+from neuroshard_torchrec.optimizers import optimizers_of, with_optimizers
 from neuroshard_torchrec.sample_batches import Batches
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class TableShape:
 
 Shapes = Mapping[str, TableShape]
 """By the table's name."""
-_MEASURED = {"pooling_factor", "reuse_histogram"}
+_MEASURED = {"pooling_factor", "reuse_histogram", "duplication_factor"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,12 +134,13 @@ def question_of(
             "%d collections are priced as one kernel call and one exchange; each runs its own",
             len(tables.collections),
         )
+    table_set = _with_trained_optimizers(tables, settings)
     raw = {
         "schema_version": PlanRequest.schema_name,
-        "tables": tables.table_set.model_dump(mode="json", exclude_none=True),
+        "tables": table_set.model_dump(mode="json", exclude_none=True),
         "topology": (in_host_memory if limits.asks_for_host_memory else devices.topology).model_dump(mode="json"),
         "batch_size_per_device": settings.batch_size,
-        "optimizer": settings.optimizer or _declared_optimizer(tables),
+        "optimizer": settings.optimizer or table_set.optimizer,
         "memory": {
             "dense_bytes": dense_bytes(module, tables)
             if settings.dense_memory_bytes is None
@@ -175,11 +176,19 @@ def _require_even_buckets(tables: ModelTables, num_devices: int) -> None:
                 )
 
 
-def _declared_optimizer(tables: ModelTables) -> Optimizer:
-    found = optimizers_of(tables.collections)
-    if len(found) > 1:
-        logger.warning("tables have the optimizers %s; all are priced as %s", ", ".join(found), found[-1])
-    return found[-1]
+def _with_trained_optimizers(tables: ModelTables, settings: PlannerSettings) -> TableSet:
+    """Return the tables with their optimizers, which the settings may replace by one. Raises DropInError."""
+    if settings.optimizer is not None:
+        return with_optimizers(tables.table_set, {})
+    by_place = optimizers_of(tables.collections)
+    found = with_optimizers(tables.table_set, {name: by_place[place] for name, place in tables.places.items()})
+    different = sorted(set(by_place.values()))
+    if len(different) > 1:
+        logger.warning(
+            "tables have the optimizers %s, each with kernel calls of its own; calls after the first are not priced",
+            ", ".join(different),
+        )
+    return found
 
 
 def _release() -> str | None:

@@ -94,9 +94,10 @@ def _groupings(request: PlanRequest) -> list[Grouping]:
     """Return the permitted ways to form groups. Raises RequestError."""
     constraints, choices = request.constraints, request.replication
     assert choices is not None, "the request permits groups"
-    if request.optimizer not in AVERAGED_OPTIMIZERS:
+    other = next((each for each in request.optimizers if each not in AVERAGED_OPTIMIZERS), None)
+    if other is not None:
         raise RequestError(
-            f"replication: TorchRec averages no state of {request.optimizer.value}; use one of "
+            f"replication: TorchRec averages no state of {other.value}; use one of "
             f"{', '.join(AVERAGED_OPTIMIZERS)}, or leave it out"
         )
     if request.topology.host_memory is not None:
@@ -207,9 +208,10 @@ def _warnings(plan: Plan) -> Iterator[str]:
     """Yield where copies in groups train otherwise than one model."""
     replication = plan.replication
     assert replication is not None, "the plan has groups"
-    if plan.request.optimizer is not Optimizer.SGD:
+    with_state = next((each for each in plan.request.optimizers if each is not Optimizer.SGD), None)
+    if with_state is not None:
         yield (
-            f"replication: averages of {plan.request.optimizer.value}'s state over {replication.num_groups} groups "
+            f"replication: averages of {with_state.value}'s state over {replication.num_groups} groups "
             "train otherwise than one model; compare its quality, or plan without groups"
         )
     if replication.sync_every_steps > 1:

@@ -215,3 +215,22 @@ def test_factors_count_for_the_run_at_which_they_were_measured(measured: int, wa
 
     assert wanted_by() == wanted
     assert wanted_by(trainer={"command": ["train"]}) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "is_refused"), [(None, False), (Optimizer.ROWWISE_ADAGRAD, False), (Optimizer.ADAM, True)]
+)
+def test_tables_with_an_optimizer_that_the_trainer_does_not_give_them_are_refused(
+    own: Optimizer | None,
+    is_refused: bool,  # noqa: FBT001 - the case
+) -> None:
+    """NeuroShard's trainer has one for all tables; a trainer of the user's own may have several."""
+    tables = builders.table_set(builders.table("user", optimizer=own))
+    script = builders.job(trainer={"command": ["python", "train.py"]})
+
+    assert plan_request(script, tables=tables, topology=builders.topology()).tables == tables
+    if is_refused:
+        with pytest.raises(DocumentError, match=r"embeddingOptimizer: is RowWiseAdagrad, and table 'user' has .* adam"):
+            plan_request(builders.job(), tables=tables, topology=builders.topology())
+    else:
+        assert plan_request(builders.job(), tables=tables, topology=builders.topology()).tables == tables

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from builders import host_memory, plan, request, topology
+from builders import host_memory, plan, request, table, table_set, topology
 from neuroshard_api.document import DocumentError
 from neuroshard_api.plan import Plan
 from neuroshard_api.replication import GroupLayout, ReplicationChoices, group_members, grouping, groupings
@@ -76,6 +76,7 @@ def test_sizes_that_form_no_groups_are_refused(size: int, problem: str) -> None:
             {"optimizer": Optimizer.ADAM},
             r"replication.num_groups: TorchRec averages no state of adam; use one of sgd",
         ),
+        ({}, {"tables": table_set(table(optimizer=Optimizer.ADAM))}, r"TorchRec averages no state of adam"),
         ({}, {"topology": topology(4, host_memory=host_memory())}, r"replication.num_groups: groups average device"),
         ({"num_groups": 3}, {}, r"replication.layout: 3 contiguous groups of 1 x 4 devices do not fill nodes of 8"),
         ({"layout": "strided"}, {}, r"replication.layout: 2 strided groups of 1 x 4 .* nodes of 4; give other"),

@@ -1,9 +1,10 @@
 import pytest
 import torch
 from dropin_models import META, TwoTowers, batch, config
-from neuroshard_api.tables import DataType, Pooling
+from neuroshard_api.tables import DataType, Optimizer, Pooling
 from neuroshard_torchrec import DropInError, model_tables, table_set_of
 from torch import nn
+from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import DataType as TorchRecType
@@ -17,6 +18,7 @@ from torchrec.modules.mc_modules import (
     ManagedCollisionCollection,
     MCHManagedCollisionModule,
 )
+from torchrec.optim import RowWiseAdagrad
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -189,6 +191,11 @@ def test_repeated_lists_of_a_batch_are_counted() -> None:
     ]
 
     assert [each.features[0].duplication_factor for each in found if each is not None] == [1.0, 2.0]
+    module = EmbeddingBagCollection(tables=[table], device=META)
+    several = table_set_of(module, [lists, different])
+    assert several.session_run == 4
+    assert several.tables[0].duplication_factor == pytest.approx(8 / 6)
+    assert table_set_of(module).tables[0].duplication_factor is None
 
 
 def test_a_batch_may_be_in_several_parts() -> None:
@@ -296,3 +303,36 @@ def test_batches_of_another_model_are_refused(batches: object, message: str) -> 
 def test_a_module_on_a_device_gives_the_same_tables_as_on_meta() -> None:
     """Weights are not read."""
     assert table_set_of(TwoTowers(torch.device("cpu"))) == table_set_of(TwoTowers())
+
+
+def optimized(*classes: type[torch.optim.Optimizer]) -> TwoTowers:
+    """Return two towers, the tables of each with an optimizer of the backward pass."""
+    module = TwoTowers()
+    for collection, each in zip((module.users, module.items), classes, strict=False):
+        _apply_optimizer_in_backward(each, collection.parameters(), {"lr": 0.1})
+    return module
+
+
+@pytest.mark.parametrize(
+    ("classes", "of_all", "own"),
+    [
+        ((), None, [None] * 4),
+        ((RowWiseAdagrad, RowWiseAdagrad), Optimizer.ROWWISE_ADAGRAD, [None] * 4),
+        ((torch.optim.Adam, torch.optim.SGD), Optimizer.ADAM, [None, None, Optimizer.SGD, Optimizer.SGD]),
+        ((torch.optim.Adam,), None, [Optimizer.ADAM, Optimizer.ADAM, None, None]),
+    ],
+    ids=["none", "one", "two", "of-some"],
+)
+def test_a_table_set_has_the_optimizers_of_the_backward_pass(
+    classes: tuple[type[torch.optim.Optimizer], ...], of_all: Optimizer | None, own: list[Optimizer | None]
+) -> None:
+    """The most frequent is the set's where all tables have one; the others are their tables' own."""
+    found = table_set_of(optimized(*classes))
+
+    assert (found.optimizer, [each.optimizer for each in found.tables]) == (of_all, own)
+
+
+def test_an_optimizer_of_unknown_state_is_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """The table set has no optimizers then."""
+    assert table_set_of(optimized(torch.optim.Adamax)).optimizer is None
+    assert "is trained by Adamax, whose state is not priced" in caplog.text

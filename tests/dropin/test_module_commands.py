@@ -194,21 +194,22 @@ def test_what_the_users_code_prints_is_no_output(shop: Path, capsys: pytest.Capt
 
 
 def test_a_modules_optimizer_and_dense_part_count_unless_options_say_otherwise(shop: Path) -> None:
-    """Of tables with several optimizers that with most state; weights, gradients and two moments of the rest."""
+    """Optimizers of the tables that have one; weights, gradients and two moments of the rest."""
     dense = 4 * 4 * (24 + 64 + 1)
-    for options, optimizer, num_bytes in (
-        ((), "adam", dense),
-        (("--optimizer", "sgd"), "sgd", dense),
-        (("--dense-memory", "1000"), "adam", 1000),
+    mixed = ["adam", "rowwise_adagrad"]
+    for options, optimizers, num_bytes in (
+        ((), mixed, dense),
+        (("--optimizer", "sgd"), ["sgd"], dense),
+        (("--dense-memory", "1000"), mixed, 1000),
     ):
         assert run(["plan", "--module", "shop:adam", *DEVICES, *options, "--out", "plan.json"]) == 0
         request = Plan.read(shop / "plan.json").request
-        assert (request.optimizer.value, request.memory.dense_bytes) == (optimizer, num_bytes)
+        assert (list(request.optimizers), request.memory.dense_bytes) == (optimizers, num_bytes)
     assert run(["plan", "--module", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
     assert Plan.read(shop / "plan.json").request.optimizer.value == "rowwise_adagrad"
-    for function, declared in (("adam", "adam"), ("adamax", None), ("model", None)):
+    for function, declared in (("adam", ["adam", "adam", None, None]), ("adamax", [None] * 4), ("model", [None] * 4)):
         assert run(["stats", "--module", f"shop:{function}", "--out", "tables.json"]) == 0
-        assert TableSet.read(shop / "tables.json").optimizer == declared
+        assert [each.optimizer for each in TableSet.read(shop / "tables.json").tables] == declared
 
 
 def test_without_torchrec_the_missing_package_is_named(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from dropin_models import TwoTowers
 from dropin_planners import planned, planner
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -37,6 +38,28 @@ def test_an_optimizer_in_the_backward_pass_counts_before_the_sharders() -> None:
     made.plan(module)
 
     assert planned(made).request.optimizer is Optimizer.ROWWISE_ADAGRAD
+
+
+def test_each_table_is_priced_with_its_own_optimizer(caplog: pytest.LogCaptureFixture) -> None:
+    """That of the backward pass, or of its sharder; one that is asked for takes the place of all."""
+    module, made = TwoTowers(), planner()
+    _apply_optimizer_in_backward(torch.optim.Adam, module.users.parameters(), {"lr": 0.1})
+    made.plan(module)
+    request = planned(made).request
+    users = [table for table in request.tables.tables if table.collection == "users"]
+    state = sum(each.optimizer_state_bytes for each in planned(made).memory)
+
+    assert {table.name: request.optimizer_of(table) for table in request.tables.tables} == {
+        "users/id": Optimizer.ADAM,
+        "country": Optimizer.ADAM,
+        "items/id": Optimizer.SGD,
+        "tags": Optimizer.SGD,
+    }
+    assert state == 8 * sum(table.num_embeddings * table.embedding_dim for table in users)
+    assert "tables have the optimizers adam, sgd, each with kernel calls of its own" in caplog.text
+    of_one = planner(optimizer="sgd")
+    of_one.plan(module)
+    assert planned(of_one).request.optimizers == (Optimizer.SGD,)
 
 
 def test_an_optimizer_whose_state_is_unknown_is_named() -> None:

@@ -364,7 +364,7 @@ def _warn_of_other_conditions(job: DLRMTrainingJob, plan: GivenPlan, process: Pr
     """Say where the job differs from what the plan's costs were predicted for."""
     found = {
         "batchSizePerDevice": (plan.request.batch_size_per_device, job.spec.model.batch_size_per_device),
-        "embeddingOptimizer": (plan.request.optimizer.value, job.spec.model.embedding_optimizer.optimizer.value),
+        "embeddingOptimizer": (", ".join(plan.request.optimizers), job.spec.model.embedding_optimizer.optimizer.value),
     }
     if plan.request.dense is not None and process.is_first:
         for problem in plan.request.dense.other_settings(dense_signature(job)):

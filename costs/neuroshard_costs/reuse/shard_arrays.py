@@ -31,7 +31,7 @@ def shard_arrays(
     Args:
         tables: what the model declares.
         global_batch_size: samples of all devices; a table's lookups are its pooling factor times these.
-        optimizer: fused into the backward kernel.
+        optimizer: fused into the backward kernel, of tables that name none.
         output_data_type: of pooled vectors and their gradients in the kernel; FBGEMM's default is FP32.
     """
     rows = np.array([table.num_embeddings for table in tables.tables], dtype=np.float64)
@@ -47,7 +47,7 @@ def shard_arrays(
         data_type=np.array([DATA_TYPES.index(table.data_type) for table in tables.tables], dtype=np.int64),
         family=np.full(len(rows), COLUMNS, dtype=np.int64),
         output_bytes_per_element=np.full(len(rows), float(BYTES_PER_ELEMENT[output_data_type])),
-        optimizer=np.full(len(rows), OPTIMIZERS.index(optimizer), dtype=np.int64),
+        optimizer=np.array([OPTIMIZERS.index(table.optimizer or optimizer) for table in tables.tables], dtype=np.int64),
         reuse_histogram=counts / touched[:, None],
         unique_rows=np.minimum(touched, np.minimum(rows, lookups)),
     )
@@ -63,9 +63,15 @@ def unique_rows(tables: TableSet, num_samples: int) -> FloatArray:
 
 
 def sample_tables(sample: ComputeSample) -> TableSet:
-    """Return the tables of a measured call as a set: they may repeat in a call, a set's names must not."""
+    """Return the tables of a measured call as a set: they may repeat in a call, a set's names must not.
+
+    A call has one optimizer, the sample's.
+    """
     return TableSet(
-        tables=tuple(table.model_copy(update={"name": f"t{index}"}) for index, table in enumerate(sample.tables)),
+        tables=tuple(
+            table.model_copy(update={"name": f"t{index}", "optimizer": None})
+            for index, table in enumerate(sample.tables)
+        ),
         reuse_batch_size=sample.reuse_batch_size,
     )
 

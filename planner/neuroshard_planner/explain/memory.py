@@ -74,8 +74,8 @@ def _table_bytes(plan: Plan, ledger: MemoryLedger, device: int) -> list[tuple[st
         if sizes and not table.compute_kernel.is_on_host:
             rows, columns = np.array(sizes, dtype=np.int64).T
             position = np.full(len(sizes), index)
-            bytes_of = ledger.weights_bytes(position, rows, columns) + ledger.optimizer_state_bytes(rows, columns)
-            found.append((table.name, int(bytes_of.sum())))
+            state = ledger.optimizer_state_bytes(position, rows, columns)
+            found.append((table.name, int((ledger.weights_bytes(position, rows, columns) + state).sum())))
     return found
 
 

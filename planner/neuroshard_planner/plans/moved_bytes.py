@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from neuroshard_api.plan import Plan, Shard, TablePlacement
 from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import Table
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, state_row_bytes
 
 GIB = 2**30
@@ -18,7 +19,7 @@ def moved_bytes(
     Both placements and the request's tables are in one order.
     """
     return tuple(
-        round(sum(_moved(shard, old.shards, BYTES_PER_ELEMENT[table.data_type], request) for shard in new.shards))
+        round(sum(_moved(shard, old.shards, table, request) for shard in new.shards))
         for table, old, new in zip(request.tables.tables, before, after, strict=True)
     )
 
@@ -36,10 +37,11 @@ def priced_ms(plan: Plan) -> float:
     return cost_ms + move_price_ms(before.moved_bytes, price_ms_per_gib=before.price_ms_per_gib)
 
 
-def _moved(shard: Shard, before: Sequence[Shard], element_bytes: int, request: PlanRequest) -> float:
+def _moved(shard: Shard, before: Sequence[Shard], table: Table, request: PlanRequest) -> float:
     cells = shard.num_rows * shard.num_columns
     kept = sum(_shared_cells(shard, own) for own in before if own.device == shard.device)
-    row_bytes = shard.num_columns * element_bytes + state_row_bytes(request.optimizer, shard.num_columns)
+    state_bytes = state_row_bytes(request.optimizer_of(table), shard.num_columns)
+    row_bytes = shard.num_columns * BYTES_PER_ELEMENT[table.data_type] + state_bytes
     return shard.num_rows * row_bytes * (cells - kept) / cells
 
 

@@ -18,6 +18,7 @@ from neuroshard_costs.shards import (
     FAMILIES,
     GRADIENT_BYTES,
     NODE_ROWS,
+    OPTIMIZERS,
     REPLICATED,
     ROWS,
     FloatArray,
@@ -34,7 +35,7 @@ class Cuts:
 
     def __init__(self, request: PlanRequest) -> None:
         self._request = request
-        self._whole = self._shard_arrays(request.global_batch_size, request.optimizer)
+        self._whole = self._shard_arrays(request.global_batch_size)
         self._num_parts: FloatArray = np.array([num_row_parts(family, request.topology) for family in FAMILIES], float)
         tables = request.tables.tables
         self._num_features: IndexArray = np.array([table.num_features for table in tables])
@@ -48,17 +49,18 @@ class Cuts:
 
         That kernel writes gradients of the rows that SGD's reads and writes; it is priced as SGD's.
         """
-        return self._shard_arrays(self._request.batch_size_per_device, Optimizer.SGD)
+        own = self._shard_arrays(self._request.batch_size_per_device)
+        return replace(own, optimizer=np.full_like(own.optimizer, OPTIMIZERS.index(Optimizer.SGD)))
 
     @cached_property
     def _hottest_row(self) -> FloatArray:
         return hottest_row_lookups(self._request.tables, self._whole)
 
-    def _shard_arrays(self, num_samples: int, optimizer: Optimizer) -> ShardArrays:
+    def _shard_arrays(self, num_samples: int) -> ShardArrays:
         return shard_arrays(
             self._request.tables,
             global_batch_size=num_samples,
-            optimizer=optimizer,
+            optimizer=self._request.optimizer,
             output_data_type=self._request.memory.output_data_type,
         )
 

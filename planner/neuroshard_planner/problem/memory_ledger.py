@@ -44,6 +44,7 @@ from neuroshard_costs.shards import (
     IndexArray,
     state_row_bytes,
 )
+from numpy.typing import NDArray
 
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.host_tables import CACHED, KERNELS, ON_DEVICE
@@ -153,21 +154,34 @@ class MemoryLedger:
                 widest[table.data_type] = max(widest.get(table.data_type, 0), table.embedding_dim)
         return np.array([widest.get(table.data_type, 0) for table in request.tables.tables], dtype=np.int64)
 
-    @property
-    def _is_rowwise(self) -> bool:
-        return self._request.optimizer is Optimizer.ROWWISE_ADAGRAD
+    @cached_property
+    def _optimizers(self) -> Sequence[Optimizer]:
+        return [self._request.optimizer_of(table) for table in self._request.tables.tables]
+
+    @cached_property
+    def _state_row_bytes(self) -> IndexArray:
+        """[tables, 2] state of a row without columns, and of each of its columns."""
+        found = np.array([[state_row_bytes(each, columns) for columns in (0, 1)] for each in self._optimizers])
+        return np.diff(found, prepend=0)
+
+    @cached_property
+    def _is_rowwise(self) -> NDArray[np.bool_]:
+        """[tables] whether state is one number for each row."""
+        return np.array([each is Optimizer.ROWWISE_ADAGRAD for each in self._optimizers])
 
     def weights_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
         """Return the weights of shards, [n], on the device or on its host."""
         return num_rows * num_columns * self._element_bytes[tables]
 
-    def optimizer_state_bytes(self, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
+    def optimizer_state_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
         """Return the optimizer state of shards, [n]; each column slice keeps row-wise state of its own."""
-        return num_rows * state_row_bytes(self._request.optimizer, num_columns)
+        of_row, of_column = self._state_row_bytes[tables].T
+        size: IndexArray = num_rows * (of_row + of_column * num_columns)
+        return size
 
     def host_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
         """Return what shards have in host memory, [n], if they are stored there: row-wise state stays on the device."""
-        state = 0 if self._is_rowwise else self.optimizer_state_bytes(num_rows, num_columns)
+        state = np.where(self._is_rowwise[tables], 0, self.optimizer_state_bytes(tables, num_rows, num_columns))
         return self.weights_bytes(tables, num_rows, num_columns) + state
 
     def cache_bytes(
@@ -231,7 +245,7 @@ class MemoryLedger:
         """Return all that shards of these families need on their device, [n]."""
         return (
             self.weights_bytes(tables, num_rows, num_columns)
-            + self.optimizer_state_bytes(num_rows, num_columns)
+            + self.optimizer_state_bytes(tables, num_rows, num_columns)
             + self.activation_bytes(tables, num_columns, families)
             + self.input_bytes(tables, families)
             + self.sort_bytes(tables, families)
@@ -267,8 +281,8 @@ class MemoryLedger:
         request = self._request
         is_on_host = np.asarray(kernels) != ON_DEVICE
         weights = self.weights_bytes(tables, num_rows, num_columns)
-        state = self.optimizer_state_bytes(num_rows, num_columns)
-        is_state_on_host = is_on_host & (not self._is_rowwise)
+        state = self.optimizer_state_bytes(tables, num_rows, num_columns)
+        is_state_on_host = is_on_host & ~self._is_rowwise[tables]
         cached = np.broadcast_to(np.asarray(kernels) == CACHED, tables.shape)
         slot_columns = _widest_of_call(
             np.where(cached, num_columns, 0),

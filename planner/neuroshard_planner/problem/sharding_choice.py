@@ -196,6 +196,6 @@ class _Choice:
             yield "needs all devices of a node, which devices or forbidden_devices exclude"
         if not kind.is_by_node and not self.allowed.all():
             yield "needs all devices, some of which devices or forbidden_devices exclude"
-        problem = sharding_problem(kind, table, optimizer=request.optimizer, devices=topology)
+        problem = sharding_problem(kind, table, optimizer=request.optimizer_of(table), devices=topology)
         if problem is not None:
             yield f"cannot be run: {problem}"

@@ -32,7 +32,7 @@ def render_comparison(request: PlanRequest, lines: Sequence[Timed]) -> Renderabl
     facts = [
         ("model", f"{request.tables.name}, {format_count(len(request.tables.tables))} tables"),
         ("devices", f"{format_count(topology.num_devices)} x {topology.device.product}"),
-        ("batch", f"{format_count(request.batch_size_per_device)} samples per device, {request.optimizer}"),
+        ("batch", f"{format_count(request.batch_size_per_device)} samples per device, {', '.join(request.optimizers)}"),
     ]
     if found and (outcome := found[0].comparison.outcome) is not None:
         facts.append(("predicted", f"by the cost models ({outcome.predicted.source})"))

@@ -155,3 +155,11 @@ def test_declared_fields_arrive_in_the_arrays() -> None:
     assert shards.bags.tolist() == [100, 300]
     assert shards.output_bytes_per_element.tolist() == [2, 2]
     assert [OPTIMIZERS[code] for code in shards.optimizer] == [Optimizer.ADAM] * 2
+
+
+def test_a_tables_own_optimizer_comes_before_that_of_all() -> None:
+    """Which counts for the others."""
+    found = arrays(table("a"), table("b", optimizer=Optimizer.ADAM))
+
+    assert [OPTIMIZERS[code] for code in found.optimizer] == [Optimizer.SGD, Optimizer.ADAM]
+    assert found.state_row_bytes.tolist() == [0, 8 * found.num_columns[1]]

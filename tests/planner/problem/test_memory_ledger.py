@@ -30,7 +30,21 @@ def test_optimizer_state_is_kept_in_four_bytes(optimizer: Optimizer, expected: i
     """SGD has none, row-wise Adagrad one number per row of each shard, Adagrad one per element, Adam two."""
     ledger = MemoryLedger(request(optimizer=optimizer))
 
-    assert ledger.optimizer_state_bytes(np.array([1000]), np.array([16])).tolist() == [expected]
+    assert ledger.optimizer_state_bytes(FIRST, np.array([1000]), np.array([16])).tolist() == [expected]
+
+
+def test_each_table_has_the_state_of_its_own_optimizer() -> None:
+    """On its device; in host memory too, but for row-wise state, which stays on the device."""
+    members = (table("a"), table("b", optimizer=Optimizer.ROWWISE_ADAGRAD), table("c", optimizer=Optimizer.ADAM))
+    ledger = MemoryLedger(request(*members, optimizer=Optimizer.SGD, num_devices=1))
+    which, rows, columns = np.arange(3), np.full(3, 100), np.full(3, 8)
+    state = ledger.optimizer_state_bytes(which, rows, columns)
+
+    assert state.tolist() == [0, 400, 6400]
+    assert ledger.host_bytes(which, rows, columns).tolist() == [3200, 3200, 3200 + 6400]
+    [on_device] = ledger.devices(which, rows, columns, np.zeros(3, dtype=np.int64))
+    [on_host] = ledger.devices(which, rows, columns, np.zeros(3, dtype=np.int64), kernels=1)
+    assert (on_device.optimizer_state_bytes, on_host.optimizer_state_bytes) == (6800, 400)
 
 
 @pytest.mark.parametrize(("data_type", "num_bytes"), [(DataType.FP32, 4), (DataType.FP16, 2)])
