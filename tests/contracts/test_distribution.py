@@ -58,6 +58,15 @@ def test_the_wheel_has_every_file_of_its_packages(wheel_names: set[str]) -> None
     assert {name for name in wheel_names if ".dist-info/" not in name} == set(map(str, files))
 
 
+def test_images_are_built_from_every_package() -> None:
+    """The trainer's too, with what the planner needs: a script of the user's in it may plan by the drop-in."""
+    sources = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+    trainer = (ROOT / "trainer" / "Dockerfile").read_text()
+
+    assert set(ROOMS) <= sources
+    assert "--extra=trainer --extra=planner" in trainer
+
+
 def test_the_wheel_carries_the_licence(wheel_names: set[str]) -> None:
     """Apache-2.0 asks for its text beside the code."""
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel_names)
