@@ -3,6 +3,7 @@
 from typing import Any
 
 import builders
+from neuroshard_api.comparison_request import ComparisonRequest
 from neuroshard_api.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
 from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
 from neuroshard_api.training_comparison import PlanTimes, TrainingComparison
@@ -39,6 +40,12 @@ def input_statistics(**fields: Any) -> InputStatistics:
         "features": (feature,),
     }
     return InputStatistics(**{**defaults, **fields})
+
+
+def comparison_request(**fields: Any) -> ComparisonRequest:
+    """Return a request for two plans."""
+    defaults = {"plans": {"theirs": "a.json", "ours": "b.json"}, "rounds": 2, "steps_per_round": 1, "result": "c.json"}
+    return ComparisonRequest(**{**defaults, **fields})
 
 
 def training_comparison(**fields: Any) -> TrainingComparison:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from neuroshard_api.bundle import BundleManifest
+from neuroshard_api.comparison_request import ComparisonRequest
 from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document
 from neuroshard_api.drift_report import DriftReport
@@ -37,6 +38,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     Hardware,
     TrainingProgress,
     TrainingComparison,
+    ComparisonRequest,
     SessionClustering,
 )
 

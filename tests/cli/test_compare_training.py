@@ -1,6 +1,7 @@
 """Specification of ``neuroshard compare-training``."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -64,6 +65,83 @@ def test_a_job_trains_under_two_plans_in_turns(neuroshard: Any, folder: Path) ->
     drawn = ET.parse(plot).getroot()  # noqa: S314 - our own file
     lines_drawn = drawn.findall("{http://www.w3.org/2000/svg}polyline")
     assert [len(each.attrib["points"].split()) for each in lines_drawn] == [2, 2]
+
+
+SCRIPTS = Path(__file__).parents[2] / "examples" / "torchrec"
+
+
+@pytest.mark.slow
+@pytest.mark.torchrec
+@pytest.mark.timeout(600)
+def test_a_script_trains_under_two_plans_in_turns(
+    neuroshard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the commands that the example has in its first lines: on as many processes as the plans have devices."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(SCRIPTS)
+    script = SCRIPTS / "compare_plans.py"
+    commands = script.read_text().replace("\\\n", " ").split('"""')[1].splitlines()
+    *plans, compare = [shlex.split(line)[1:] for line in commands if line.startswith("    neuroshard ")]
+    assert [command[0] for command in (*plans, compare)] == ["plan", "plan", "compare-training"]
+    for command in plans:
+        assert neuroshard(*command).code == 0
+    result = neuroshard(*compare[:1], script, *compare[2:-3], "2", "--plot", "rounds.svg", "--out", "found.json")
+
+    assert result.code == 0, result.err
+    written = json.loads((tmp_path / "found.json").read_text())
+    assert list(written["plans"]) == ["greedy", "ours"]
+    assert (written["world_size"], written["rounds"]) == (2, 2)
+    assert written["plans"]["ours"]["largest_loss_difference"] < 1e-5
+    assert len(written["plans"]["ours"]["embedding_ms"]) == 2
+    assert written["memory"]["plan_bytes"].keys() == {"greedy", "ours"}
+    assert "<polyline" in (tmp_path / "rounds.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("none.py", "ours.json", "greedy.json"), "none.py: there is no such file; give a job or a script"),
+        (("idle.py", "ours.json", "other.json"), "other.json: is for 4 devices, and ours.json for 2; give plans"),
+        (("idle.py", "nodes.json", "nodes.json"), "nodes.json: is for 4 devices on nodes of 2; this command starts a"),
+        (("idle.py", "ours.json", "tables.csv"), "tables.csv"),
+        (("idle.py", "ours.json"), "PLAN: found 1; give two plans or more"),
+        (("idle.py", "ours.json", "greedy.json", "--data-dir", "."), "--data-dir: belongs to a job"),
+        (("idle.py", "ours.json", "greedy.json", "--arguments", "'"), "--arguments: No closing quotation"),
+        (("job.yaml", "ours.json", "greedy.json", "--arguments", "x"), "--arguments: belong to a script"),
+    ],
+    ids=["script", "devices", "nodes", "no-plan", "one", "data", "quotation", "job"],
+)
+def test_scripts_and_plans_that_cannot_run_are_named(
+    neuroshard: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    """Before anything is started."""
+    monkeypatch.chdir(folder)
+    (folder / "idle.py").write_text("")
+    for name, size in (("other", ("4",)), ("nodes", ("4", "--nodes", "2"))):
+        options = ("--devices", *size, "--device-type", "h100-80gb", "--out", f"{name}.json")
+        assert neuroshard("plan", "tables.csv", *options).code == 0
+    result = neuroshard("compare-training", *arguments)
+
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+
+
+@pytest.mark.slow
+@pytest.mark.torchrec
+@pytest.mark.parametrize(
+    ("script", "code", "message"),
+    [("", 2, "idle.py: ended without a comparison"), ("raise SystemExit(4)", 4, "the training ended with 4")],
+    ids=["no-call", "failed"],
+)
+def test_a_script_without_a_result_is_an_error(
+    neuroshard: Any, folder: Path, script: str, code: int, message: str
+) -> None:
+    """One that never asks for the plans, and one that fails: its exit code is the command's."""
+    (folder / "idle.py").write_text(script)
+    result = neuroshard("compare-training", folder / "idle.py", folder / "ours.json", folder / "greedy.json")
+
+    assert (result.code, result.out) == (code, "")
+    assert message in result.err
 
 
 @pytest.mark.parametrize(

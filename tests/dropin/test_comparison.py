@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.training_comparison import TrainingComparison
+from neuroshard_torchrec import DropInError, show_comparison
 from rank_server import RankServer
+from training_builders import training_comparison
 
 FOLDER = Path(__file__).parent
 
@@ -35,3 +37,11 @@ def test_a_script_compares_plans_from_equal_weights_on_equal_batches(tmp_path: P
         assert each.interval[0] <= each.steps_per_second <= each.interval[1]
     assert ours.speedup == 1
     assert cut.speedup_interval[0] <= cut.speedup <= cut.speedup_interval[1]
+
+
+def test_a_plot_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the table, which is not lost."""
+    with pytest.raises(DropInError, match=r"plot: .*nowhere.* cannot be written: No such file or directory"):
+        show_comparison(training_comparison(), plot=tmp_path / "nowhere" / "rounds.svg")
+
+    assert "steps/s" in capsys.readouterr().out

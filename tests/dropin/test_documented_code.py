@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from dropin_models import TwoTowers, batch
+from neuroshard_api.comparison_request import COMPARISON_VARIABLE
 from neuroshard_api.training_comparison import TrainingComparison
 from neuroshard_cli.main import run
 from neuroshard_torchrec import NeuroShardPlanner
@@ -25,6 +26,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from trainer_builders import process_group_of_one
+from training_builders import comparison_request
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")]
 
@@ -118,8 +120,8 @@ def test_the_guides_estimator_serves_torchrecs_planner() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_guides_comparison_trains_both_plans() -> None:
-    """From equal weights on equal batches: without a cut table the losses are equal."""
+def test_the_guides_comparison_trains_both_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From equal weights on equal batches: without a cut table the losses are equal. Table and plot name both plans."""
     planner = EmbeddingShardingPlanner(topology=names()["topology"])
     plan = planner.plan(TwoTowers(CPU), names()["sharders"])
     found = executed(block_with("compare_training({"), build=build, their_plan=plan, our_plan=plan)["found"]
@@ -127,6 +129,28 @@ def test_the_guides_comparison_trains_both_plans() -> None:
     assert isinstance(found, TrainingComparison)
     assert found.rounds == 20
     assert found.plans["neuroshard"].largest_loss_difference == 0
+    printed, plot = capsys.readouterr().out, (tmp_path / "rounds.svg").read_text(encoding="utf-8")
+    for name in ("torchrec", "neuroshard"):
+        assert any(line.startswith(f"{name} ") for line in printed.splitlines())
+        assert f"{name}: {found.plans[name].steps_per_second:.2f} steps/s" in plot
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_guides_script_trains_the_plans_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rounds as the command asks for, into the file that it names."""
+    planner = NeuroShardPlanner(names()["topology"], device_type="h100-80gb")
+    planner.plan(TwoTowers(CPU), names()["sharders"])
+    assert planner.last_plan is not None
+    (tmp_path / "plan.json").write_text(planner.last_plan.to_json())
+    files = {name: str(tmp_path / "plan.json") for name in ("theirs", "ours")}
+    request = comparison_request(plans=files, result=str(tmp_path / "found.json"))
+    (tmp_path / "request.json").write_text(request.to_json())
+    monkeypatch.setenv(COMPARISON_VARIABLE, str(tmp_path / "request.json"))
+    executed(block_with("compare_given_plans(make, model, sharders)"), build=build)
+    found = TrainingComparison.read(tmp_path / "found.json")
+
+    assert (list(found.plans), found.rounds, found.steps_per_round) == (["theirs", "ours"], 2, 1)
+    assert found.plans["ours"].largest_loss_difference == 0
 
 
 def build(plan: ShardingPlan) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
