@@ -14,6 +14,7 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.trust import trust_text
 
+from neuroshard_report.communication import communication_line
 from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sample
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
@@ -120,6 +121,7 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
         read_bytes=_reads,
         weights_bytes=_weights,
         comparison=_comparison(summary),
+        exchange=communication_line(plan.request.wire, plan.communication, plan.predicted.total_ms),
     )
 
 

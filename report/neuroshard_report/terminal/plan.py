@@ -12,10 +12,11 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from neuroshard_report.communication import communication_line
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import DeviceView, PlanSummary, Quantiles, cost_terms, cost_terms_ms, summarize
 from neuroshard_report.terminal.collections import collections_table
-from neuroshard_report.terminal.communication import communication_line, communication_table
+from neuroshard_report.terminal.communication import communication_table
 from neuroshard_report.terminal.tables import TextTable, fact_grid, plain_table
 
 MAX_DEVICES = 16  # more devices are shown as extremes and quantiles

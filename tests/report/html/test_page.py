@@ -3,6 +3,7 @@ from html.parser import HTMLParser
 
 import pytest
 from builders import device_type, table
+from neuroshard_api.communication import Communication, WireAlternative, WireType, WireTypes
 from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm
 from neuroshard_report.html.page import render_html
@@ -103,6 +104,21 @@ def test_names_and_sentences_are_escaped() -> None:
 def test_equal_plans_give_equal_reports(plan: Plan) -> None:
     """No clock, no random order."""
     assert render_html(plan) == render_html(Plan.from_json(plan.to_json()))
+
+
+def test_pairs_of_types_have_a_section_with_the_decision_on_each(plan: Plan) -> None:
+    """Price and refusal; a plan that had no choice has none."""
+    priced = WireAlternative(forward=WireType.INT8, exchange_ms=1.5, codec_ms=0.1, saved_ms=0.01, refusal="saves <1 %")
+    decided = Communication(
+        chosen=WireTypes(), exact_ms=3.0, exact_exchange_ms=2.0, alternatives=(priced,), reason="nothing saves 2 %"
+    )
+
+    page = render_html(plan.model_copy(update={"communication": decided}))
+
+    assert "narrow" in _structure(page).ids
+    assert "INT8 forward, FP32 backward" in page
+    assert "saves &lt;1 %" in page
+    assert "narrow" not in _structure(render_html(plan)).ids
 
 
 def test_one_table_on_one_device_has_a_report() -> None:

@@ -1,7 +1,8 @@
 """What the terminal says of narrow types."""
 
 from neuroshard_api.communication import Communication, WireAlternative, WireType, WireTypes
-from neuroshard_report.terminal.communication import communication_line, communication_table
+from neuroshard_report.communication import communication_line
+from neuroshard_report.terminal.communication import communication_table
 from rich.console import Console
 
 INT8 = WireTypes(forward=WireType.INT8, backward=WireType.FP16)

@@ -1,0 +1,21 @@
+"""What a plan sends in narrow types, and what that gives, in a line."""
+
+from neuroshard_api.communication import Communication, WireTypes
+
+from neuroshard_report.quantities import format_ms
+
+
+def communication_line(wire: WireTypes | None, decided: Communication | None, total_ms: float) -> str:
+    """Return what travels in which types, and what that gives, in a line."""
+    if decided is not None and decided.reason is not None:
+        return f"exact: {decided.reason}"
+    if wire is None or wire.is_exact:
+        return "exact"
+    if decided is None or decided.exact_ms is None:
+        return f"all-to-all {wire.text}, as asked for; accuracy is not predicted, the trainer's guard watches it"
+    chosen = next((each for each in decided.alternatives if each.refusal is None), None)
+    codecs = "" if chosen is None or chosen.codec_ms is None else f", of it codecs {format_ms(chosen.codec_ms)}"
+    return (
+        f"all-to-all {wire.text}: {format_ms(decided.exact_ms)} -> {format_ms(total_ms)} ms{codecs}; accuracy is not "
+        "predicted, the trainer's guard watches it"
+    )
