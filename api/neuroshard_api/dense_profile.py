@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
+from neuroshard_api.dense_layout import MAX_UNITS, ModulePath
 from neuroshard_api.document import Document, Value
 from neuroshard_api.tables import DataType, Table
 
@@ -17,10 +18,12 @@ Bytes = Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)]
 class DenseUnit(Value):
     """A module of the dense part, or several equal ones that follow one another. Sizes are those of one of them."""
 
-    module: Annotated[str, Field(min_length=1, max_length=512)]
+    module: ModulePath
     """Path of the module in the model; of the first one where it repeats."""
     repeats: PositiveCount = 1
     """Equal modules that follow one another."""
+    further_modules: Annotated[tuple[ModulePath, ...], Field(min_length=1, max_length=MAX_UNITS)] | None = None
+    """Paths of the equal modules after the first. If unset: there is none, or the profile is older and does not say."""
     num_parameters: Count
     data_type: DataType = DataType.FP32
     """Type of the parameters."""
@@ -65,6 +68,12 @@ class DenseProfile(Document):
     working_bytes: Bytes
     """Activations and temporary tensors at the moment of a step when they need most. Received pooled embeddings and
     their gradient are in it where they are alive at that moment."""
+    passes_working_bytes: Bytes | None = None
+    """The part of working_bytes that forward and backward need at their highest moment. If unset: the profile is older
+    and does not say; then working_bytes."""
+    optimizer_working_bytes: Bytes | None = None
+    """Temporary tensors of the optimizer's step at their highest. If unset: the profile is older and does not say; then
+    working_bytes."""
     units: Annotated[tuple[DenseUnit, ...], Field(max_length=4096)]
     """In the order of the forward pass."""
 

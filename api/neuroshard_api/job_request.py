@@ -39,6 +39,7 @@ def plan_request(
         batch_size_per_device=model.batch_size_per_device,
         optimizer=model.embedding_optimizer.optimizer,
         deduplicate=groups_to_deduplicate(job, tables) or None,
+        dense_choices=job.spec.training.dense_parallelism.choices if counts_dense(job.spec) else None,
         replication=None
         if groups is None
         else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=groups.sync_every_steps),

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from neuroshard_api.counts import PositiveCount
 from neuroshard_api.job_communication import Communication
+from neuroshard_api.job_dense import DenseParallelism
 from neuroshard_api.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
 from neuroshard_api.session_repeats import SessionRuns
 
@@ -316,6 +317,8 @@ class Training(Part):
     gradient_clip_norm: PositiveDecimal | None = None
     """Maximum norm of the dense part's gradients in a step; larger ones are scaled down. The tables' gradients go into
     their fused optimizer unclipped. If unset: no clipping."""
+    dense_parallelism: DenseParallelism = DenseParallelism()
+    """How the dense part is kept on the devices: replicated, sharded, or with its activations recomputed."""
     precision: Precision = Precision.TF32
     """Arithmetic of the dense part's matrix products: FP32; TF32, which is FP32 on devices without it, such as CPUs; or
     BF16. Lookups compute in the tables' own types."""

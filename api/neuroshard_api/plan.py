@@ -11,6 +11,7 @@ from neuroshard_api.bundle import Source
 from neuroshard_api.collectives import CollectiveTime
 from neuroshard_api.communication import Communication
 from neuroshard_api.counts import Count, Milliseconds, PositiveCount
+from neuroshard_api.dense_layout import DenseLayout
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.replication import Replication, group_members, replication_problem
 from neuroshard_api.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
@@ -296,7 +297,20 @@ class GivenPlan(Document):
     replication: Replication | None = None
     """Groups of devices that each hold all tables; then the request, tables, and everything by device are those of one
     group. If unset: the tables are sharded over all devices."""
+    dense: DenseLayout | None = None
+    """How each unit of the dense part is kept. If unset: all of it is replicated, and nothing is checkpointed."""
     request: PlanRequest
+
+    @model_validator(mode="after")
+    def _dense_layout_with_its_memory(self) -> Self:
+        if self.dense is not None and self.replication is not None:
+            raise ValueError(
+                "dense: groups of devices that each hold all tables train replicated dense parts; leave one of dense "
+                "and replication out"
+            )
+        if self.dense is not None and self.request.dense_memory is None:
+            raise ValueError("request.dense_memory: is missing, and the plan has a layout of the dense part; give both")
+        return self
 
     @model_validator(mode="after")
     def _groups_that_average(self) -> Self:

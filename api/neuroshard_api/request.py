@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from neuroshard_api.communication import CommunicationChoices, WireTypes
 from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
+from neuroshard_api.dense_layout import DenseChoices, DenseMemory, DensePolicy
 from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.kernels import trained_output
@@ -190,6 +191,11 @@ class PlanRequest(Document):
     memory.wire_type in both directions."""
     dense: DenseProfile | None = None
     """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
+    dense_choices: DenseChoices | None = None
+    """How the counted dense part may be kept on the devices. If unset: as with the policy auto."""
+    dense_memory: DenseMemory | None = None
+    """Memory of the counted dense part in the layout of the plan that carries the request. If unset: it is replicated,
+    and nothing is checkpointed."""
     constraints: Constraints = Constraints()
     search: SearchSettings = SearchSettings()
     algorithm: Algorithm = Algorithm.NEUROSHARD
@@ -235,6 +241,18 @@ class PlanRequest(Document):
         return self
 
     @model_validator(mode="after")
+    def _dense_part_is_counted(self) -> Self:
+        choices = self.dense_choices
+        if choices is not None and choices.policy is DensePolicy.SHARD and self.memory.dense_bytes is not None:
+            raise ValueError(
+                "dense_choices.policy: shard needs the units of a counted dense part, and memory.dense_bytes takes its "
+                "place; leave one of them out"
+            )
+        if self.dense_memory is not None and self.dense is None:
+            raise ValueError("dense_memory: is of a counted dense part, and there is none; give dense, or leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _dense_part_of_this_model(self) -> Self:
         problems = [] if self.dense is None else self._problems_of(self.dense)
         if problems:
@@ -256,6 +274,8 @@ class PlanRequest(Document):
     @property
     def dense_bytes(self) -> int:
         """Memory of the dense part on every device."""
+        if self.dense_memory is not None:
+            return self.dense_memory.total_bytes
         return (self.memory.dense_bytes or 0) if self.dense is None else self.dense.total_bytes
 
     def wire_problem(self, types: WireTypes) -> str | None:
@@ -270,6 +290,13 @@ class PlanRequest(Document):
     def optimizers(self) -> tuple[Optimizer, ...]:
         """What trains the tables, each once, in the tables' order."""
         return tuple(dict.fromkeys(map(self.optimizer_of, self.tables.tables)))
+
+    @property
+    def dense_working_bytes(self) -> int:
+        """Memory of the counted dense part that is allocated during a step only."""
+        if self.dense_memory is not None:
+            return self.dense_memory.working_bytes
+        return 0 if self.dense is None else self.dense.working_bytes
 
     @property
     def num_batches_in_flight(self) -> int:

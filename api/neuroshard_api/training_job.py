@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from neuroshard_api.document import DocumentError, Value, validated, validated_without_unknown
+from neuroshard_api.job_dense import ParallelismPolicy
 from neuroshard_api.job_model import Model
 from neuroshard_api.job_pods import PodTemplate, Rendezvous, Trainer
 from neuroshard_api.job_policies import FailureAction, FailurePolicy, RunPolicy
@@ -120,6 +121,15 @@ class Spec(Part):
             holds=lambda spec: (
                 spec.plan_ref is None
                 or all(rule.action is not FailureAction.REPLAN_AND_RESTART for rule in spec.failure_policy.rules)
+            ),
+        ),
+        Rule(
+            cel="self.training.denseParallelism.policy != 'Shard' || !has(self.planner.denseMemoryPerDevice)",
+            message="training.denseParallelism.policy Shard needs the counted dense part, and "
+            "planner.denseMemoryPerDevice takes its place; remove one of them",
+            holds=lambda spec: (
+                spec.training.dense_parallelism.policy is not ParallelismPolicy.SHARD
+                or spec.planner.dense_memory_per_device is None
             ),
         ),
         *(

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
-from neuroshard_cli.choices import ComputePeakChoice, OptimizerChoice, OutputTypeChoice, PipelineChoice
+from neuroshard_cli.choices import (
+    ComputePeakChoice,
+    DenseCheckpointingChoice,
+    DenseGroupChoice,
+    DensePolicyChoice,
+    OptimizerChoice,
+    OutputTypeChoice,
+    PipelineChoice,
+)
 from neuroshard_cli.failures import CommandError
 from neuroshard_cli.module_option import DEFAULT_BATCHES, BatchesOption, ModuleOption
 from neuroshard_cli.sizes import parse_bytes
@@ -111,6 +119,21 @@ class RequestOptions:
         str | None,
         typer.Option(
             help="Memory of the dense part on each device, if it was not counted. Default: --module's, else 0."
+        ),
+    ] = None
+    dense_policy: Annotated[
+        DensePolicyChoice, typer.Option(help="Whether units of --dense may be, or are, sharded over devices.")
+    ] = "auto"
+    dense_group: Annotated[
+        DenseGroupChoice, typer.Option(help="Devices that share a unit: those of a node, or all.")
+    ] = "auto"
+    dense_checkpointing: Annotated[
+        DenseCheckpointingChoice, typer.Option(help="Whether activations are computed again in the backward pass.")
+    ] = "auto"
+    dense_units: Annotated[
+        str | None,
+        typer.Option(
+            help="Units with a strategy of their own, such as interaction=zero3,over_arch=replicate. Default: none."
         ),
     ] = None
     reserve: Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of a device's memory that is kept free.")] = (
@@ -244,6 +267,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         },
         "deduplicate": tables.duplication_groups if options.deduplicate else None,
         "communication": _communication(options),
+        "dense_choices": _dense_choices(options),
         "replication": _replication(options),
         "constraints": limits,
         "search": {
@@ -282,6 +306,30 @@ def _communication(options: RequestOptions) -> dict[str, object] | None:
             raise CommandError(f"--wire-{direction}: {unknown!r} is no type on the wire; use {', '.join(WireType)}")
         chosen[direction] = names
     return chosen
+
+
+def _dense_choices(options: RequestOptions) -> dict[str, object] | None:
+    """Return what the options permit of the dense part. None: the defaults. Raises CommandError."""
+    named = {
+        "policy": options.dense_policy,
+        "group": options.dense_group,
+        "checkpointing": options.dense_checkpointing,
+    }
+    chosen: dict[str, object] = {name: value for name, value in named.items() if value != "auto"}
+    if options.dense_units is not None:
+        pairs = [each.strip().partition("=") for each in options.dense_units.split(",")]
+        if not all(module and strategy for module, _, strategy in pairs):
+            raise CommandError(
+                f"--dense-units: {options.dense_units!r} is no list of units; write PATH=STRATEGY,..., where a "
+                "strategy is replicate, zero2, or zero3"
+            )
+        chosen["units"] = [{"module": module, "strategy": strategy} for module, _, strategy in pairs]
+    if chosen and options.dense is None:
+        raise CommandError(
+            "--dense-policy, --dense-group, --dense-checkpointing, --dense-units: are of a counted dense part\n"
+            "hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
+        )
+    return chosen or None
 
 
 def _replication(options: RequestOptions) -> dict[str, object] | None:

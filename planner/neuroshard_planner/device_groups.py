@@ -18,6 +18,7 @@ from neuroshard_api.tables import Optimizer
 from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
+from neuroshard_planner.dense.joint import excludes_replicas
 from neuroshard_planner.errors import InfeasibleError, RequestError
 
 IN_GROUPS = tuple(kind for kind in ShardingType if kind is not ShardingType.DATA_PARALLEL)
@@ -99,6 +100,10 @@ def _groupings(request: PlanRequest) -> list[Grouping]:
         raise RequestError(
             f"replication: TorchRec averages no state of {other.value}; use one of "
             f"{', '.join(AVERAGED_OPTIMIZERS)}, or leave it out"
+        )
+    if request.dense_choices is not None and excludes_replicas(request.dense_choices):
+        raise RequestError(
+            "dense_choices: groups train dense parts that are replicated and not checkpointed; leave it or replication out"
         )
     if request.topology.host_memory is not None:
         raise RequestError(

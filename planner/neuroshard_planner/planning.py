@@ -13,6 +13,7 @@ from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.communication import encoded_plan
 from neuroshard_planner.deduplicated import deduplicated_plan
+from neuroshard_planner.dense.joint import joint_plan
 from neuroshard_planner.device_groups import plan_in_groups
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
 from neuroshard_planner.means_by_rows import cheaper_with_means
@@ -62,7 +63,8 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
 
     Where the request names groups whose repeated lists may be left out, the plan's request has those that the plan
     leaves out. Where it permits types on the wire, the plan's request has those that the plan chose. Where it permits
-    groups of devices and the plan has some, the plan's request is that of one group.
+    groups of devices and the plan has some, the plan's request is that of one group. Where the counted dense part is
+    not replicated as a whole, the plan's request has the memory of its layout.
 
     Args:
         request: what is planned.
@@ -80,10 +82,14 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
             raise RequestError(
                 "incumbent: plans near the one in force are made without groups of devices; leave it or replication out"
             )
-        return plan_in_groups(request, costs=bundle, search=lambda asked: plan(asked, bundle=bundle))
+        return plan_in_groups(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, None))
+    return joint_plan(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, incumbent))
 
+
+def _tables_planned(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
+    """Return the plan next to a dense part whose memory is known."""
     if request.communication is not None:
-        return encoded_plan(request, costs=bundle, search=lambda asked: plan(asked, bundle=bundle, incumbent=incumbent))
+        return encoded_plan(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, incumbent))
 
     def search(asked: PlanRequest) -> Plan:
         if asked.algorithm is not Algorithm.NEUROSHARD:

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.collectives import CollectiveKind
+from neuroshard_api.dense_layout import DenseGroup
 from neuroshard_api.plan import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, Plan, TablePlacement
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import Table
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.trust import trust_of
 
-from neuroshard_report.quantities import format_bytes, format_ms, format_percent
+from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 
 _DENSE_UPDATE, _HOST_MEMORY = "dense update", "host memory"
 
@@ -266,6 +267,29 @@ class PlanSummary:
         without = "" if whole_ms is None else f"; without groups the step takes {format_ms(whole_ms)} ms"
         averages = f"averaged {often}: {format_ms(average_ms)} ms of a step"
         return f"{replication.num_groups} {replication.layout} groups of {size} devices, {averages}{without}"
+
+    @property
+    def dense_part(self) -> str:
+        """Return how the counted dense part is kept, and what that saves and costs; empty where it is not counted."""
+        profile, layout, memory = self.plan.request.dense, self.plan.dense, self.plan.request.dense_memory
+        if profile is None:
+            return ""
+        size = f"{format_count(profile.num_parameters)} parameters, {format_bytes(profile.total_bytes)} replicated"
+        if layout is None or memory is None:
+            return size
+        kept = {
+            f"{each.strategy} over {'each node' if each.group is DenseGroup.NODE else 'all devices'}"
+            for each in layout.units
+            if each.group is not None
+        }
+        num_shared = sum(each.group is not None for each in layout.units)
+        num_again = sum(each.checkpointed for each in layout.units)
+        parts = [
+            *([f"{num_shared} of {len(layout.units)} units {' and '.join(sorted(kept))}"] if num_shared else []),
+            *([f"{num_again} checkpointed"] if num_again else []),
+        ]
+        price = f"{layout.added_ms:+.2f} ms of a step (simulated, rates assumed)"
+        return f"{size}; {format_bytes(memory.total_bytes)} with {', '.join(parts)}: {price}"
 
     def extremes(self, count: int) -> tuple[DeviceView, ...]:
         """Return the ``count`` slowest and the ``count`` fastest devices, slowest first; all if they are so few."""

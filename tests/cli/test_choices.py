@@ -1,9 +1,19 @@
 from typing import get_args
 
+from neuroshard_api.dense_layout import CheckpointingChoice, DensePolicy, GroupChoice
 from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.request import Algorithm, ComputePeak, Pipeline
 from neuroshard_api.tables import Optimizer
-from neuroshard_cli.choices import AlgorithmChoice, ComputePeakChoice, OptimizerChoice, OutputTypeChoice, PipelineChoice
+from neuroshard_cli.choices import (
+    AlgorithmChoice,
+    ComputePeakChoice,
+    DenseCheckpointingChoice,
+    DenseGroupChoice,
+    DensePolicyChoice,
+    OptimizerChoice,
+    OutputTypeChoice,
+    PipelineChoice,
+)
 
 
 def test_choices_are_the_enumerations_of_the_documents() -> None:
@@ -12,4 +22,7 @@ def test_choices_are_the_enumerations_of_the_documents() -> None:
     assert get_args(OutputTypeChoice) == TRAINING_KERNELS["cuda"].output_types
     assert get_args(PipelineChoice) == tuple(Pipeline)
     assert get_args(ComputePeakChoice) == tuple(ComputePeak)
+    assert get_args(DensePolicyChoice) == tuple(DensePolicy)
+    assert get_args(DenseGroupChoice) == tuple(GroupChoice)
+    assert get_args(DenseCheckpointingChoice) == tuple(CheckpointingChoice)
     assert get_args(AlgorithmChoice) == tuple(Algorithm)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from builders import dense_profile, table, table_set
+from neuroshard_api.dense_layout import DenseGroup, DenseStrategy, PlannedUnit
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Algorithm
@@ -213,6 +214,46 @@ def test_a_dense_profile_of_something_else_is_one_sentence(
     path.write_text(texts.get(dense, dense))
 
     result = neuroshard("plan", tables, *DEVICES, "--dense", path, *option)
+
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+
+
+def test_a_sharded_dense_part_is_in_summary_explanation_and_report(neuroshard: Any, tables: Path) -> None:
+    """Each names the units, what they need, and that their times are simulated."""
+    dense, plan, report = (tables.with_name(name) for name in ("dense.json", "plan.json", "report.html"))
+    dense.write_text(dense_profile(*TableSet.read(tables).tables).to_json())
+    choices = ("--dense-policy", "shard", "--dense-units", "over_arch=zero3", "--dense-checkpointing", "always")
+
+    result = neuroshard("plan", tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
+    explained = neuroshard("explain", plan)
+
+    assert (result.code, explained.code) == (0, 0)
+    found = Plan.read(plan)
+    assert found.dense is not None
+    assert found.dense.units == (
+        PlannedUnit(module="over_arch", strategy=DenseStrategy.ZERO3, group=DenseGroup.NODE, checkpointed=True),
+    )
+    assert "1 of 1 units zero3 over each node, 1 checkpointed" in result.out
+    assert "rates assumed" in result.out
+    assert "zero3 over 8, checkpointed" in explained.out
+    assert "over_arch" in report.read_text()
+    assert neuroshard("validate", plan).code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--dense-policy", "shard"), "are of a counted dense part"),
+        (("--dense-units", "over_arch", "--dense", "dense.json"), "is no list of units"),
+        (("--dense-units", "over_arch=half", "--dense", "dense.json"), "dense_choices.units[0].strategy"),
+    ],
+)
+def test_choices_of_a_dense_part_that_cannot_be_read_are_one_sentence(
+    neuroshard: Any, tables: Path, option: tuple[str, ...], words: str
+) -> None:
+    """Exit code 2, by the name of the option or the field."""
+    result = neuroshard("plan", tables, *DEVICES, *option)
 
     assert (result.code, result.out) == (2, "")
     assert words in result.err

@@ -58,6 +58,8 @@ def test_equal_layers_are_one_unit() -> None:
 
     assert units["dense_arch.model._mlp.0"].num_parameters == 3 * 8 + 8
     assert units["dense_arch.model._mlp.1"].repeats == 2
+    assert units["dense_arch.model._mlp.1"].further_modules == ("dense_arch.model._mlp.2",)
+    assert units["dense_arch.model._mlp.0"].further_modules is None
     assert [name for name in units if name.startswith("tables")] == []
 
 
@@ -85,6 +87,20 @@ def test_a_wide_part_at_a_small_batch_peaks_in_the_optimizer() -> None:
 
     assert counted(job).working_bytes >= counted(job).gradient_bytes
     assert counted(job, multi_tensor=False).working_bytes >= 2 * 4 * 512 * 512
+    profile = counted(job)
+    assert profile.passes_working_bytes is not None
+    assert profile.optimizer_working_bytes is not None
+    assert profile.passes_working_bytes < profile.optimizer_working_bytes <= profile.working_bytes
+
+
+def test_each_layer_of_a_cross_network_is_a_unit() -> None:
+    """So that it can be sharded and computed again alone; 16 layers of one size are one that repeats."""
+    profile = counted(job_of(architecture="DCNv2", crossNetwork={"numLayers": 16, "lowRankDim": 4}))
+    layers = next(unit for unit in profile.units if unit.module == "interaction.interaction.layers.0")
+
+    assert layers.repeats == 16
+    assert layers.num_parameters == 24 * 4 + 4 * 24 + 24
+    assert profile.passes_working_bytes == profile.working_bytes, "a large batch peaks in the passes"
 
 
 def test_tables_of_terabytes_take_no_memory() -> None:

@@ -84,6 +84,8 @@ def describe_dense(
         gradient_bytes=step.gradient_bytes,
         optimizer_state_bytes=step.optimizer_state_bytes,
         working_bytes=step.working_bytes,
+        passes_working_bytes=step.passes_working_bytes,
+        optimizer_working_bytes=step.optimizer_working_bytes,
         units=units,
     )
 

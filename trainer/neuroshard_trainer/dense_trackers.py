@@ -50,6 +50,10 @@ class StepCount:
     optimizer_state_bytes: int
     working_bytes: int
     """All else but the inputs."""
+    passes_working_bytes: int
+    """The same in forward and backward alone."""
+    optimizer_working_bytes: int
+    """Temporary tensors of the optimizer's step, at their highest."""
     modules: Mapping[str, ModuleCount]
 
 
@@ -83,7 +87,14 @@ def counted_step(
     with _sizes(model) as sizes, tracker:
         optimizer.zero_grad(set_to_none=False)  # the buckets of DistributedDataParallel stay allocated
         torch.autograd.backward(loss())
+        passes = _by_purpose(tracker.get_tracker_snapshot("peak"))
         optimizer.step()
+    updates = _memory_tracker()
+    updates.track_external(model, optimizer)
+    before = _by_purpose(updates.get_tracker_snapshot("current"))
+    with updates:
+        optimizer.step()
+    updated = _by_purpose(updates.get_tracker_snapshot("peak"))
     peak, after = (_by_purpose(tracker.get_tracker_snapshot(moment)) for moment in ("peak", "current"))
     weights, gradients, state = peak["PARAM"] + peak["BUFFER"], peak["GRAD"], after["OPT"]
     _check(model, optimizer, {"weights": weights, "gradients": gradients, "optimizer state": state})
@@ -92,6 +103,8 @@ def counted_step(
         gradient_bytes=gradients,
         optimizer_state_bytes=state,
         working_bytes=peak[_TOTAL] - weights - gradients - state - peak["OTH"],
+        passes_working_bytes=passes[_TOTAL] - weights - gradients - state - passes["OTH"],
+        optimizer_working_bytes=max(updated[_TOTAL] - before[_TOTAL], 0),
         modules=_modules(tracker, forward, _flops_by_module(flops), sizes),
     )
 

@@ -30,7 +30,13 @@ def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequen
     """
     units = [_unit(path, module, counts[path]) for path, module in _leaves("", model, counts) if module not in but]
     groups = [list(group) for _, group in groupby(units, key=lambda unit: unit.model_copy(update={"module": ""}))]
-    return tuple(group[0].model_copy(update={"repeats": len(group)}) for group in groups)
+    return tuple(_group(units) for units in groups)
+
+
+def _group(units: Sequence[DenseUnit]) -> DenseUnit:
+    """Return equal units as one that repeats."""
+    further = tuple(unit.module for unit in units[1:])
+    return units[0].model_copy(update={"repeats": len(units), "further_modules": further or None})
 
 
 def _leaves(path: str, module: nn.Module, counts: Mapping[str, ModuleCount]) -> Iterator[tuple[str, nn.Module]]:

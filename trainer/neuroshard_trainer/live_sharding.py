@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from neuroshard_api.communication import WireTypes
+from neuroshard_api.dense_layout import PlannedUnit
 from neuroshard_api.document import Document
 from neuroshard_api.plan import GivenPlan, Shard
 from neuroshard_api.sharding import ComputeKernel
@@ -62,6 +63,8 @@ class LiveSharding(Document):
     tables: dict[str, tuple[Shard, ...]]
     wire: WireTypes | None = None
     """Types that the live codecs write. If unset: there are none."""
+    dense: tuple[PlannedUnit, ...] | None = None
+    """How each unit of the dense part is kept. If unset: all of it is replicated."""
 
 
 @dataclass(frozen=True, slots=True)

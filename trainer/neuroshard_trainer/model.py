@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from neuroshard_api.job_model import Architecture, CrossNetwork, Model
+from neuroshard_api.job_model import Architecture, Model
+from neuroshard_api.job_model import CrossNetwork as CrossNetworkSize
 from neuroshard_api.tables import Pooling, Table
 from torch import nn
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
-from torchrec.modules.crossnet import LowRankCrossNet
 from torchrec.modules.embedding_configs import DataType as TorchRecDataType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from neuroshard_trainer.cross_network import CrossNetwork
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.expansion import Expansion
@@ -103,11 +104,11 @@ class _DotProducts(nn.Module):
 class _CrossNetwork(nn.Module):
     """Low-rank cross layers over all features side by side."""
 
-    def __init__(self, widths: Mapping[str, int], width: int, size: CrossNetwork) -> None:
+    def __init__(self, widths: Mapping[str, int], width: int, size: CrossNetworkSize) -> None:
         super().__init__()
         self.out_features = width + sum(widths.values())
         self._keys = list(widths)
-        self.interaction = LowRankCrossNet(self.out_features, size.num_layers, low_rank=size.low_rank_dim)
+        self.interaction = CrossNetwork(self.out_features, size.num_layers, low_rank=size.low_rank_dim)
 
     def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return shape (samples, out_features)."""

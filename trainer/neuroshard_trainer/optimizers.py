@@ -16,6 +16,7 @@ from torchrec.optim.keyed import KeyedOptimizerWrapper
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from neuroshard_trainer.codecs import Codecs
+from neuroshard_trainer.dense_parallel import by_kind
 from neuroshard_trainer.errors import InputError
 
 EPSILON = 1e-8
@@ -95,9 +96,15 @@ def share_replicated_weights(model: nn.Module, group: dist.ProcessGroup | None =
 
 
 def dense_optimizer(model: DistributedModelParallel, training: Training, *, tables_path: str) -> KeyedOptimizerWrapper:
-    """Return the optimizer of all parameters but the tables', which lie below ``tables_path``."""
+    """Return the optimizer of all parameters but the tables', which lie below ``tables_path``.
+
+    Whole parameters and sharded ones are groups of their own.
+    """
     dense: dict[str, nn.Parameter] = {
         name: weight for name, weight in model.named_parameters() if not name.startswith(f"{tables_path}.")
     }
     kind = DENSE_OPTIMIZERS[training.dense_optimizer]
-    return KeyedOptimizerWrapper(dense, lambda weights: kind(weights, lr=float(training.dense_learning_rate)))
+    rate = float(training.dense_learning_rate)
+    return KeyedOptimizerWrapper(
+        dense, lambda weights: kind([{"params": each} for each in by_kind(weights)] or weights, lr=rate)
+    )

@@ -27,6 +27,7 @@ from neuroshard_trainer.data.drift import with_statistics
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.training_data import TrainingData, open_training_data
+from neuroshard_trainer.dense_parallel import prove_dense
 from neuroshard_trainer.devices import DeviceChoice, compute_device
 from neuroshard_trainer.drift.watch import forget
 from neuroshard_trainer.errors import InputError
@@ -151,6 +152,7 @@ def _set_up(
     model = sharded_job_model(job, plan, process)
     sharding = prove_sharding(model, plan, process.group)
     codecs = live_codecs(model)
+    dense = prove_dense(model, plan, process.group)
     state = TrainingState(
         model=model,
         dense_optimizer=dense_optimizer(model, spec.training, tables_path=TABLES_PATH),
@@ -163,7 +165,7 @@ def _set_up(
     )
     if process.is_first:
         wire = None if codecs is None else codecs.types
-        live = LiveSharding(plan_sha256=plan_sha256, tables=dict(sharding), wire=wire)
+        live = LiveSharding(plan_sha256=plan_sha256, tables=dict(sharding), wire=wire, dense=dense)
         write_file(places.run_dir / SHARDING_FILE, live.to_json())
         logger.info("the ranks hold the shards of plan %s", plan_sha256[:12])
     manifest = CheckpointManifest(

@@ -20,6 +20,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from neuroshard_trainer.agreement import together
 from neuroshard_trainer.averaged_model import AveragedModel
+from neuroshard_trainer.dense_parallel import DenseParallelWrapper, unit_module
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import full_memory, is_of_communication
 
@@ -120,6 +121,11 @@ def _own_shards(
     try:
         if given is not None and given.replication is not None:
             return AveragedModel(model, plan, own, given=given, device=device, timeout_seconds=timeout_seconds)
+        wrapper = None
+        if given is not None and given.dense is not None:
+            for unit in given.dense.units:
+                unit_module(model, unit)
+            wrapper = DenseParallelWrapper(given, timeout_seconds=timeout_seconds)
         return DistributedModelParallel(
             model,
             env=ShardingEnv.from_process_group(world),
@@ -127,7 +133,10 @@ def _own_shards(
             plan=plan,
             sharders=[own],
             init_data_parallel=False,
+            data_parallel_wrapper=wrapper,
         )
+    except InputError:
+        raise
     except torch.OutOfMemoryError as error:
         raise full_memory("while the model was set up", error) from error
     except Exception as error:

@@ -1,11 +1,11 @@
 """Everything between the gradients of a step and the next step: rates, clipping, and the dense part's optimizer."""
 
-import torch
 from neuroshard_api.job_training import Training
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.averaged_model import AveragedModel
+from neuroshard_trainer.dense_parallel import clip_gradients
 from neuroshard_trainer.learning_rate import learning_rate_factor, set_learning_rate
 from neuroshard_trainer.tracing import traced
 
@@ -66,7 +66,7 @@ class StepOptimizer:
         """Update the dense part and data_parallel tables by their gradients, and average copies where that is due."""
         with traced("optimizer"):
             if self._training.gradient_clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self._dense, float(self._training.gradient_clip_norm))
+                clip_gradients(self._dense, float(self._training.gradient_clip_norm))
             self._dense_optimizer.step()
             if self._replicated_optimizer is not None:
                 self._replicated_optimizer.step()

@@ -11,6 +11,7 @@ from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.averaged_model import AveragedModel
 from neuroshard_trainer.checkpoint import CheckpointFolder, State
+from neuroshard_trainer.cross_network import saved_name
 from neuroshard_trainer.grouped_model import common_name
 from neuroshard_trainer.live_sharding import Sharding
 
@@ -51,7 +52,7 @@ class TrainingState:
             "model": {common_name(name): tensor for name, tensor in self.model.state_dict().items()},
             # An empty mapping, as of SGD or of a rank without tables, would count as a value of its own.
             "tables_optimizer": {common_name(name): tensors for name, tensors in tables_state.items() if tensors},
-            "dense_optimizer": {name: tensors for name, tensors in dense_state.items() if tensors},
+            "dense_optimizer": {saved_name(name): tensors for name, tensors in dense_state.items() if tensors},
         }
         return {part: tensors for part, tensors in state.items() if tensors}
 

@@ -143,6 +143,14 @@ CACHE_SET_BYTES = Constant(
     256, "bytes per distinct row", Status.DOCUMENTED, "FBGEMM: a set of 32 tags of 8 bytes is searched for each"
 )
 
+MATRIX_OPERATIONS_PER_CYCLE = Constant(
+    1024, "operations per multiprocessor and cycle", Status.ASSUMED, "TF32: an A100 has 1,024 at most, an H100 2,048"
+)
+CPU_OPERATIONS_PER_CYCLE = Constant(
+    16, "operations per core and cycle", Status.ASSUMED, "half of what two units of AVX2 with FP32 have"
+)
+DENSE_OVERLAP = Constant(0.5, "of the compute", Status.ASSUMED, "share of a unit's compute that hides its collectives")
+
 
 def constants() -> dict[str, Constant]:
     """Return every constant by its name, in the order of this module."""

@@ -13,6 +13,7 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_planner.device_groups import average_ms, of_group
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
+from neuroshard_planner.explain.dense import ExplainedUnit, explained_units
 from neuroshard_planner.explain.memory import OverfullDevice, overfull_devices
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.explain.trust import basis_of, trust_of
@@ -102,6 +103,8 @@ class PlanExplanation:
     """Sum to the cost above the lower bound."""
     helps: tuple[str, ...]
     """Sentences: what could lower the step, with numbers, or that nothing of this kind would. Empty with groups."""
+    dense_units: tuple[ExplainedUnit, ...]
+    """Of the dense part. Empty: it has no layout."""
     trust: str
     """A sentence: the model's error beside the gain over the best baseline."""
     moves: Moves | None
@@ -139,6 +142,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         helps=()
         if whole.replication is not None
         else tuple(_helps(plan, problem, placement, bundle, memory_share=memory[fullest])),
+        dense_units=explained_units(whole, costs=bundle),
         trust=_trust(whole, terms),
         moves=_moves(plan),
     )

@@ -138,6 +138,8 @@ def _kind_problems(index: int, placement: TablePlacement, constraints: Constrain
 
 
 def _memory_problems(plan: Plan, *, must_fit: bool) -> Iterator[str]:
+    if plan.dense is None and plan.request.dense_memory is not None:
+        yield "dense: is missing, and the request has the memory of a layout (dense_memory); make the plan again"
     recomputed = tables_memory(MemoryLedger(plan.request), plan.tables)
     if len(plan.memory) != len(recomputed):
         yield f"memory: has {len(plan.memory)} entries, the topology has {len(recomputed)} devices"

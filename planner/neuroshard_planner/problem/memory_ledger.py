@@ -122,7 +122,7 @@ class MemoryLedger:
         self.capacity_bytes = device_bytes if limit is None else min(limit, device_bytes)
         """What a device may hold, all purposes together."""
         self.reserve_bytes = request.memory.reserve_bytes + int(request.memory.reserve_fraction * self.capacity_bytes)
-        self._working_bytes = 0 if request.dense is None else request.dense.working_bytes
+        self._working_bytes = request.dense_working_bytes
         self._resident_bytes = request.dense_bytes - self._working_bytes
         # After the exchange a device holds fewer of its samples, and either pooled embeddings or the dense part's work.
         after_exchange = max(self._received_bytes, self._working_bytes) - self._freed_local_bytes

@@ -100,7 +100,7 @@ def _cause(request: PlanRequest, packing: Packing) -> str:
 def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
     """Return what would be enough for a plan by columns, after ``where`` if there is such a change."""
     remedies = []
-    needed = _least_capacity(packing)
+    needed = least_capacity(packing, above_bytes=max(packing.capacity_bytes, 1))
     if needed is not None:
         ledger = MemoryLedger(request)
         kept = ledger.fixed_bytes - ledger.reserve_bytes + request.memory.reserve_bytes
@@ -122,9 +122,14 @@ def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
     return f"{enough}otherwise {LAST_REMEDY}"
 
 
-def _least_capacity(packing: Packing) -> int | None:
-    """Return the least capacity per device, to PRECISION, at which the units pack."""
-    low = max(packing.capacity_bytes, 1)
+def least_capacity(packing: Packing, *, above_bytes: int) -> int | None:
+    """Return the least capacity per device, to PRECISION, at which the units pack. None: at none.
+
+    Args:
+        packing: the units.
+        above_bytes: capacity at which they do not pack; at least 1.
+    """
+    low = above_bytes
     high = max(sum(packing.whole_bytes), 2 * low)
     if packing.pack(high, max_nodes=QUICK_NODES) is None:
         return None

@@ -15,6 +15,7 @@ from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.trust import trust_text
 
 from neuroshard_report.communication import communication_line
+from neuroshard_report.html.dense_frontier import frontier_steps
 from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sample
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
@@ -103,6 +104,7 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
         cost_terms=_cost(plan),
         memory_terms=_memory(plan),
         capacity_bytes=capacity,
+        dense_frontier=_dense_frontier(plan),
         draws_rows=topology.num_devices <= MAX_DEVICE_ROWS,
         has_node_lines=has_node_lines(topology.num_nodes),
         cost_strip=_strip(
@@ -122,6 +124,15 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
         weights_bytes=_weights,
         comparison=_comparison(summary),
         exchange=communication_line(plan.request.wire, plan.communication, plan.predicted.total_ms),
+    )
+
+
+def _dense_frontier(plan: Plan) -> Markup:
+    """Return the drawing of the dense part's layouts; empty where it has none."""
+    if plan.dense is None or plan.request.dense_memory is None:
+        return Markup("")
+    return frontier_steps(
+        plan.dense.frontier, memory_bytes=plan.request.dense_memory.total_bytes, dense_ms=plan.dense.dense_ms
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from neuroshard_planner.explain.dense import ExplainedUnit
 from neuroshard_planner.explain.memory import OverfullDevice
 from neuroshard_planner.explain.moves import Move
 from neuroshard_planner.explain.plan import Moves, PlanExplanation
@@ -69,6 +70,7 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         "",
         tables,
         *by_module,
+        *_dense_units(found.dense_units),
         "",
         gap,
         "",
@@ -76,6 +78,27 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         *helps,
     )
     return Group(*parts)
+
+
+def _dense_units(units: Sequence[ExplainedUnit]) -> tuple[RenderableType, ...]:
+    """Return the units of the dense part; nothing where it has no layout."""
+    if not units:
+        return ()
+    rows = tuple(
+        (
+            each.module,
+            str(each.count),
+            each.kept,
+            format_bytes(each.memory_bytes),
+            format_ms(each.ms),
+            "" if each.smaller is None else each.smaller,
+            "" if each.smaller is None else f"-{format_bytes(each.saved_bytes)}",
+            "" if each.smaller is None else f"{each.added_ms:+.3f}",
+        )
+        for each in units
+    )
+    columns = ("unit of the dense part", "modules", "kept", "memory", "ms", "next smaller option", "saves", "adds ms")
+    return "", TextTable(columns=columns, rows=rows, text_columns=(0, 2, 5))
 
 
 def _moves(moves: Moves, total_ms: float) -> str:

@@ -145,6 +145,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
         ("model", f"{request.tables.name}, {format_count(len(summary.tables))} tables"),
         ("devices", f"{format_count(plan.num_devices)} x {topology.device.product}{nodes}"),
         *([("groups", summary.groups)] if summary.groups else []),
+        *([("dense part", summary.dense_part)] if summary.dense_part else []),
         ("batch", f"{format_count(request.batch_size_per_device)} samples per device, {', '.join(request.optimizers)}"),
         ("predicted", f"{format_ms(plan.predicted.total_ms)} ms for the embedding part of a step ({plan.algorithm})"),
         ("source", _source(summary)),

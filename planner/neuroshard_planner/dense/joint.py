@@ -1,0 +1,166 @@
+"""The dense part and the tables in one memory: the cheapest dense layout that leaves the tables what they need.
+
+Tables need a least memory, below which nothing fits, and gain little from more. So the tables are packed by memory
+alone first; the dense part takes the fastest layout of what is left, and the tables are searched beside it once.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from neuroshard_api.dense_layout import (
+    CheckpointingChoice,
+    DenseChoices,
+    DenseGroup,
+    DensePolicy,
+    DenseStrategy,
+    GroupChoice,
+)
+from neuroshard_api.dense_profile import DenseProfile
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import PlanRequest
+from neuroshard_costs.exchanges import TransferModel
+
+from neuroshard_planner.dense.layouts import Candidate, Layouts
+from neuroshard_planner.dense.options import UnitOptions, groups_of
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.units import allowed_devices, resolve_units
+from neuroshard_planner.search.infeasible import least_capacity
+from neuroshard_planner.search.packing import Packing
+
+SLACK = 0.02
+"""Share of the tables' least memory that they get besides: at the least itself, only placements by memory are found."""
+_GIB = 2**30
+
+Search = Callable[[PlanRequest], Plan]
+
+
+def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) -> Plan:
+    """Return the plan of the tables next to a counted dense part; without one, the plan of the tables.
+
+    Where nothing but replicas is permitted, or replicas fit and nothing else is asked for, it is the search's own plan.
+
+    Args:
+        request: what is planned.
+        costs: price collectives of the dense part.
+        search: finds the plan of a request whose dense part needs a known memory.
+
+    Raises:
+        InfeasibleError: nothing fits; the message names the memory of the dense part if it were sharded.
+        RequestError: as the search does; or the profile does not name its modules.
+    """
+    profile = request.dense
+    if profile is None:
+        return search(request)
+    choices = request.dense_choices or DenseChoices()
+    failure: InfeasibleError | None = None
+    if not excludes_replicas(choices):
+        try:
+            return search(request)
+        except InfeasibleError as error:
+            failure = error
+    needed = _least_of_tables(request)
+    tried = groups_of(choices.group, request.topology)
+    for groups in tried:
+        layouts = _layouts(request, profile, costs=costs, choices=choices, groups=groups)
+        is_last = groups == tried[-1]
+        if needed is not None and not is_last and _left_bytes(request, layouts.candidates[0]) < needed:
+            continue
+        for chosen in _attempts(request, layouts.candidates, needed_bytes=needed):
+            if chosen.is_plain and failure is not None:
+                continue
+            try:
+                return _planned(request, layouts, chosen, search=search)
+            except InfeasibleError as error:
+                failure = failure or error
+    assert failure is not None, "there is a candidate, and it was searched"
+    raise InfeasibleError(f"{failure}{_dense_remedy(request, profile, costs=costs, needed_bytes=needed)}") from failure
+
+
+def excludes_replicas(choices: DenseChoices) -> bool:
+    """Return whether the choices exclude a dense part that is replicated as a whole."""
+    return (
+        choices.policy is DensePolicy.SHARD
+        or choices.checkpointing is CheckpointingChoice.ALWAYS
+        or any(each.strategy is not DenseStrategy.REPLICATE for each in choices.units or ())
+    )
+
+
+def _layouts(
+    request: PlanRequest,
+    profile: DenseProfile,
+    *,
+    costs: TransferModel,
+    choices: DenseChoices,
+    groups: Sequence[DenseGroup],
+) -> Layouts:
+    return Layouts(profile, UnitOptions(profile, request.topology, costs=costs, choices=choices, groups=groups))
+
+
+def _least_of_tables(request: PlanRequest) -> int | None:
+    """Return the least memory for shards on each device at which the tables pack by columns. None: at none."""
+    units = resolve_units(request)
+    packing = Packing(request, units, allowed_devices(request, units))
+    return least_capacity(packing, above_bytes=max(1, sum(packing.whole_bytes) // packing.num_devices - 1))
+
+
+def _with(request: PlanRequest, candidate: Candidate) -> PlanRequest:
+    """Return the request with the dense part in a layout."""
+    return request.model_copy(update={"dense_memory": None if candidate.is_plain else candidate.memory})
+
+
+def _left_bytes(request: PlanRequest, candidate: Candidate) -> int:
+    """Return what a dense part leaves for shards on each device."""
+    return MemoryLedger(_with(request, candidate)).shard_capacity_bytes
+
+
+def _enough(needed_bytes: int) -> float:
+    """Return what must be left where the tables need so much."""
+    return needed_bytes * (1 + SLACK)
+
+
+def _attempts(
+    request: PlanRequest, candidates: Sequence[Candidate], *, needed_bytes: int | None
+) -> Iterator[Candidate]:
+    """Yield the fastest candidate that leaves the tables what they need, then a smaller one and the smallest.
+
+    Tables by rows, or in host memory, may need less than by columns: where no candidate leaves enough, the smallest is
+    tried all the same.
+    """
+    last = len(candidates) - 1
+    if needed_bytes is not None:
+        # What is left falls along the candidates, which are by memory.
+        found = bisect_right(candidates, -_enough(needed_bytes), key=lambda each: -_left_bytes(request, each))
+        last = max(0, found - 1)
+    yield from (candidates[index] for index in dict.fromkeys((last, last // 2, 0)))
+
+
+def _planned(request: PlanRequest, layouts: Layouts, chosen: Candidate, *, search: Search) -> Plan:
+    plan = search(_with(request, chosen))
+    if chosen.is_plain:
+        return plan
+    layout = layouts.layout(chosen, source=f"simulated:{request.topology.device.name}")
+    warnings = list(plan.warnings)
+    if any(unit.group is DenseGroup.WORLD for unit in layout.units) and request.topology.num_nodes > 1:
+        warnings.append(
+            f"dense: some units are shared by the devices of all nodes; {layout.exposed_ms:.3f} ms of collectives of "
+            f"the dense part are not hidden at {request.batch_size_per_device:,} samples per device; give devices with "
+            "more memory, or set the group to node"
+        )
+    return plan.model_copy(update={"dense": layout, "warnings": tuple(warnings)})
+
+
+def _dense_remedy(
+    request: PlanRequest, profile: DenseProfile, *, costs: TransferModel, needed_bytes: int | None
+) -> str:
+    """Return what the smallest layout of the dense part would change, after a failure; empty: nothing."""
+    sharded = DenseChoices(policy=DensePolicy.SHARD, group=GroupChoice.WORLD)
+    groups = groups_of(GroupChoice.AUTO, request.topology)[-1]
+    smallest = _layouts(request, profile, costs=costs, choices=sharded, groups=groups).candidates[0]
+    before, after = profile.total_bytes, smallest.memory.total_bytes
+    if after >= before:
+        return ""
+    sizes = f"{after / _GIB:,.2f} GiB in place of {before / _GIB:,.2f} GiB"
+    if needed_bytes is not None and _left_bytes(request, smallest) >= _enough(needed_bytes):
+        return f"; or shard the dense part (denseParallelism.policy Shard, --dense-policy shard): it then needs {sizes}"
+    return f"; a sharded and checkpointed dense part, {sizes}, is not enough by columns"

@@ -1,0 +1,145 @@
+"""Layouts of a dense part that are worth choosing from: their memory as the ledger has it, and their time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neuroshard_api.dense_layout import DenseLayout, DenseMemory, DensePoint
+from neuroshard_api.dense_profile import DenseProfile
+
+from neuroshard_planner.dense.frontier import Point, best, frontier
+from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
+from neuroshard_planner.errors import RequestError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """An option for every module of a dense part."""
+
+    options: tuple[UnitOption, ...]
+    memory: DenseMemory
+
+    @property
+    def compute_ms(self) -> float:
+        """Matrix products of a step."""
+        return sum(each.compute_ms for each in self.options)
+
+    @property
+    def exposed_ms(self) -> float:
+        """Collectives that nothing hides."""
+        return sum(each.exposed_ms for each in self.options)
+
+    @property
+    def ms(self) -> float:
+        """Both."""
+        return self.compute_ms + self.exposed_ms
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all is replicated, and nothing checkpointed."""
+        return all(each.shared_by == 1 and not each.checkpointed for each in self.options)
+
+
+class Layouts:
+    """The candidates of a dense part, by memory.
+
+    Args:
+        profile: the dense part.
+        options: of its units.
+
+    Raises:
+        RequestError: the profile does not name all modules of a unit that repeats.
+    """
+
+    def __init__(self, profile: DenseProfile, options: UnitOptions) -> None:
+        self._profile = profile
+        self._units = [unit for unit in profile.units for _ in range(unit.repeats)]
+        self._bytes = [UnitBytes.of(unit, profile) for unit in self._units]
+        self._modules = tuple(path for unit in profile.units for path in (unit.module, *(unit.further_modules or ())))
+        if len(self._modules) != len(self._units):
+            raise RequestError(
+                "dense: the profile does not name the modules of units that repeat; count the dense part again with "
+                "this release"
+            )
+        self.plain = self._candidate([options.replicated(unit) for unit in self._units])
+        """All replicated, nothing checkpointed."""
+        by_unit = [options.of(unit) for unit in profile.units]
+        self.candidates = self._candidates(by_unit)
+        """No candidate has less memory and less time than these; the least memory first, the least time last."""
+
+    def layout(self, chosen: Candidate, *, source: str) -> DenseLayout:
+        """Write a candidate down."""
+        return DenseLayout(
+            units=tuple(each.planned(path) for path, each in zip(self._modules, chosen.options, strict=True)),
+            num_parameters=self._profile.num_parameters,
+            replicated_bytes=self._profile.total_bytes,
+            compute_ms=chosen.compute_ms,
+            exposed_ms=chosen.exposed_ms,
+            replicated_ms=self.plain.ms,
+            source=source,
+            frontier=tuple(
+                DensePoint(memory_bytes=each.memory.total_bytes, dense_ms=each.ms) for each in self.candidates
+            ),
+        )
+
+    def _candidates(self, by_unit: Sequence[Sequence[UnitOption]]) -> tuple[Candidate, ...]:
+        """Return the frontier by the ledger's memory.
+
+        Where the optimizer's temporary tensors need most, checkpointing saves nothing: so one frontier is without it.
+        """
+        found = self._frontier(by_unit)
+        without = [[option for option in unit if not option.checkpointed] or unit for unit in by_unit]
+        if without != [list(unit) for unit in by_unit]:
+            found += self._frontier(without)
+        points = [
+            Point(memory_bytes=each.memory.total_bytes, ms=each.ms, chosen=(index,)) for index, each in enumerate(found)
+        ]
+        return tuple(found[point.chosen[0]] for point in best(points))
+
+    def _frontier(self, by_unit: Sequence[Sequence[UnitOption]]) -> list[Candidate]:
+        profile = self._profile
+        of_units = [UnitBytes.of(unit, profile) for unit in profile.units]
+        choices = [[own.choice(each) for each in options] for own, options in zip(of_units, by_unit, strict=True)]
+        expanded = [options for unit, options in zip(profile.units, by_unit, strict=True) for _ in range(unit.repeats)]
+        return [
+            self._candidate([options[number] for options, number in zip(expanded, point.chosen, strict=True)])
+            for point in frontier(choices, [unit.repeats for unit in profile.units])
+        ]
+
+    def _candidate(self, options: Sequence[UnitOption]) -> Candidate:
+        return Candidate(options=tuple(options), memory=self._memory(options))
+
+    def _memory(self, options: Sequence[UnitOption]) -> DenseMemory:
+        profile = self._profile
+
+        def left(total: int, parts: Sequence[int]) -> int:
+            """Return what is left of a total where each part is shared."""
+            saved = sum(part - -(-part // option.shared_by) for part, option in zip(parts, options, strict=True))
+            return total - saved
+
+        passes = profile.working_bytes if profile.passes_working_bytes is None else profile.passes_working_bytes
+        # At its highest moment a step has what some unit needs, whatever the others keep.
+        least = max((unit.output_bytes + unit.transient_bytes for unit in self._units), default=0)
+        gathered = sum(option.gathered_bytes for option in options)
+        activation = max(passes + sum(option.activation_bytes for option in options), min(least, passes)) + gathered
+        transient = max((option.transient_bytes for option in options), default=0)
+        return DenseMemory(
+            weights_bytes=left(profile.weights_bytes, [own.weights for own in self._bytes]),
+            gradient_bytes=left(profile.gradient_bytes, [own.gradients for own in self._bytes]),
+            optimizer_state_bytes=left(profile.optimizer_state_bytes, [own.optimizer_state for own in self._bytes]),
+            activation_bytes=activation,
+            transient_bytes=max(transient, self._optimizer_bytes(options) - activation),
+        )
+
+    def _optimizer_bytes(self, options: Sequence[UnitOption]) -> int:
+        """Return the optimizer's temporary tensors: of all local parameters together, or of one after the other."""
+        profile = self._profile
+        whole = profile.working_bytes if profile.optimizer_working_bytes is None else profile.optimizer_working_bytes
+        sizes = [
+            (own.weights, option.shared_by) for own, option in zip(self._bytes, options, strict=True) if own.weights
+        ]
+        if not sizes:
+            return whole
+        if not profile.multi_tensor:
+            return -(-whole // min(shared_by for _, shared_by in sizes))
+        local, total = sum(size / shared_by for size, shared_by in sizes), sum(size for size, _ in sizes)
+        return round(whole * local / total)

@@ -1,0 +1,222 @@
+"""What a unit of the dense part may be, with the memory and the time of each option.
+
+With w, g, s bytes of weights, gradients, and optimizer state of a unit, shared by S devices:
+
+strategy    from step to step     at the highest moment       transient: the largest unit counts
+replicate   w + g + s
+zero2       (w + g + s) / S       w, gathered                 w + 2 g: gather buffer; gradients, and as they are sent
+zero3       (w + g + s) / S                                   2 w + 2 g: also the weights of the unit, or of the next
+
+A checkpointed unit keeps its output instead of all that its forward pass leaves, and has the rest for a moment in its
+backward pass. Transients are upper bounds where neighbors differ in size. Time is compute, plus what collectives take
+beyond the share of the unit's own compute that hides them: neighbors in a dense part are mostly equal.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_api.dense_layout import (
+    CheckpointingChoice,
+    DenseChoices,
+    DenseGroup,
+    DensePolicy,
+    DenseStrategy,
+    GroupChoice,
+    PlannedUnit,
+)
+from neuroshard_api.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.sharding import Family
+from neuroshard_api.topology import Topology
+from neuroshard_costs.exchanges import Reduction, TransferModel
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.simulator.dense import hidden_ms, matrix_ms
+
+from neuroshard_planner.dense.frontier import Choice
+
+LEAST_SHARDED = 100_000_000
+"""Parameters below which the policy auto shards nothing: less than 1.6 GB of a device, for more collectives."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitOption:
+    """One way to keep one module of a unit."""
+
+    strategy: DenseStrategy
+    group: DenseGroup | None
+    checkpointed: bool
+    shared_by: int
+    """Devices that have a share each; 1: it is whole on every device."""
+    gathered_bytes: int
+    """Whole weights from forward to backward, in addition to the share."""
+    activation_bytes: int
+    """What a forward pass leaves for the backward pass less than the unit as it was counted, as a negative number."""
+    transient_bytes: int
+    compute_ms: float
+    exposed_ms: float
+
+    def planned(self, module: str) -> PlannedUnit:
+        """Return a module of the unit under this option."""
+        return PlannedUnit(module=module, strategy=self.strategy, group=self.group, checkpointed=self.checkpointed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitBytes:
+    """Bytes of one module of a unit that live from step to step where it is replicated."""
+
+    weights: int
+    gradients: int
+    optimizer_state: int
+
+    @classmethod
+    def of(cls, unit: DenseUnit, profile: DenseProfile) -> "UnitBytes":
+        """Return a unit's part of the profile: all is proportional to the bytes of weights."""
+        weights = unit.num_parameters * BYTES_PER_ELEMENT[unit.data_type]
+        share = weights / profile.weights_bytes if profile.weights_bytes else 0.0
+        return cls(
+            weights=weights,
+            gradients=round(share * profile.gradient_bytes),
+            optimizer_state=round(share * profile.optimizer_state_bytes),
+        )
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer_state
+
+    def choice(self, option: UnitOption) -> Choice:
+        """Return an option as the frontier sees it: bytes more or less than the unit as it was counted."""
+        kept = -(self.total - -(-self.total // option.shared_by)) + option.gathered_bytes + option.activation_bytes
+        ms = option.compute_ms + option.exposed_ms
+        return Choice(kept_bytes=kept, transient_bytes=option.transient_bytes, ms=ms)
+
+
+class UnitOptions:
+    """The options of units, for devices, prices, and choices.
+
+    Args:
+        profile: the units.
+        topology: the devices.
+        costs: prices collectives.
+        choices: what is permitted.
+        groups: devices that may share a unit, if it is sharded.
+    """
+
+    def __init__(
+        self,
+        profile: DenseProfile,
+        topology: Topology,
+        *,
+        costs: TransferModel,
+        choices: DenseChoices,
+        groups: Sequence[DenseGroup],
+    ) -> None:
+        self._profile = profile
+        self._topology = topology
+        self._costs = costs
+        self._choices = choices
+        self._groups = [group for group in groups if self.size_of(group) > 1]
+        self._may_shard = choices.policy is DensePolicy.SHARD or (
+            choices.policy is DensePolicy.AUTO and profile.num_parameters >= LEAST_SHARDED
+        )
+
+    def size_of(self, group: DenseGroup) -> int:
+        """Return the devices of a group."""
+        return self._topology.devices_per_node if group is DenseGroup.NODE else self._topology.num_devices
+
+    def of(self, unit: DenseUnit) -> tuple[UnitOption, ...]:
+        """Return the options of one module of a unit; of equals the plainest first."""
+        return tuple(
+            self.option(unit, strategy, group, checkpointed=checkpointed)
+            for strategy, group in self._layouts(unit)
+            for checkpointed in self._checkpointing(unit)
+        )
+
+    def replicated(self, unit: DenseUnit) -> UnitOption:
+        """Return the unit as it was counted."""
+        return self.option(unit, DenseStrategy.REPLICATE, None, checkpointed=False)
+
+    def _layouts(self, unit: DenseUnit) -> Iterator[tuple[DenseStrategy, DenseGroup | None]]:
+        named = self._choices.strategy_of(unit.module)
+        sharded = (DenseStrategy.ZERO2, DenseStrategy.ZERO3)
+        if not unit.num_parameters or not self._groups:
+            strategies: Sequence[DenseStrategy] = (DenseStrategy.REPLICATE,)
+        elif named is not None:
+            strategies = (named,)
+        elif self._choices.policy is DensePolicy.SHARD:
+            strategies = sharded
+        else:
+            strategies = (DenseStrategy.REPLICATE, *(sharded if self._may_shard else ()))
+        for strategy in strategies:
+            if strategy is DenseStrategy.REPLICATE:
+                yield strategy, None
+            else:
+                yield from ((strategy, group) for group in self._groups)
+
+    def _checkpointing(self, unit: DenseUnit) -> tuple[bool, ...]:
+        saves = unit.activation_bytes - unit.output_bytes > 0
+        if not saves or self._choices.checkpointing is CheckpointingChoice.NEVER:
+            return (False,)
+        if self._choices.checkpointing is CheckpointingChoice.ALWAYS:
+            return (True,)
+        weights = UnitBytes.of(unit, self._profile).weights
+        return (False, True) if unit.activation_bytes > weights else (False,)
+
+    def option(
+        self, unit: DenseUnit, strategy: DenseStrategy, group: DenseGroup | None, *, checkpointed: bool
+    ) -> UnitOption:
+        """Return one way to keep a module of a unit, permitted or not."""
+        own = UnitBytes.of(unit, self._profile)
+        rate = self._topology.device
+        forward_ms = matrix_ms(rate, unit.forward_flops)
+        recomputed_ms = forward_ms if checkpointed else 0.0
+        backward_ms = matrix_ms(rate, unit.backward_flops) + recomputed_ms
+        in_forward, in_backward = self._collectives_ms(own, strategy, group)
+        saved = unit.activation_bytes - unit.output_bytes if checkpointed else 0
+        transient = 0 if group is None else own.weights + 2 * own.gradients
+        if strategy is DenseStrategy.ZERO3:
+            transient += own.weights
+        return UnitOption(
+            strategy=strategy,
+            group=group,
+            checkpointed=checkpointed,
+            shared_by=1 if group is None else self.size_of(group),
+            gathered_bytes=own.weights if strategy is DenseStrategy.ZERO2 else 0,
+            activation_bytes=-saved,
+            transient_bytes=transient + saved,
+            compute_ms=forward_ms + backward_ms,
+            exposed_ms=max(0.0, in_forward - hidden_ms(forward_ms)) + max(0.0, in_backward - hidden_ms(backward_ms)),
+        )
+
+    def _collectives_ms(self, own: UnitBytes, strategy: DenseStrategy, group: DenseGroup | None) -> tuple[float, float]:
+        """Return the collectives of a module in the forward and in the backward pass."""
+        if strategy is DenseStrategy.REPLICATE or group is None:
+            return 0.0, self._reduction_ms(own.gradients, self._topology, Family.REPLICATED)[1]
+        node = self._topology.model_copy(update={"num_nodes": 1})
+        inside = node if group is DenseGroup.NODE else self._topology
+        # As of tables by rows: what is added up forward is a reduce-scatter, its gradient an all-gather.
+        gather = self._reduction_ms(own.weights, inside, Family.ROWS)[1]
+        scatter = self._reduction_ms(own.gradients, inside, Family.ROWS)[0]
+        if group is DenseGroup.NODE:
+            across = self._topology.model_copy(update={"devices_per_node": 1})
+            scatter += self._reduction_ms(own.gradients / inside.num_devices, across, Family.REPLICATED)[1]
+        return gather, scatter + (gather if strategy is DenseStrategy.ZERO3 else 0.0)
+
+    def _reduction_ms(self, num_bytes: float, topology: Topology, family: Family) -> tuple[float, float]:
+        forward, backward = self._costs.reduction_ms(
+            np.array(float(num_bytes)), Reduction(topology=topology, family=family)
+        ).tolist()
+        return float(forward), float(backward)
+
+
+def groups_of(choice: GroupChoice, topology: Topology) -> tuple[tuple[DenseGroup, ...], ...]:
+    """Return the groups that are tried one after the other: those of nodes before all devices."""
+    if topology.num_nodes == 1:
+        return ((DenseGroup.NODE,),)
+    match choice:
+        case GroupChoice.NODE:
+            return ((DenseGroup.NODE,),)
+        case GroupChoice.WORLD:
+            return ((DenseGroup.WORLD,),)
+        case GroupChoice.AUTO:
+            return ((DenseGroup.NODE,), (DenseGroup.NODE, DenseGroup.WORLD))

@@ -1,0 +1,80 @@
+"""The units of a dense part under a plan: what each needs, what it takes, and what its next smaller option would."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neuroshard_api.dense_layout import DenseChoices, DenseGroup, PlannedUnit
+from neuroshard_api.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.plan import Plan
+from neuroshard_costs.exchanges import TransferModel
+
+from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplainedUnit:
+    """Equal modules that are kept alike. Sizes and times are those of one of them."""
+
+    module: str
+    """Path of the first."""
+    count: int
+    kept: str
+    """In words."""
+    memory_bytes: int
+    """Weights, gradients, optimizer state, and activations; gathered weights where they are kept."""
+    transient_bytes: int
+    """For a moment of a step."""
+    ms: float
+    """Compute and exposed collectives."""
+    smaller: str | None
+    """The fastest option that keeps less. None: there is none."""
+    saved_bytes: int = 0
+    added_ms: float = 0.0
+
+
+def explained_units(plan: Plan, *, costs: TransferModel) -> tuple[ExplainedUnit, ...]:
+    """Return the units of a plan's dense part in the order of the forward pass; none where it has no layout."""
+    profile, layout = plan.request.dense, plan.dense
+    if profile is None or layout is None:
+        return ()
+    topology = plan.request.topology
+    groups = tuple(DenseGroup) if topology.num_nodes > 1 else (DenseGroup.NODE,)
+    choices = (plan.request.dense_choices or DenseChoices()).model_copy(update={"units": None})
+    options = UnitOptions(profile, topology, costs=costs, choices=choices, groups=groups)
+    planned = {unit.module: unit for unit in layout.units}
+    return tuple(each for unit in profile.units for each in _explained(unit, profile, options, planned))
+
+
+def _explained(
+    unit: DenseUnit, profile: DenseProfile, options: UnitOptions, planned: dict[str, PlannedUnit]
+) -> Iterator[ExplainedUnit]:
+    own = UnitBytes.of(unit, profile)
+    modules = (unit.module, *(unit.further_modules or ()))
+    kinds = {path: planned[path].model_copy(update={"module": unit.module}) for path in modules}
+    permitted = options.of(unit)
+    for kind, count in Counter(kinds.values()).items():
+        option = options.option(unit, kind.strategy, kind.group, checkpointed=kind.checkpointed)
+        kept = own.choice(option).kept_bytes
+        ms = option.compute_ms + option.exposed_ms
+        smaller = min(
+            (each for each in permitted if own.choice(each).kept_bytes < kept),
+            key=lambda each: (each.compute_ms + each.exposed_ms, own.choice(each).kept_bytes),
+            default=None,
+        )
+        yield ExplainedUnit(
+            module=next(path for path, each in kinds.items() if each == kind),
+            count=count,
+            kept=_in_words(option),
+            memory_bytes=own.total + unit.activation_bytes + kept,
+            transient_bytes=option.transient_bytes,
+            ms=ms,
+            smaller=None if smaller is None else _in_words(smaller),
+            saved_bytes=0 if smaller is None else kept - own.choice(smaller).kept_bytes,
+            added_ms=0.0 if smaller is None else smaller.compute_ms + smaller.exposed_ms - ms,
+        )
+
+
+def _in_words(option: UnitOption) -> str:
+    shared = "" if option.group is None else f" over {option.shared_by}"
+    return f"{option.strategy.value}{shared}{', checkpointed' if option.checkpointed else ''}"

@@ -1,0 +1,104 @@
+"""How the dense part is kept: what a layout must say, and what a job's words become."""
+
+from typing import Any
+
+import builders
+import pytest
+from neuroshard_api.dense_layout import (
+    CheckpointingChoice,
+    DenseChoices,
+    DenseGroup,
+    DensePolicy,
+    DenseStrategy,
+    GroupChoice,
+    PlannedUnit,
+    UnitChoice,
+)
+from neuroshard_api.document import DocumentError
+from neuroshard_api.job_request import plan_request
+from neuroshard_api.plan import GivenPlan, Plan
+from neuroshard_api.request import PlanRequest
+from pydantic import ValidationError
+
+
+@pytest.mark.parametrize(
+    "fields", [{"strategy": DenseStrategy.ZERO3}, {"group": DenseGroup.NODE}], ids=["no group", "a group of replicas"]
+)
+def test_shares_need_a_group_and_replicas_have_none(fields: dict[str, Any]) -> None:
+    """The sentence says what was found."""
+    with pytest.raises(ValidationError, match=r"group: zero2 and zero3 need"):
+        PlannedUnit(module="over_arch", **fields)
+
+
+def test_the_longest_path_decides_a_units_strategy() -> None:
+    """A path covers what is below it, and no other name that begins alike."""
+    zero2, zero3 = DenseStrategy.ZERO2, DenseStrategy.ZERO3
+    choices = DenseChoices(
+        units=(
+            UnitChoice(module="interaction", strategy=zero3),
+            UnitChoice(module="interaction.layers.1", strategy=zero2),
+        )
+    )
+
+    assert choices.strategy_of("interaction.layers.0") is zero3
+    assert choices.strategy_of("interaction.layers.1") is zero2
+    assert choices.strategy_of("interaction.layers.10") is zero3
+    assert choices.strategy_of("interactions") is None
+
+
+def request_of(**spec: Any) -> PlanRequest:
+    """Return the request of a job with these parts of its spec."""
+    job = builders.job(**spec)
+    tables = job.spec.model.inline_tables("job")
+    assert tables is not None
+    return plan_request(job, tables=tables, topology=builders.topology())
+
+
+def test_a_jobs_words_become_the_requests() -> None:
+    """Every field, and the units."""
+    parallelism = {
+        "policy": "Shard",
+        "group": "World",
+        "activationCheckpointing": "Never",
+        "units": [{"module": "interaction", "strategy": "ZeRO3"}],
+    }
+
+    assert request_of(training={"denseParallelism": parallelism}).dense_choices == DenseChoices(
+        policy=DensePolicy.SHARD,
+        group=GroupChoice.WORLD,
+        checkpointing=CheckpointingChoice.NEVER,
+        units=(UnitChoice(module="interaction", strategy=DenseStrategy.ZERO3),),
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"training": {"denseParallelism": {"policy": "Auto"}}},
+        {
+            "training": {"denseParallelism": {"policy": "Replicate"}},
+            "planner": {"denseMemoryPerDevice": "1Gi"},
+        },
+        {"training": {"denseParallelism": {"policy": "Shard"}}, "trainer": {"command": ["train"]}},
+    ],
+    ids=["nothing said", "the defaults said", "the size is given", "a trainer of one's own"],
+)
+def test_requests_of_earlier_jobs_stay_as_they_are(spec: dict[str, Any]) -> None:
+    """Nothing is added where nothing is asked of a counted dense part."""
+    assert "dense_choices" not in request_of(**spec).to_json()
+
+
+def test_sharding_a_dense_part_of_given_size_is_refused() -> None:
+    """Its units are not known."""
+    with pytest.raises(DocumentError, match="denseMemoryPerDevice takes its place"):
+        builders.job(training={"denseParallelism": {"policy": "Shard"}}, planner={"denseMemoryPerDevice": "1Gi"})
+
+
+def test_a_plan_of_an_earlier_release_has_no_layout() -> None:
+    """Its bytes are those of before."""
+    text = builders.plan().to_json()
+
+    assert '"dense"' not in text
+    assert GivenPlan.from_data(builders.data_with(builders.plan(), "gap", 0.25)).dense is None
+    assert Plan.model_validate_json(text).to_json() == text

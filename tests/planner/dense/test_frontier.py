@@ -1,0 +1,73 @@
+"""The frontier of units that choose one option each: that of all combinations."""
+
+import itertools
+import random
+
+from neuroshard_planner.dense.frontier import MAX_POINTS, Choice, Point, best, frontier
+
+
+def drawn(rng: random.Random) -> tuple[list[list[Choice]], list[int]]:
+    """Return up to four units of up to three options, some of which repeat."""
+    units = [
+        [
+            Choice(
+                kept_bytes=rng.randint(-40, 40), transient_bytes=rng.choice((0, 5, 9, 30)), ms=rng.randint(0, 20) / 4
+            )
+            for _ in range(rng.randint(1, 3))
+        ]
+        for _ in range(rng.randint(1, 4))
+    ]
+    return units, [rng.choice((1, 1, 2, 3)) for _ in units]
+
+
+def brute_force(units: list[list[Choice]], repeats: list[int]) -> set[tuple[int, float]]:
+    """Return memory and time of the frontier of all combinations."""
+    expanded = [unit for unit, times in zip(units, repeats, strict=True) for _ in range(times)]
+    points = [
+        Point(
+            memory_bytes=sum(each.kept_bytes for each in chosen) + max(each.transient_bytes for each in chosen),
+            ms=sum(each.ms for each in chosen),
+            chosen=(),
+        )
+        for chosen in itertools.product(*expanded)
+    ]
+    return {(point.memory_bytes, point.ms) for point in best(points)}
+
+
+def test_the_frontier_is_that_of_all_combinations() -> None:
+    """On 200 random sets of units, to the byte; times are quarters, whose sums are exact."""
+    rng = random.Random(7)  # noqa: S311 - draws test data
+    for _ in range(200):
+        units, repeats = drawn(rng)
+
+        found = frontier(units, repeats)
+
+        assert {(point.memory_bytes, point.ms) for point in found} == brute_force(units, repeats)
+
+
+def test_a_point_names_the_options_that_add_up_to_it() -> None:
+    """One number for each of the equal units that one stands for, in their order."""
+    rng = random.Random(8)  # noqa: S311 - draws test data
+    units, repeats = drawn(rng)
+    expanded = [unit for unit, times in zip(units, repeats, strict=True) for _ in range(times)]
+
+    for point in frontier(units, repeats):
+        chosen = [unit[number] for unit, number in zip(expanded, point.chosen, strict=True)]
+        kept = sum(each.kept_bytes for each in chosen)
+        assert point.memory_bytes == kept + max(each.transient_bytes for each in chosen)
+        assert point.ms == sum(each.ms for each in chosen)
+
+
+def test_many_points_are_thinned_by_at_most_an_interval_of_memory() -> None:
+    """Twelve units whose 4,096 sums are all on the frontier: the ends stay, and no gap is wider than two intervals."""
+    units = [
+        [Choice(kept_bytes=kept, transient_bytes=0, ms=float(2**bit - kept)) for kept in (0, 2**bit)]
+        for bit in range(12)
+    ]
+
+    found = frontier(units, [1] * 12)
+
+    memory = [point.memory_bytes for point in found]
+    assert len(found) <= MAX_POINTS
+    assert (memory[0], memory[-1]) == (0, 4095)
+    assert max(after - before for before, after in itertools.pairwise(memory)) <= 2 * 4096 / (MAX_POINTS - 1) + 1

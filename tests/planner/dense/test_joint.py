@@ -1,0 +1,210 @@
+"""The dense part next to the tables: replicas where they fit, otherwise the fastest layout that leaves enough."""
+
+import math
+import random
+from typing import Any
+
+import pytest
+from builders import GIB, dense_profile, request, table, tables, topology
+from exact_costs import ExactCosts
+from neuroshard_api.dense_layout import CheckpointingChoice, DenseChoices, DenseGroup, DensePolicy, DenseStrategy
+from neuroshard_api.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.plan import Plan
+from neuroshard_api.replication import ReplicationChoices
+from neuroshard_api.request import MemorySettings, PlanRequest, SearchSettings
+from neuroshard_api.tables import Optimizer, Table
+from neuroshard_planner.dense.layouts import Candidate, Layouts
+from neuroshard_planner.dense.options import UnitOptions
+from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.planning import plan
+from neuroshard_planner.plans.checks import plan_problems
+from searches import planned
+
+MEMBERS = tables(8, num_embeddings=40_000_000, embedding_dim=128)
+"""Eight tables of 19 GiB: two on each of four devices."""
+LAYERS = 16
+
+
+def profile_of(
+    members: tuple[Table, ...], *, num_parameters: int = 2**27, activation_bytes: int = GIB, **fields: Any
+) -> DenseProfile:
+    """Return 16 equal layers, by default of 2 GiB with Adam and 1 GiB of activations each."""
+    weights = 4 * num_parameters * LAYERS
+    layer = DenseUnit(
+        module="interaction.layers.0",
+        repeats=LAYERS,
+        further_modules=tuple(f"interaction.layers.{index}" for index in range(1, LAYERS)),
+        num_parameters=num_parameters,
+        forward_flops=2 * num_parameters * 8192,
+        backward_flops=4 * num_parameters * 8192,
+        activation_bytes=activation_bytes,
+        input_bytes=activation_bytes // 8,
+        output_bytes=activation_bytes // 8,
+        transient_bytes=activation_bytes // 8,
+    )
+    return dense_profile(
+        *members,
+        weights_bytes=weights,
+        gradient_bytes=weights,
+        optimizer_state_bytes=2 * weights,
+        working_bytes=LAYERS * activation_bytes,
+        passes_working_bytes=LAYERS * activation_bytes,
+        optimizer_working_bytes=weights,
+        units=(layer,),
+        **fields,
+    )
+
+
+def asked(profile: DenseProfile, members: tuple[Table, ...] = MEMBERS, **fields: Any) -> PlanRequest:
+    """Return a request for four devices with a small budget of work."""
+    defaults = {"search": SearchSettings(work_budget=2000), "memory": MemorySettings(reserve_fraction=0.05)}
+    return request(*members, **{**defaults, **fields}).with_dense(profile, where="dense.json")
+
+
+def test_what_fits_is_replicated_and_placed_as_with_the_same_bytes_given() -> None:
+    """The placement is that of the request without units, and no layout is written down."""
+    small = profile_of(MEMBERS, num_parameters=2**20, activation_bytes=2**20)
+
+    found = planned(asked(small))
+
+    given = request(
+        *MEMBERS,
+        search=SearchSettings(work_budget=2000),
+        memory=MemorySettings(reserve_fraction=0.05, dense_bytes=small.total_bytes),
+    )
+    assert found.dense is None
+    assert found.placement_sha256 == planned(given).placement_sha256
+
+
+def test_what_does_not_fit_is_sharded_until_it_does() -> None:
+    """48 GiB of dense part next to 38 GiB of tables on 80 GiB: refused with replicas, planned without."""
+    profile = profile_of(MEMBERS)
+
+    with pytest.raises(InfeasibleError, match=r"shard the dense part.*in place of 48.00 GiB"):
+        planned(asked(profile, dense_choices=DenseChoices(policy=DensePolicy.REPLICATE, checkpointing=NEVER)))
+    found = planned(asked(profile))
+
+    assert found.dense is not None
+    assert found.request.dense_memory is not None
+    assert len(found.dense.units) == LAYERS
+    assert max(each.used_bytes for each in found.memory) <= 80 * GIB
+    assert found.request.dense_memory.total_bytes < 80 * GIB - 38 * GIB
+    assert plan_problems(found) == []
+    assert Plan.from_data(found.model_dump(mode="json", exclude_none=True)) == found
+
+
+NEVER = CheckpointingChoice.NEVER
+
+
+def test_activations_that_weigh_more_than_weights_are_checkpointed() -> None:
+    """With few parameters and much memory for activations nothing is sharded: recomputing is enough."""
+    profile = profile_of(MEMBERS, num_parameters=2**20, activation_bytes=3 * GIB)
+
+    found = planned(asked(profile))
+
+    assert found.dense is not None
+    assert {unit.strategy for unit in found.dense.units} == {DenseStrategy.REPLICATE}
+    assert any(unit.checkpointed for unit in found.dense.units)
+    assert found.dense.added_ms > 0
+
+
+def test_shard_shards_every_unit_also_where_replicas_fit() -> None:
+    """The policy by hand."""
+    small = profile_of(MEMBERS, num_parameters=2**20, activation_bytes=2**20)
+
+    found = planned(asked(small, dense_choices=DenseChoices(policy=DensePolicy.SHARD)))
+
+    assert found.dense is not None
+    assert DenseStrategy.REPLICATE not in {unit.strategy for unit in found.dense.units}
+
+
+def test_all_devices_share_units_only_where_nodes_are_not_enough() -> None:
+    """Two nodes of two devices: a half of each layer is too much, a quarter is not, and a warning says its price."""
+    profile = profile_of(MEMBERS, num_parameters=5 * 2**26, activation_bytes=2**20)
+    devices = topology(4, num_nodes=2)
+
+    found = planned(asked(profile, topology=devices))
+
+    assert found.dense is not None
+    assert DenseGroup.WORLD in {unit.group for unit in found.dense.units}
+    assert any("shared by the devices of all nodes" in warning for warning in found.warnings)
+
+
+def test_a_dense_part_that_never_fits_is_named_in_the_refusal() -> None:
+    """The tables alone fill the devices."""
+    members = tables(14, num_embeddings=40_000_000, embedding_dim=128)
+
+    with pytest.raises(InfeasibleError, match=r"sharded and checkpointed dense part, .* is not enough"):
+        planned(asked(profile_of(members), members))
+
+
+def test_a_profile_that_does_not_name_repeated_modules_is_refused() -> None:
+    """As earlier releases counted it, where a layout is needed."""
+    old = profile_of(MEMBERS)
+    layers = tuple(unit.model_copy(update={"further_modules": None}) for unit in old.units)
+
+    with pytest.raises(RequestError, match="count the dense part again"):
+        planned(asked(old.model_copy(update={"units": layers})))
+
+
+def test_a_layout_needs_its_memory() -> None:
+    """A plan whose request lost it is refused with the field."""
+    found = planned(asked(profile_of(MEMBERS)))
+    data = found.model_dump(mode="json", exclude_none=True)
+    del data["request"]["dense_memory"]
+
+    with pytest.raises(ValueError, match=r"request\.dense_memory"):
+        Plan.from_data(data)
+
+
+def test_groups_of_devices_keep_replicas() -> None:
+    """A plan with groups has no layout; asking for one is refused."""
+    small = profile_of(MEMBERS, num_parameters=2**20, activation_bytes=2**20)
+    members = tables(8, num_embeddings=1_000_000, embedding_dim=128)
+    profile = small.model_copy(update={"features_sha256": profile_of(members).features_sha256})
+    groups = {"replication": ReplicationChoices(group_sizes=(2,)), "optimizer": Optimizer.SGD}
+
+    assert planned(asked(profile, members, **groups)).dense is None
+    with pytest.raises(RequestError, match="dense_choices: groups train"):
+        planned(asked(profile, members, **groups, dense_choices=DenseChoices(policy=DensePolicy.SHARD)))
+
+
+def test_a_request_with_the_memory_of_a_layout_needs_the_layout() -> None:
+    """A plan that lost it is a problem of the plan."""
+    found = planned(asked(profile_of(MEMBERS)))
+
+    problems = plan_problems(found.model_copy(update={"dense": None}))
+
+    assert [problem.partition(":")[0] for problem in problems] == ["dense"]
+
+
+def test_the_joint_choice_is_within_a_percent_of_every_share_of_the_memory() -> None:
+    """Over eight layouts at even distances of the frontier, each with a search of the tables beside it."""
+    rng = random.Random(5)  # noqa: S311 - draws test data
+    for _ in range(3):
+        members = tuple(
+            table(f"t{index}", num_embeddings=rng.randint(10, 30) * 1_000_000, embedding_dim=128) for index in range(12)
+        )
+        profile = profile_of(members, num_parameters=rng.randint(3, 5) * 2**25)
+        whole = asked(profile, members)
+        costs = ExactCosts(whole.topology.device)
+        options = UnitOptions(profile, whole.topology, costs=costs, choices=DenseChoices(), groups=(DenseGroup.NODE,))
+        candidates = Layouts(profile, options).candidates
+
+        found = plan(whole, bundle=costs)
+
+        own = 0.0 if found.dense is None else found.dense.added_ms
+        least = min(
+            tables_ms(whole, candidates[index]) + candidates[index].ms - Layouts(profile, options).plain.ms
+            for index in {round(place * (len(candidates) - 1) / 7) for place in range(8)}
+        )
+        assert found.predicted.total_ms + own <= 1.01 * least + 0.01 * Layouts(profile, options).plain.ms
+
+
+def tables_ms(whole: PlanRequest, candidate: Candidate) -> float:
+    """Return what the tables cost next to a dense part in a layout; infinite where they do not fit."""
+    memory = MemorySettings(reserve_fraction=0.05, dense_bytes=candidate.memory.total_bytes)
+    try:
+        return planned(whole.model_copy(update={"dense": None, "memory": memory})).predicted.total_ms
+    except InfeasibleError:
+        return math.inf

@@ -1,0 +1,189 @@
+"""What a unit of the dense part may be: bytes by hand, and what the choices permit."""
+
+from typing import Any
+
+import pytest
+from builders import GIB, dense_profile, topology
+from exact_costs import ExactCosts
+from neuroshard_api.dense_layout import (
+    CheckpointingChoice,
+    DenseChoices,
+    DenseGroup,
+    DensePolicy,
+    DenseStrategy,
+    GroupChoice,
+    UnitChoice,
+)
+from neuroshard_api.dense_profile import DenseUnit
+from neuroshard_api.topology import Topology
+from neuroshard_planner.dense.options import LEAST_SHARDED, UnitBytes, UnitOption, UnitOptions, groups_of
+
+P = 2**28
+"""Parameters of the unit: 1 GiB in FP32, and with gradient and Adam's state 4."""
+
+
+def unit(**fields: Any) -> DenseUnit:
+    """Return a unit of 2 ** 28 parameters that keeps 3 GiB of activations."""
+    return DenseUnit(
+        **{
+            "module": "interaction",
+            "num_parameters": P,
+            "forward_flops": 2**43,
+            "backward_flops": 2**44,
+            "activation_bytes": 3 * GIB,
+            "input_bytes": GIB // 2,
+            "output_bytes": GIB // 2,
+            "transient_bytes": 0,
+            **fields,
+        }
+    )
+
+
+def options_of(
+    one: DenseUnit, devices: Topology | None = None, *groups: DenseGroup, **choices: Any
+) -> tuple[UnitOption, ...]:
+    """Return the options of a dense part of one unit, whose weights, gradients, and state are 4, 4, and 8 bytes."""
+    devices = devices or topology(8)
+    num_bytes = 4 * one.num_parameters
+    profile = dense_profile(
+        weights_bytes=num_bytes, gradient_bytes=num_bytes, optimizer_state_bytes=2 * num_bytes, units=(one,)
+    )
+    made = UnitOptions(
+        profile,
+        devices,
+        costs=ExactCosts(devices.device),
+        choices=DenseChoices(**choices),
+        groups=groups or (DenseGroup.NODE,),
+    )
+    return made.of(one)
+
+
+def names(options: tuple[UnitOption, ...]) -> set[str]:
+    """Return the strategies, with a star where they are checkpointed."""
+    return {f"{each.strategy.value}{'*' if each.checkpointed else ''}" for each in options}
+
+
+def test_each_option_keeps_the_bytes_of_its_formula() -> None:
+    """Sixteen bytes per parameter whole or shared by 8; zero2 also keeps the gathered weights during a step."""
+    own = UnitBytes(weights=4 * P, gradients=4 * P, optimizer_state=8 * P)
+    kept = {
+        each.strategy: own.choice(each).kept_bytes
+        for each in options_of(unit(), checkpointing=CheckpointingChoice.NEVER)
+    }
+
+    assert kept == {
+        DenseStrategy.REPLICATE: 0,
+        DenseStrategy.ZERO2: -16 * P * 7 // 8 + 4 * P,
+        DenseStrategy.ZERO3: -16 * P * 7 // 8,
+    }
+
+
+def test_transients_are_gathered_weights_and_unreduced_gradients() -> None:
+    """None where all is whole; a checkpointed unit also has its activations again for a moment."""
+    transient = {(each.strategy, each.checkpointed): each.transient_bytes for each in options_of(unit())}
+
+    assert transient[DenseStrategy.REPLICATE, False] == 0
+    assert transient[DenseStrategy.ZERO2, False] == 12 * P
+    assert transient[DenseStrategy.ZERO3, False] == 16 * P
+    assert transient[DenseStrategy.ZERO3, True] == 16 * P + 5 * GIB // 2
+
+
+def test_checkpointing_computes_forward_once_more() -> None:
+    """A third of the work on top, and the activations but the output are gone."""
+    whole, again = (
+        next(each for each in options_of(unit()) if each.group is None and each.checkpointed is checkpointed)
+        for checkpointed in (False, True)
+    )
+
+    assert again.compute_ms == pytest.approx(whole.compute_ms * 4 / 3)
+    assert again.activation_bytes == -5 * GIB // 2
+
+
+@pytest.mark.parametrize(
+    ("one", "choices", "expected"),
+    [
+        (unit(), {}, {"replicate", "replicate*", "zero2", "zero2*", "zero3", "zero3*"}),
+        (unit(), {"checkpointing": CheckpointingChoice.NEVER}, {"replicate", "zero2", "zero3"}),
+        (unit(), {"checkpointing": CheckpointingChoice.ALWAYS}, {"replicate*", "zero2*", "zero3*"}),
+        (unit(), {"policy": DensePolicy.REPLICATE}, {"replicate", "replicate*"}),
+        (unit(activation_bytes=GIB), {}, {"replicate", "zero2", "zero3"}),
+        (unit(num_parameters=LEAST_SHARDED - 1), {}, {"replicate", "replicate*"}),
+        (
+            unit(num_parameters=1000),
+            {"policy": DensePolicy.SHARD, "checkpointing": CheckpointingChoice.NEVER},
+            {"zero2", "zero3"},
+        ),
+        (
+            unit(),
+            {
+                "units": (UnitChoice(module="interaction", strategy=DenseStrategy.ZERO3),),
+                "checkpointing": CheckpointingChoice.NEVER,
+            },
+            {"zero3"},
+        ),
+        (unit(num_parameters=0, activation_bytes=0, output_bytes=0), {"policy": DensePolicy.SHARD}, {"replicate"}),
+    ],
+    ids=[
+        "auto",
+        "never checkpointed",
+        "always checkpointed",
+        "replicas alone",
+        "activations no larger than weights are not checkpointed",
+        "a small dense part is not sharded",
+        "a small one is where that is asked for",
+        "a unit with a strategy of its own",
+        "nothing to shard",
+    ],
+)
+def test_choices_decide_the_options(one: DenseUnit, choices: dict[str, Any], expected: set[str]) -> None:
+    """Each case names the one setting that differs."""
+    assert names(options_of(one, **choices)) == expected
+
+
+def test_a_node_shares_and_nodes_average() -> None:
+    """On 2 nodes of 4, a node's share is a quarter, and the slower links carry shares of gradients alone."""
+    devices = topology(8, num_nodes=2)
+    found = {
+        each.group: each
+        for each in options_of(
+            unit(forward_flops=2 * P * 512, backward_flops=4 * P * 512),
+            devices,
+            *DenseGroup,
+            checkpointing=CheckpointingChoice.NEVER,
+        )
+        if each.strategy is DenseStrategy.ZERO3
+    }
+
+    assert {group: each.shared_by for group, each in found.items()} == {DenseGroup.NODE: 4, DenseGroup.WORLD: 8}
+    assert found[DenseGroup.NODE].exposed_ms < found[DenseGroup.WORLD].exposed_ms
+
+
+def test_a_larger_batch_hides_the_gathers() -> None:
+    """The weights travel as before, and each byte of them has more work to hide behind."""
+    exposed = [
+        next(
+            each.exposed_ms
+            for each in options_of(unit(forward_flops=2 * P * batch, backward_flops=4 * P * batch))
+            if each.strategy is DenseStrategy.ZERO3 and not each.checkpointed
+        )
+        for batch in (128, 1024, 32768)
+    ]
+
+    assert exposed[0] > exposed[1] > exposed[2] == 0
+
+
+@pytest.mark.parametrize(
+    ("choice", "num_nodes", "expected"),
+    [
+        (GroupChoice.AUTO, 1, [["node"]]),
+        (GroupChoice.WORLD, 1, [["node"]]),
+        (GroupChoice.AUTO, 2, [["node"], ["node", "world"]]),
+        (GroupChoice.NODE, 2, [["node"]]),
+        (GroupChoice.WORLD, 2, [["world"]]),
+    ],
+)
+def test_nodes_are_tried_before_all_devices(choice: GroupChoice, num_nodes: int, expected: list[list[str]]) -> None:
+    """On one node both are the same."""
+    found = groups_of(choice, topology(8, num_nodes=num_nodes))
+
+    assert [[group.value for group in groups] for groups in found] == expected

@@ -1,0 +1,239 @@
+"""Four ranks, as two nodes of two: dense parts in random layouts train as replicas do, next to tables cut by columns.
+
+Arguments: folder, number of plans. Rank 0 writes the largest differences from replicas, and which layouts there were,
+to FOLDER/differences.json.
+"""
+
+import json
+import logging
+import random
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+import torch
+import torch.distributed as dist
+from bags import lookups_of
+from neuroshard_api.dense_layout import DenseGroup, DenseLayout, DenseMemory, DenseStrategy, PlannedUnit
+from neuroshard_api.document import validated
+from neuroshard_api.job_model import Model
+from neuroshard_api.job_training import DenseOptimizer, Training
+from neuroshard_api.plan import GivenPlan
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.tables import Optimizer
+from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.dense_parallel import prove_dense
+from neuroshard_trainer.equal_weights import set_equal_weights
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
+from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.process import Process, new_group
+from neuroshard_trainer.run import SHARDING_FILE, LiveSharding, Places, _set_up
+from neuroshard_trainer.sharded_model import sharded_model
+from neuroshard_trainer.step_optimizer import StepOptimizer
+from neuroshard_trainer.training_state import TrainingState, widths_of
+from placements import by_columns, given_plan
+from rank_server import joined_ranks
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+from trainer_builders import TABLES, job_data, write_plan
+
+CPU = torch.device("cpu")
+STEPS = 5
+SAMPLES = 8  # of each rank
+WORLD = builders.topology(4, num_nodes=2)
+SIZES = {"architecture": "DCNv2", "crossNetwork": {"numLayers": 3, "lowRankDim": 5}}
+UNITS = (
+    "dense_arch.model._mlp.0",
+    "dense_arch.model._mlp.1",
+    "interaction.interaction.layers.0",
+    "interaction.interaction.layers.1",
+    "interaction.interaction.layers.2",
+    "over_arch.model.0._mlp.0",
+    "over_arch.model.1",
+)
+
+
+def main(folder: str, count: int) -> None:
+    """Check plans of random layouts, then a whole training."""
+    logging.disable(logging.WARNING)
+    with joined_ranks():
+        found = check_layouts(Path(folder), count)
+        found["trained"] = train_a_job(Path(folder))
+        if dist.get_rank() == 0:
+            Path(folder, "differences.json").write_text(json.dumps(found))
+
+
+def random_unit(rng: random.Random, module: str) -> PlannedUnit:
+    """Return a module of any strategy."""
+    strategy = rng.choice(list(DenseStrategy))
+    group = None if strategy is DenseStrategy.REPLICATE else rng.choice(list(DenseGroup))
+    return PlannedUnit(module=module, strategy=strategy, group=group, checkpointed=rng.random() < 0.5)
+
+
+def plan_with(units: tuple[PlannedUnit, ...] | None) -> GivenPlan:
+    """Return tables by columns, and the dense part in a layout; None: replicated."""
+    user, item, country = TABLES
+    request = PlanRequest(tables=builders.table_set(*TABLES), topology=WORLD, optimizer=Optimizer.SGD)
+    placed = by_columns(user, (1, 12), (0, 20)), by_columns(item, (2, 16), (3, 16)), by_columns(country, (1, 16))
+    if units is None:
+        return given_plan(request, *placed)
+    memory = DenseMemory(
+        weights_bytes=1, gradient_bytes=1, optimizer_state_bytes=1, activation_bytes=1, transient_bytes=1
+    )
+    layout = DenseLayout(
+        units=units,
+        num_parameters=1,
+        replicated_bytes=1,
+        compute_ms=1,
+        exposed_ms=1,
+        replicated_ms=1,
+        source="simulated:test",
+    )
+    counted = request.model_copy(update={"dense": builders.dense_profile(*TABLES), "dense_memory": memory})
+    return given_plan(counted, *placed).model_copy(update={"dense": layout})
+
+
+def state_under(plan: GivenPlan, training: Training, *, seed: int) -> TrainingState:
+    """Return the state of a fresh model, whose dense weights begin differently on each rank where they are shared."""
+    own = dist.get_rank() if plan.dense is not None else 0
+    torch.manual_seed(1000 * own + seed)
+    model = sharded_model(
+        RecommendationModel(validated(Model, job_data(model=SIZES)["spec"]["model"], where="spec.model"), TABLES),
+        sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+        embedding_sharder(Optimizer.SGD, learning_rate=0.1, device=CPU),
+        device=CPU,
+        given=plan,
+    )
+    set_equal_weights(model)
+    optimizer = dense_optimizer(model, training, tables_path=TABLES_PATH)
+    for group in optimizer.param_groups:
+        if training.dense_optimizer is DenseOptimizer.ADAM:
+            group["foreach"] = True  # as on a GPU
+    widths = widths_of(prove_sharding(model, plan))
+    return TrainingState(model=model, dense_optimizer=optimizer, replicated_optimizer=None, widths=widths)
+
+
+def train(state: TrainingState, training: Training) -> list[float]:
+    """Take the steps and return this rank's losses."""
+    steps = StepOptimizer(state.model, state.dense_optimizer, None, training, step=0)
+    losses = []
+    for step in range(STEPS):
+        seed = 10 * step + dist.get_rank()
+        generator = torch.Generator().manual_seed(seed)
+        steps.zero_grad()
+        logits = state.model(torch.rand(SAMPLES, 3, generator=generator), lookups_of(TABLES, seed=seed))
+        labels = torch.randint(2, (SAMPLES,), generator=generator).float()
+        loss = binary_cross_entropy_with_logits(logits, labels)
+        torch.autograd.backward(loss)
+        steps.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def whole(state: TrainingState) -> dict[str, torch.Tensor]:
+    """Return all tensors of a state but the tables, whole; all ranks must call this."""
+    found: Mapping[str, Any] = flatten_state_dict(state.tensors())[0]
+    return {
+        name: (each.full_tensor() if isinstance(each, DTensor) else each).detach().clone()
+        for name, each in sorted(found.items())
+        if isinstance(each, torch.Tensor) and f"{TABLES_PATH}." not in name
+    }
+
+
+def check_layouts(folder: Path, count: int) -> dict[str, Any]:
+    """Train each layout and replicas alike, and go on from each checkpoint under the next layout."""
+    rng = random.Random(3)  # noqa: S311 - draws test data
+    group = dist.group.WORLD
+    assert group is not None
+    largest = {"loss": 0.0, "weights": 0.0}
+    kinds = set()
+    before: tuple[CheckpointFolder, Path, CheckpointManifest, dict[str, torch.Tensor]] | None = None
+    for seed in range(count):
+        training = Training(
+            dense_optimizer=DenseOptimizer.ADAM if seed % 3 else DenseOptimizer.SGD,
+            dense_learning_rate="0.001" if seed % 3 else "0.1",
+            gradient_clip_norm="0.05" if seed % 2 else None,
+        )
+        plan = plan_with(tuple(random_unit(rng, module) for module in UNITS))
+        assert plan.dense is not None
+        kinds |= {f"{unit.strategy}/{unit.group}/{unit.checkpointed}" for unit in plan.dense.units}
+        state = state_under(plan, training, seed=seed)
+        assert prove_dense(state.model, plan) == plan.dense.units
+        require_refused(state, plan)
+        replicas = state_under(plan_with(None), training, seed=seed)
+        losses, expected = train(state, training), train(replicas, training)
+        largest["loss"] = max(largest["loss"], *(abs(a - b) for a, b in zip(losses, expected, strict=True)))
+        own, theirs = whole(state), whole(replicas)
+        assert own.keys() == theirs.keys()
+        differences = [float((own[name] - theirs[name]).abs().max()) for name in own if name.startswith("model.")]
+        largest["weights"] = max(largest["weights"], *differences)
+        if before is not None and training.dense_optimizer is DenseOptimizer.ADAM:
+            checkpoints, path, manifest, saved = before
+            fresh = state_under(plan, training, seed=seed + 100)
+            fresh.load(checkpoints, path, manifest.table_widths)
+            for name, tensor in whole(fresh).items():
+                assert torch.equal(tensor, saved[name]), f"{name} under the layout of plan {seed}"
+        before = None
+        if training.dense_optimizer is DenseOptimizer.ADAM:
+            manifest = CheckpointManifest(
+                step=STEPS,
+                position=0,
+                world_size=4,
+                plan_sha256="0" * 64,
+                table_widths=dict(state.widths),
+                signature={},
+            )
+            checkpoints = CheckpointFolder(folder / f"plan-{seed}", keep=1, group=group)
+            checkpoints.prepare()
+            before = checkpoints, checkpoints.save(state.tensors(), manifest), manifest, own
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, largest)
+    return {"largest": {name: max(each[name] for each in everyone) for name in largest}, "kinds": sorted(kinds)}
+
+
+def require_refused(state: TrainingState, plan: GivenPlan) -> None:
+    """Hold the model against a plan that keeps the first unit otherwise; all ranks must refuse it."""
+    assert plan.dense is not None
+    first, *others = plan.dense.units
+    wrong = first.model_copy(update={"checkpointed": not first.checkpointed})
+    layout = plan.dense.model_copy(update={"units": (wrong, *others)})
+    with pytest.raises(InputError, match=re.escape(repr(first.module))):
+        prove_dense(state.model, plan.model_copy(update={"dense": layout}))
+
+
+def train_a_job(folder: Path) -> dict[str, Any]:
+    """Train a job under TorchRec's pipeline with evaluations and checkpoints, and return what rank 0 wrote down."""
+    units = [PlannedUnit(module=module) for module in UNITS]
+    for index, (strategy, group) in enumerate(
+        ((DenseStrategy.ZERO2, DenseGroup.NODE), (DenseStrategy.ZERO3, DenseGroup.WORLD)), start=2
+    ):
+        units[index] = PlannedUnit(module=UNITS[index], strategy=strategy, group=group, checkpointed=True)
+    plan = plan_with(tuple(units))
+    job = job_data(
+        world_size=4,
+        model={**SIZES, "embeddingOptimizer": "SGD"},
+        data={"numSamples": 2000},
+        training={"maxSteps": 8, "evalEverySteps": 3, "gradientClipNorm": "1"},
+        checkpoint={"everySteps": 4},
+    )
+    rank = dist.get_rank()
+    process = Process(rank=rank, world_size=dist.get_world_size(), device=CPU, group=new_group(60))
+    run_dir = folder / "run"
+    run_dir.mkdir(exist_ok=True)
+    metrics = []
+    for max_steps in (8, 12):
+        job["spec"]["training"]["maxSteps"] = max_steps
+        places = Places(plan_file=write_plan(folder, plan, f"plan-{rank}.json"), run_dir=run_dir, data_dir=folder)
+        loop = _set_up(DLRMTrainingJob.from_data(job), plan, places, process, metrics_port=None, traced_steps=None)
+        metrics.append({"from": loop.step, **loop.run()})
+    live = LiveSharding.read(run_dir / SHARDING_FILE)
+    assert plan.dense is not None
+    return {"metrics": metrics, "is_planned": live.dense == plan.dense.units}
