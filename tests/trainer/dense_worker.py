@@ -29,12 +29,12 @@ from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.dense_parallel import prove_dense
 from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.errors import InputError
-from neuroshard_trainer.live_sharding import prove_sharding
+from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.process import Process, new_group
-from neuroshard_trainer.run import SHARDING_FILE, LiveSharding, Places, _set_up
+from neuroshard_trainer.run import SHARDING_FILE, Places, _set_up
 from neuroshard_trainer.sharded_model import sharded_model
 from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.training_state import TrainingState, widths_of
@@ -140,7 +140,7 @@ def train(state: TrainingState, training: Training) -> list[float]:
 
 def whole(state: TrainingState) -> dict[str, torch.Tensor]:
     """Return all tensors of a state but the tables, whole; all ranks must call this."""
-    found: Mapping[str, Any] = flatten_state_dict(state.tensors())[0]
+    found: Mapping[str, Any] = flatten_state_dict(dict(state.tensors()))[0]
     return {
         name: (each.full_tensor() if isinstance(each, DTensor) else each).detach().clone()
         for name, each in sorted(found.items())

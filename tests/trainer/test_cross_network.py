@@ -26,7 +26,10 @@ def test_first_weights_values_and_gradients_are_torchrecs() -> None:
     assert torch.equal(ours(x), theirs(x))
     wanted = {name: weight.grad for name, weight in theirs.named_parameters()}
     for name, weight in ours.named_parameters():
-        assert torch.equal(weight.grad, wanted[saved_name(name)]), name
+        gradient, expected = weight.grad, wanted[saved_name(name)]
+        assert gradient is not None
+        assert expected is not None
+        assert torch.equal(gradient, expected), name
 
 
 def test_state_dicts_have_torchrecs_names_in_both_directions() -> None:

@@ -94,12 +94,13 @@ def test_a_wide_part_at_a_small_batch_peaks_in_the_optimizer() -> None:
 
 
 def test_each_layer_of_a_cross_network_is_a_unit() -> None:
-    """So that it can be sharded and computed again alone; 16 layers of one size are one that repeats."""
+    """So that it can be sharded and computed again alone; the first and the last may keep other activations."""
     profile = counted(job_of(architecture="DCNv2", crossNetwork={"numLayers": 16, "lowRankDim": 4}))
-    layers = next(unit for unit in profile.units if unit.module == "interaction.interaction.layers.0")
+    layers = [unit for unit in profile.units if unit.module.startswith("interaction.interaction.layers.")]
 
-    assert layers.repeats == 16
-    assert layers.num_parameters == 24 * 4 + 4 * 24 + 24
+    assert sum(unit.repeats for unit in layers) == 16
+    assert max(unit.repeats for unit in layers) >= 14
+    assert {unit.num_parameters for unit in layers} == {24 * 4 + 4 * 24 + 24}
     assert profile.passes_working_bytes == profile.working_bytes, "a large batch peaks in the passes"
 
 

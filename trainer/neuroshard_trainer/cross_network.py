@@ -39,8 +39,8 @@ class CrossNetwork(nn.Module):
         up = [nn.init.xavier_normal_(torch.empty(num_columns, low_rank)) for _ in range(num_layers)]
         down = [nn.init.xavier_normal_(torch.empty(low_rank, num_columns)) for _ in range(num_layers)]
         self.layers = nn.ModuleList(CrossLayer(*weights) for weights in zip(up, down, strict=True))
-        self.register_state_dict_post_hook(_to_lists)
-        self.register_load_state_dict_pre_hook(_from_lists)
+        self.register_state_dict_post_hook(_to_lists)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_from_lists)  # type: ignore[no-untyped-call]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return shape (samples, columns)."""

@@ -184,7 +184,7 @@ class _Recomputed:
 
 def _recompute(module: nn.Module) -> None:
     """Checkpoint a module in place: a wrapper would give its parameters other names."""
-    module.forward = _Recomputed(module)  # type: ignore[method-assign]
+    module.forward = _Recomputed(module)
 
 
 def _join_neighbors(

@@ -17,8 +17,9 @@ _Modules = Sequence[tuple[str, nn.Module]]
 def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequence[nn.Module]) -> tuple[DenseUnit, ...]:
     """Return the units in the order of the model's modules; equal neighbors are one unit that repeats.
 
-    The model is replaced by its children, and so is every module whose children hold all of its parameters, work and
-    kept memory; of a chain of only children the highest is the unit.
+    The model is replaced by its children, and so is every module whose children hold all of its parameters and work,
+    and without parameters all of its kept memory; of a chain of only children the highest is the unit. What a replaced
+    module keeps itself, such as a copy of its inputs side by side, is in no unit.
 
     Args:
         model: was counted.
@@ -40,8 +41,7 @@ def _group(units: Sequence[DenseUnit]) -> DenseUnit:
 
 
 def _leaves(path: str, module: nn.Module, counts: Mapping[str, ModuleCount]) -> Iterator[tuple[str, nn.Module]]:
-    named = [(f"{path}.{name}" if path else name, child) for name, child in module.named_children()]
-    children = [(where, child) for where, child in named if where in counts]
+    children = list(_called(path, module, counts))
     if path and not _is_sum(path, module, children, counts):
         yield path, module
         return
@@ -49,14 +49,25 @@ def _leaves(path: str, module: nn.Module, counts: Mapping[str, ModuleCount]) -> 
     yield from [(path, module)] if path and len(parts) == 1 else parts
 
 
+def _called(path: str, module: nn.Module, counts: Mapping[str, ModuleCount]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the highest modules below one that were called; lists of modules are not."""
+    for name, child in module.named_children():
+        where = f"{path}.{name}" if path else name
+        if where in counts:
+            yield where, child
+        else:
+            yield from _called(where, child, counts)
+
+
 def _is_sum(path: str, module: nn.Module, children: _Modules, counts: Mapping[str, ModuleCount]) -> bool:
     parts = [counts[where] for where, _ in children]
-    whole = counts[path]
+    whole, num_parameters = counts[path], _num_parameters(module)
+    keeps_all = sum(part.activation_bytes for part in parts) == whole.activation_bytes
     return (
         bool(children)
-        and sum(_num_parameters(child) for _, child in children) == _num_parameters(module)
+        and sum(_num_parameters(child) for _, child in children) == num_parameters
         and sum(part.forward_flops for part in parts) == whole.forward_flops
-        and sum(part.activation_bytes for part in parts) == whole.activation_bytes
+        and (keeps_all or num_parameters > 0)
     )
 
 

@@ -4,15 +4,13 @@ from neuroshard_api.topology import DeviceType
 
 from neuroshard_costs.simulator import constants as c
 
-_MS_PER_SECOND = 1000.0
 
-
-def matrix_ms(device: DeviceType, num_operations: float) -> float:
-    """Return the milliseconds of so many floating-point operations of matrix products; simulated, on every device."""
+def matrix_seconds(device: DeviceType, num_operations: float) -> float:
+    """Return the seconds of so many floating-point operations of matrix products; simulated, on every device."""
     per_cycle = c.CPU_OPERATIONS_PER_CYCLE if device.is_cpu else c.MATRIX_OPERATIONS_PER_CYCLE
-    return num_operations / (per_cycle * device.num_multiprocessors * device.clock_hz) * _MS_PER_SECOND
+    return num_operations / (per_cycle * device.num_multiprocessors * device.clock_hz)
 
 
-def hidden_ms(compute_ms: float) -> float:
-    """Return the milliseconds of a collective that compute of this length hides."""
-    return c.DENSE_OVERLAP * compute_ms
+def hidden_seconds(compute_seconds: float) -> float:
+    """Return the seconds of a collective that compute of this length hides."""
+    return c.DENSE_OVERLAP * compute_seconds

@@ -30,10 +30,11 @@ from neuroshard_api.sharding import Family
 from neuroshard_api.topology import Topology
 from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
-from neuroshard_costs.simulator.dense import hidden_ms, matrix_ms
+from neuroshard_costs.simulator.dense import hidden_seconds, matrix_seconds
 
 from neuroshard_planner.dense.frontier import Choice
 
+_MS_PER_SECOND = 1000.0
 LEAST_SHARDED = 100_000_000
 """Parameters below which the policy auto shards nothing: less than 1.6 GB of a device, for more collectives."""
 
@@ -167,10 +168,10 @@ class UnitOptions:
     ) -> UnitOption:
         """Return one way to keep a module of a unit, permitted or not."""
         own = UnitBytes.of(unit, self._profile)
-        rate = self._topology.device
-        forward_ms = matrix_ms(rate, unit.forward_flops)
+        device = self._topology.device
+        forward_ms = _MS_PER_SECOND * matrix_seconds(device, unit.forward_flops)
         recomputed_ms = forward_ms if checkpointed else 0.0
-        backward_ms = matrix_ms(rate, unit.backward_flops) + recomputed_ms
+        backward_ms = _MS_PER_SECOND * matrix_seconds(device, unit.backward_flops) + recomputed_ms
         in_forward, in_backward = self._collectives_ms(own, strategy, group)
         saved = unit.activation_bytes - unit.output_bytes if checkpointed else 0
         transient = 0 if group is None else own.weights + 2 * own.gradients
@@ -185,7 +186,7 @@ class UnitOptions:
             activation_bytes=-saved,
             transient_bytes=transient + saved,
             compute_ms=forward_ms + backward_ms,
-            exposed_ms=max(0.0, in_forward - hidden_ms(forward_ms)) + max(0.0, in_backward - hidden_ms(backward_ms)),
+            exposed_ms=_exposed_ms(in_forward, forward_ms) + _exposed_ms(in_backward, backward_ms),
         )
 
     def _collectives_ms(self, own: UnitBytes, strategy: DenseStrategy, group: DenseGroup | None) -> tuple[float, float]:
@@ -207,6 +208,11 @@ class UnitOptions:
             np.array(float(num_bytes)), Reduction(topology=topology, family=family)
         ).tolist()
         return float(forward), float(backward)
+
+
+def _exposed_ms(collectives_ms: float, compute_ms: float) -> float:
+    """Return what collectives take beyond what compute of the same pass hides."""
+    return max(0.0, collectives_ms - _MS_PER_SECOND * hidden_seconds(compute_ms / _MS_PER_SECOND))
 
 
 def groups_of(choice: GroupChoice, topology: Topology) -> tuple[tuple[DenseGroup, ...], ...]:
