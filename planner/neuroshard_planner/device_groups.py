@@ -103,7 +103,8 @@ def _groupings(request: PlanRequest) -> list[Grouping]:
         )
     if request.dense_choices is not None and excludes_replicas(request.dense_choices):
         raise RequestError(
-            "dense_choices: groups train dense parts that are replicated and not checkpointed; leave it or replication out"
+            "dense_choices: groups train dense parts that are replicated and not checkpointed; leave it or replication "
+            "out"
         )
     if request.topology.host_memory is not None:
         raise RequestError(

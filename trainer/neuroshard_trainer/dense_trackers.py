@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.distributed._tools.mem_tracker import MemTracker
 
 _TOTAL = "Total"
+_BACKWARD = 2  # products of a backward pass for one of the forward pass, at the most: by input and by weight
 _REMEDY = (
     "use the version of torch in constraints.txt, or give the dense part's memory yourself "
     "(spec.planner.denseMemoryPerDevice, --dense-memory)"
@@ -197,7 +198,8 @@ def _modules(
         input_bytes, output_bytes = sizes[module]
         found[name.partition(".")[2]] = ModuleCount(
             forward_flops=forward.get(name, 0),
-            backward_flops=both.get(name, 0) - forward.get(name, 0),
+            # A module whose input others use too ends its backward pass with theirs, whose work is then counted in it.
+            backward_flops=min(both.get(name, 0) - forward.get(name, 0), _BACKWARD * forward.get(name, 0)),
             activation_bytes=max(left - before, 0),
             input_bytes=input_bytes,
             output_bytes=output_bytes,
