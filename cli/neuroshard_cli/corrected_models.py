@@ -4,6 +4,8 @@ A run that would measure takes those of another run in the same parent folder, w
 equal. It keeps a copy as its own profile, so that nothing that happens to the other run changes it.
 """
 
+import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,11 +83,8 @@ def _corrected(directory: RunDirectory, inputs: str) -> Iterator[tuple[float, Pa
     from neuroshard_costs.bundle import load_bundle
     from neuroshard_costs.errors import CostModelError
 
-    for path in sorted(directory.path.parent.iterdir()):
-        folder = path / CORRECTED_FOLDER
-        if path == directory.path or not folder.is_dir():
-            continue
-        if not RunDirectory(path).is_finished(CORRECTED_STAGE, inputs):
+    for folder in _folders_of_this_user(directory.path.parent):
+        if folder.parent == directory.path or not RunDirectory(folder.parent).is_finished(CORRECTED_STAGE, inputs):
             continue
         try:
             calibration = load_bundle(folder / BUNDLE_FOLDER).manifest.calibration
@@ -93,3 +92,15 @@ def _corrected(directory: RunDirectory, inputs: str) -> Iterator[tuple[float, Pa
             continue
         if calibration is not None:
             yield calibration.mape_after, folder
+
+
+def _folders_of_this_user(parent: Path) -> list[Path]:
+    """Return the corrected models of runs in a folder that others may share, such as /tmp."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted(parent.iterdir()):
+            with contextlib.suppress(OSError):
+                folder = path / CORRECTED_FOLDER
+                if folder.is_dir() and folder.stat().st_uid == os.getuid():
+                    found.append(folder)
+    return found

@@ -1,5 +1,6 @@
 """Cost models that a run leaves for later ones, corrected by its steps."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,15 @@ def test_a_run_without_a_profile_takes_the_best_correction_of_runs_next_to_it(tm
     assert manifest.calibration.mape_after == 0.1
     assert (directory.profile_dir / "hardware.json").exists()
     assert take_corrected_models(RunDirectory(tmp_path / "newer"), "unknown") is None
+
+
+def test_corrections_of_other_users_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where runs are in a folder that users share."""
+    corrected_run(tmp_path / "a", error=0.1)
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+
+    assert take_corrected_models(RunDirectory(tmp_path / "new"), "same") is None
 
 
 @pytest.mark.slow
