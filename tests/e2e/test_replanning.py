@@ -26,7 +26,7 @@ BATCH_SIZE = 64
 DRIFT_STEP = 400
 """After the 250 steps that the reference takes."""
 EVERY_STEPS = 200
-TABLES = [{"name": f"t{index}", "numEmbeddings": 20_000, "embeddingDim": 64, "poolingFactor": 4} for index in range(4)]
+TABLES = [{"name": f"t{index}", "numEmbeddings": 20_000, "embeddingDim": 64} for index in range(4)]
 DRIFT = [
     {"atSample": DRIFT_STEP * BATCH_SIZE * NUM_PROCS, "feature": name, "poolingFactorTimes": 60}
     for name in ("t0", "t1")
@@ -34,13 +34,15 @@ DRIFT = [
 NOTICED_WITHIN_S = 600.0
 CONTROL_S = 300.0
 KILLS_SEED = 17
+WORK_POOLING = 150
+"""Lookups per sample of a job in which they take a good part of the step: a slow node is found by them."""
 STEPS = ("running", "asked for", "judged", "approved", "taken")
 """Of a re-planning, after which the operator may be killed."""
 QUOTA_US, PERIOD_US = 2_000, 10_000
 """Processor time that a slowed worker has in each period, as with a CPU limit of 200m."""
 
 
-def long_job(claim: str, **spec: Any) -> Object:
+def long_job(claim: str, *, pooling: int = 4, **spec: Any) -> Object:
     """Return a job that trains until it is deleted, with checkpoints."""
     data = {"numSamples": 2_000_000_000, "readerProcesses": 0, **spec.pop("data", {})}
     trainer = {
@@ -53,7 +55,10 @@ def long_job(claim: str, **spec: Any) -> Object:
     return jobs.training_job(
         "shop",
         trainer=trainer,
-        model={"embeddingTables": TABLES, "batchSizePerDevice": BATCH_SIZE},
+        model={
+            "embeddingTables": [{**table, "poolingFactor": pooling} for table in TABLES],
+            "batchSizePerDevice": BATCH_SIZE,
+        },
         profiler=jobs.BUNDLED,
         data=data,
         checkpoint={"persistentVolumeClaim": {"claimName": claim}, "everySteps": EVERY_STEPS},
@@ -138,7 +143,7 @@ def test_workers_leave_a_node_that_became_slow(cluster: Cluster, namespace: Name
         pytest.skip("two workers on two nodes need a third one to move to; make cluster-up NODES=3")
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
     with shared_volume(cluster, namespace, folder) as claim:
-        kubectl.apply(long_job(claim, replanning={"mode": "Auto"}))
+        kubectl.apply(long_job(claim, pooling=WORK_POOLING, replanning={"mode": "Auto"}))
         jobs.wait_for_stage(kubectl, "shop", "Running")
         eventually("a reference was measured", lambda: newest_step(folder) >= DRIFT_STEP, within_s=NOTICED_WITHIN_S)
         slow = jobs.workers(kubectl, "shop")["1"]
