@@ -1,7 +1,7 @@
 """Four ranks, as two nodes of two: dense parts in random layouts train as replicas do, next to tables cut by columns.
 
-Arguments: folder, number of plans. Rank 0 writes the largest differences from replicas, and which layouts there were,
-to FOLDER/differences.json.
+Arguments: folder, number of plans, and files of a job and of its plan. Rank 0 writes the largest differences from
+replicas, and which layouts there were, to FOLDER/differences.json.
 """
 
 import json
@@ -24,11 +24,11 @@ from neuroshard_api.job_training import DenseOptimizer, Training
 from neuroshard_api.plan import GivenPlan
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import Optimizer
-from neuroshard_api.training_job import DLRMTrainingJob
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.dense_parallel import prove_dense
 from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
@@ -43,7 +43,7 @@ from rank_server import joined_ranks
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import binary_cross_entropy_with_logits
-from trainer_builders import TABLES, job_data, write_plan
+from trainer_builders import TABLES, job_data
 
 CPU = torch.device("cpu")
 STEPS = 5
@@ -61,12 +61,12 @@ UNITS = (
 )
 
 
-def main(folder: str, count: int) -> None:
-    """Check plans of random layouts, then a whole training."""
+def main(folder: str, count: int, job_file: str, plan_file: str) -> None:
+    """Check plans of random layouts, then train the job."""
     logging.disable(logging.WARNING)
     with joined_ranks():
         found = check_layouts(Path(folder), count)
-        found["trained"] = train_a_job(Path(folder))
+        found["trained"] = train_a_job(Path(folder), Path(job_file), Path(plan_file))
         if dist.get_rank() == 0:
             Path(folder, "differences.json").write_text(json.dumps(found))
 
@@ -209,31 +209,23 @@ def require_refused(state: TrainingState, plan: GivenPlan) -> None:
         prove_dense(state.model, plan.model_copy(update={"dense": layout}))
 
 
-def train_a_job(folder: Path) -> dict[str, Any]:
-    """Train a job under TorchRec's pipeline with evaluations and checkpoints, and return what rank 0 wrote down."""
-    units = [PlannedUnit(module=module) for module in UNITS]
-    for index, (strategy, group) in enumerate(
-        ((DenseStrategy.ZERO2, DenseGroup.NODE), (DenseStrategy.ZERO3, DenseGroup.WORLD)), start=2
-    ):
-        units[index] = PlannedUnit(module=UNITS[index], strategy=strategy, group=group, checkpointed=True)
-    plan = plan_with(tuple(units))
-    job = job_data(
-        world_size=4,
-        model={**SIZES, "embeddingOptimizer": "SGD"},
-        data={"numSamples": 2000},
-        training={"maxSteps": 8, "evalEverySteps": 3, "gradientClipNorm": "1"},
-        checkpoint={"everySteps": 4},
-    )
-    rank = dist.get_rank()
-    process = Process(rank=rank, world_size=dist.get_world_size(), device=CPU, group=new_group(60))
+def train_a_job(folder: Path, job_file: Path, plan_file: Path) -> dict[str, Any]:
+    """Train a job with evaluations and checkpoints, then 4 steps more, and return what rank 0 wrote down."""
+    plan = GivenPlan.read(plan_file)
+    assert plan.dense is not None
+    process = Process(rank=dist.get_rank(), world_size=dist.get_world_size(), device=CPU, group=new_group(60))
     run_dir = folder / "run"
     run_dir.mkdir(exist_ok=True)
-    metrics = []
+    places = Places(plan_file=plan_file, run_dir=run_dir, data_dir=folder)
+    first_steps = []
+    job = read_job(job_file)
     for max_steps in (8, 12):
-        job["spec"]["training"]["maxSteps"] = max_steps
-        places = Places(plan_file=write_plan(folder, plan, f"plan-{rank}.json"), run_dir=run_dir, data_dir=folder)
-        loop = _set_up(DLRMTrainingJob.from_data(job), plan, places, process, metrics_port=None, traced_steps=None)
-        metrics.append({"from": loop.step, **loop.run()})
+        training = job.spec.training.model_copy(update={"max_steps": max_steps})
+        spec = job.spec.model_copy(update={"training": training})
+        loop = _set_up(
+            job.model_copy(update={"spec": spec}), plan, places, process, metrics_port=None, traced_steps=None
+        )
+        first_steps.append(loop.step)
+        loop.run()
     live = LiveSharding.read(run_dir / SHARDING_FILE)
-    assert plan.dense is not None
-    return {"metrics": metrics, "is_planned": live.dense == plan.dense.units}
+    return {"first_steps": first_steps, "is_planned": live.dense == plan.dense.units}

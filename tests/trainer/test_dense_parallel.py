@@ -3,11 +3,57 @@
 import json
 from pathlib import Path
 
+import builders
 import pytest
-from neuroshard_api.dense_layout import DenseGroup, DenseStrategy
+from exact_costs import ExactCosts
+from neuroshard_api.dense_layout import CheckpointingChoice, DenseChoices, DenseGroup, DensePolicy, DenseStrategy
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import Constraints, MemorySettings, PlanRequest
+from neuroshard_api.tables import Optimizer
+from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.planning import plan as search
+from neuroshard_trainer.dense_profile import dense_profile
 from rank_server import RankServer
+from trainer_builders import TABLES, job_data, write_job, write_plan
 
 NUM_PLANS = 12
+JOB = job_data(
+    world_size=4,
+    model={
+        "architecture": "DCNv2",
+        "crossNetwork": {"numLayers": 3, "lowRankDim": 16},
+        "overArchLayerSizes": [128] * 10,
+        "embeddingOptimizer": "SGD",
+    },
+    data={"numSamples": 2000},
+    training={"evalEverySteps": 3, "gradientClipNorm": "1"},
+    checkpoint={"everySteps": 4},
+)
+"""Twelve layers of about 64 KiB on samples of a few: weights, gradients, and Adam are most of its memory."""
+
+
+def planned(policy: DensePolicy, *, most_bytes: int | None = None) -> Plan:
+    """Return the job's plan for two nodes of two devices under a policy and a limit of their memory."""
+    job = DLRMTrainingJob.from_data(JOB)
+    tables = builders.table_set(*TABLES)
+    devices = builders.topology(4, num_nodes=2)
+    request = PlanRequest(
+        tables=tables,
+        topology=devices,
+        batch_size_per_device=job.spec.model.batch_size_per_device,
+        optimizer=Optimizer.SGD,
+        memory=MemorySettings(reserve_fraction=0.0),
+        constraints=Constraints(max_memory_bytes_per_device=most_bytes),
+        dense=dense_profile(job, tables, multi_tensor=False),
+        dense_choices=DenseChoices(policy=policy, checkpointing=CheckpointingChoice.NEVER),
+    )
+    return search(request, bundle=ExactCosts(devices.device))
+
+
+def highest(plan: Plan) -> int:
+    """Return the ledger's sum of the fullest device."""
+    return max(each.used_bytes for each in plan.memory)
 
 
 @pytest.mark.slow
@@ -15,17 +61,22 @@ NUM_PLANS = 12
 def test_every_layout_trains_as_replicas_do(tmp_path: Path, ranks: RankServer) -> None:
     """Losses and weights after 5 steps of SGD or multi-tensor Adam, clipped or not, next to tables cut by columns.
 
-    A checkpoint goes on under another layout with equal bits. A whole job runs with evaluations under TorchRec's
-    pipeline, proves its layout, and resumes.
+    A checkpoint goes on under another layout with equal bits. A job whose replicas do not fit is planned and trained:
+    with evaluations under TorchRec's pipeline, a proven layout, and a second start from its checkpoint.
     """
+    most_bytes = (highest(planned(DensePolicy.REPLICATE)) + highest(planned(DensePolicy.SHARD))) // 2
+    with pytest.raises(InfeasibleError, match="shard the dense part"):
+        planned(DensePolicy.REPLICATE, most_bytes=most_bytes)
+    plan = planned(DensePolicy.SHARD, most_bytes=most_bytes)
+    assert highest(plan) <= most_bytes
+    files = write_job(tmp_path, JOB), write_plan(tmp_path, plan)
+
     worker = Path(__file__).with_name("dense_worker.py")
-    ranks.succeed(f"{worker}:main", tmp_path, NUM_PLANS, folder=tmp_path, count=4, per_node=2)
+    ranks.succeed(f"{worker}:main", tmp_path, NUM_PLANS, *files, folder=tmp_path, count=4, per_node=2)
 
     found = json.loads((tmp_path / "differences.json").read_text())
     sharded = {f"{strategy}/{group}" for strategy in list(DenseStrategy)[1:] for group in DenseGroup}
     wanted = {f"{kind}/{checkpointed}" for kind in (*sharded, "replicate/None") for checkpointed in (True, False)}
     assert wanted <= set(found["kinds"])
     assert all(difference < 1e-6 for difference in found["largest"].values()), found["largest"]
-    first, resumed = found["trained"]["metrics"]
-    assert (first["from"], resumed["from"]) == (0, 8)
-    assert found["trained"]["is_planned"]
+    assert found["trained"] == {"first_steps": [0, 8], "is_planned": True}
