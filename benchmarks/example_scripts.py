@@ -38,8 +38,6 @@ class Example:
     """Runs it with tables that two processes of a small machine hold."""
     trained: str
     """What `train` changes, in words."""
-    may_be_cut: bool = False
-    """Whether training does not depend on cuts by columns: the row-wise Adagrad of the others keeps a state of each."""
 
 
 def examples(torchrec: Path, dlrm: Path) -> Sequence[Example]:
@@ -82,7 +80,6 @@ def examples(torchrec: Path, dlrm: Path) -> Sequence[Example]:
             run=lambda module: module.main([*dcn, f"--num_embeddings_per_feature={MLPERF_ROWS}"]),
             train=lambda module: module.main([*dcn, f"--num_embeddings={SMALL_ROWS}", "--learning_rate=0.1"]),
             trained=f"{SMALL_ROWS:,} rows per table, a learning rate of 0.1 in place of 15",
-            may_be_cut=True,
         ),
     )
 

@@ -147,15 +147,15 @@ def batches(batch_size: int = BATCH_SIZE, tables: TableSet = MIXED) -> list[Batc
     return [Batch.of(maker.training(index * maker.global_batch_size), keys) for index in range(NUM_BATCHES)]
 
 
-def torchrun(script: Path, *arguments: str) -> list[str]:
-    """Return the command that runs a script on the two processes."""
+def torchrun(script: Path, *arguments: str, count: int = WORLD_SIZE) -> list[str]:
+    """Return the command that runs a script on the two processes, or on another number of them."""
     module = f"benchmarks.{script.stem}"
     return [
         "-m",
         "neuroshard_trainer.launch",
         "--standalone",
         "--nproc-per-node",
-        str(WORLD_SIZE),
+        str(count),
         "-m",
         module,
         *arguments,
