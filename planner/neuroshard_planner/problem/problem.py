@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from neuroshard_api.request import PlanRequest
@@ -134,17 +135,19 @@ class Problem:
         """Return the kinds of shards of these sizes, [n]; new ones are represented in one batch."""
         keys = list(zip(units, sizes, strict=True))
         known = self._kind_of
-        new = [key for key in dict.fromkeys(keys) if key not in known]
-        if new:
-            self._add_kinds(new)
-        return np.array([known[key] for key in keys], dtype=np.int64)
+        kinds = list(map(known.get, keys))
+        if None in kinds:
+            self._add_kinds(list(dict.fromkeys(key for key, kind in zip(keys, kinds, strict=True) if kind is None)))
+            kinds = list(map(known.get, keys))
+        return np.array(kinds, dtype=np.int64)
 
     def _add_kinds(self, keys: Sequence[tuple[int, ShardSize]]) -> None:
         first = len(self._kind_of)
-        self._kind_of.update((key, first + row) for row, key in enumerate(keys))
-        shards, kind, tables = self._cut(keys)
-        kernels = np.array([size.kernel for _, size in keys], dtype=np.int64)[kind]
-        load_factors = np.array([size.cache_load_factor for _, size in keys])[kind]
+        self._kind_of.update(zip(keys, range(first, first + len(keys)), strict=True))
+        units, sizes = map(list, zip(*keys, strict=True))
+        shards, kind, tables = self._cut(units, sizes)
+        *_, kernel, load_factor = zip(*sizes, strict=True)
+        kernels, load_factors = np.array(kernel, dtype=np.int64)[kind], np.array(load_factor)[kind]
         each = self._represented(shards, tables, kernels, load_factors)
         representation = np.zeros((len(keys), each.shape[1]), dtype=np.float32)
         np.add.at(representation, kind, each)
@@ -157,8 +160,8 @@ class Problem:
         traffic = np.zeros((len(keys), len(Collective)))
         np.add.at(traffic, kind, self._cuts.traffic(tables, shards))
         self.kinds.append(
-            unit=np.array([unit for unit, _ in keys], dtype=np.int64),
-            sizes=[size for _, size in keys],
+            unit=np.array(units, dtype=np.int64),
+            sizes=sizes,
             memory_bytes=memory_bytes,
             host_bytes=host_bytes,
             traffic=traffic,
@@ -188,18 +191,18 @@ class Problem:
 
     def shards_of(self, kinds: IndexArray) -> tuple[ShardArrays, IndexArray]:
         """Return the table shards that n kinds consist of, and for each the position of its kind in ``kinds``."""
-        shards, position, _ = self._cut(list(zip(self.kinds.unit[kinds].tolist(), self.sizes_of(kinds), strict=True)))
+        shards, position, _ = self._cut(self.kinds.unit[kinds].tolist(), self.sizes_of(kinds))
         return shards, position
 
-    def _cut(self, keys: Sequence[tuple[int, ShardSize]]) -> tuple[ShardArrays, IndexArray, IndexArray]:
-        """Return the table shards of units cut to sizes, the position of each one's key, and its table."""
-        members = [(row, table) for row, (unit, _) in enumerate(keys) for table in self.units[unit].tables]
-        row = np.array([row for row, _ in members], dtype=np.int64)
-        tables = np.array([table for _, table in members], dtype=np.int64)
+    def _cut(self, units: Sequence[int], sizes: Sequence[ShardSize]) -> tuple[ShardArrays, IndexArray, IndexArray]:
+        """Return the table shards of units cut to sizes, the position of each one's unit, and its table."""
+        members = [self.units[unit].tables for unit in units]
+        row = np.repeat(np.arange(len(units)), np.array(list(map(len, members)), dtype=np.int64))
+        tables = np.array(list(chain.from_iterable(members)), dtype=np.int64)
+        num_rows, columns, families = np.array(sizes, dtype=np.float64).reshape(-1, len(ShardSize._fields)).T[:3]
         # A group is never cut, so that its members keep their own rows and columns.
-        column_share = np.array([size.num_columns / self.units[unit].num_columns for unit, size in keys])
-        num_rows = np.array([float(size.num_rows) for _, size in keys])
-        family = np.array([size.family for _, size in keys], dtype=np.int64)
+        column_share = columns / np.array([self.units[unit].num_columns for unit in units])
+        family = families.astype(np.int64)
         shards = self._cuts.shards(tables, family=family[row], num_rows=num_rows[row], column_share=column_share[row])
         return shards, row, tables
 
@@ -271,7 +274,7 @@ class Problem:
         """Return [slots] columns of all vectors of n shards by columns in slots, repeats of grouped tables included."""
         if not self.request.grouped:
             return self.traffic(kinds, slots, num_slots)[:, Collective.POOLED_EMBEDDINGS]
-        shards, row, tables = self._cut(list(zip(self.kinds.unit[kinds].tolist(), self.sizes_of(kinds), strict=True)))
+        shards, row, tables = self._cut(self.kinds.unit[kinds].tolist(), self.sizes_of(kinds))
         vectors = np.array([table.num_vectors for table in self.request.tables.tables])[tables]
         weights = np.where(shards.family == COLUMNS, vectors * shards.num_columns, 0.0)
         columns: FloatArray = np.zeros(num_slots)

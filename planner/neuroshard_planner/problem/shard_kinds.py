@@ -129,11 +129,9 @@ class ShardKinds:
                 setattr(self, name, grown)
         new = slice(self._size, end)
         self._unit[new] = unit
-        self._num_rows[new] = [size.num_rows for size in sizes]
-        self._num_columns[new] = [size.num_columns for size in sizes]
-        self._family[new] = [size.family for size in sizes]
-        self._kernel[new] = [size.kernel for size in sizes]
-        self._load_factor[new] = [size.cache_load_factor for size in sizes]
+        columns = (self._num_rows, self._num_columns, self._family, self._kernel, self._load_factor)
+        for column, values in zip(columns, zip(*sizes, strict=True), strict=True):
+            column[new] = values
         self._memory_bytes[new] = memory_bytes
         self._host_bytes[new] = host_bytes
         self._traffic[new] = traffic

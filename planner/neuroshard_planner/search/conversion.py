@@ -29,6 +29,7 @@ class Conversions:
         self._problem = problem
         self._forms = forms
         self._slopes = slopes
+        self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
         self._work_budget = work_budget
         self.improvements = 0
         """Steps taken so far, over all placements."""
@@ -48,45 +49,41 @@ class Conversions:
 
         Of several ways in the family the one that costs least to first order is taken.
         """
-        state = State(self._problem, placement)
-        prices = np.append(self._problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
         unit = int(generator.integers(len(self._problem.units)))
-        traits, family = self._traits(), self._problem.kinds.family
-        now = family[placement.kinds[self._problem.kinds.unit[placement.kinds] == unit][0]]
-        options = [
-            each for each in self._options(state, placement, unit, traits, prices) if family[each.kinds[0]] != now
-        ]
-        if not options:
+        state = State(self._problem, placement)
+        candidates = _Candidates(self._problem, state, placement, [unit], self._traits())
+        candidates.add_all(self._forms, self._prices(state))
+        family = self._problem.kinds.family
+        now = family[candidates.own_kinds[0][0]]
+        found = [(row, int(family[each.kinds[0]])) for row, each in enumerate(candidates.options)]
+        families = sorted({other for _, other in found if other != now})
+        if not families:
             return placement
-        families = sorted({int(family[each.kinds[0]]) for each in options})
         chosen = families[int(generator.integers(len(families)))]
-        options = [each for each in options if family[each.kinds[0]] == chosen]
-        levels = self._after(placement, options, traits, state.levels)
+        rows = np.array([row for row, other in found if other == chosen])
+        levels = candidates.levels_after(rows)
         totals = self._problem.step_cost.total_ms(levels.max(axis=1)[:, :NUM_LEVELS])
-        return with_options(self._problem, placement, [options[int(totals.argmin())]])
+        return with_options(self._problem, placement, [candidates.options[rows[totals.argmin()]]])
 
     def _step(self, placement: Placement) -> Placement | None:
         """Return the placement after the best conversion. None: none is better than staying."""
         problem = self._problem
         state = State(problem, placement)
-        prices = np.append(problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
-        traits = self._traits()
-        options = [
-            option
-            for unit in self._units(state, placement, traits @ prices)
-            for option in self._options(state, placement, unit, traits, prices)
-        ]
-        if not options:
+        prices = self._prices(state)
+        units = self._units(state, placement, self._traits() @ prices)
+        candidates = _Candidates(problem, state, placement, units, self._traits())
+        candidates.add_all(self._forms, prices)
+        if not candidates.options:
             return None
-        levels = self._after(placement, options, traits, state.levels)
-        fits = levels[:, :, MEMORY].max(axis=1) <= problem.memory.shard_capacity_bytes
-        likely = np.flatnonzero(fits)
-        totals = problem.step_cost.total_ms(levels[likely].max(axis=1)[:, :NUM_LEVELS])
+        levels = candidates.levels_after(np.arange(len(candidates.options)))
+        peaks = levels.max(axis=1)
+        likely = np.flatnonzero(peaks[:, MEMORY] <= problem.memory.shard_capacity_bytes)
+        totals = problem.step_cost.total_ms(peaks[likely][:, :NUM_LEVELS])
         likely = likely[np.argsort(totals, kind="stable")[:NUM_JUDGED]]
         if not len(likely):
             return None
-        chosen, judged = [options[row] for row in likely.tolist()], levels[likely][:, :, :NUM_LEVELS]
-        sums = self._after(placement, chosen, problem.kinds.representation, state.sums)
+        judged = levels[likely][:, :, :NUM_LEVELS]
+        sums = candidates.after(likely, problem.kinds.representation, state.sums)
         judged[:, :, TIMES] = problem.pass_levels(np.maximum(sums, 0.0), in_bulk=True)
         totals, smooth = problem.step_cost.total_ms(judged.max(axis=1)), problem.step_cost.smooth_ms(judged)
         (smooth_now,) = problem.step_cost.smooth_ms(state.levels[None, :, :NUM_LEVELS])
@@ -95,7 +92,18 @@ class Conversions:
         )
         if not better.any():
             return None
-        return with_options(problem, placement, [chosen[int(np.lexsort((smooth, totals, ~better))[0])]])
+        best = likely[np.lexsort((smooth, totals, ~better))[0]]
+        return with_options(problem, placement, [candidates.options[best]])
+
+    def _traits(self) -> FloatArray:
+        """Return [kinds, levels + 1] additive times, traffic, and memory of all kinds."""
+        if len(self._known_traits) < len(self._problem.kinds):
+            self._known_traits = additive_traits(self._problem, self._slopes)
+        return self._known_traits
+
+    def _prices(self, state: State) -> FloatArray:
+        """Return [levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
+        return np.append(self._problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
 
     def _units(self, state: State, placement: Placement, cost: FloatArray) -> Sequence[int]:
         """Return the units to try: on each device that bounds the plan, those that cost most."""
@@ -106,40 +114,66 @@ class Conversions:
             found.update(dict.fromkeys(self._problem.kinds.unit[ranked].tolist()))
         return list(found)[:NUM_UNITS]
 
-    def _options(
-        self, state: State, placement: Placement, unit: int, traits: FloatArray, prices: FloatArray
-    ) -> list[PlacedOption]:
-        """Return the unit's options, each where the devices without the unit have least load."""
-        own = np.flatnonzero(self._problem.kinds.unit[placement.kinds] == unit)
-        kinds, devices = placement.kinds[own], placement.devices[own]
-        without = state.levels.copy()
-        np.subtract.at(without, devices, traits[kinds])
-        room = self._problem.memory.shard_capacity_bytes - without[:, MEMORY]
-        load = without @ prices
-        placed = _in_order(kinds, devices)
-        return [
-            option
-            for form in self._forms.of(unit)
-            for option in self._forms.placed(unit, form, load, room)
-            if not np.array_equal(_in_order(option.kinds, option.devices), placed)
-        ]
 
-    def _after(
-        self, placement: Placement, options: Sequence[PlacedOption], values: NDArray[Any], per_device: NDArray[Any]
-    ) -> NDArray[Any]:
-        """Return [c, devices, v] the sums of ``values`` (a row per kind) on all devices after each conversion."""
-        result = np.repeat(per_device[None], len(options), axis=0)
-        unit_of = self._problem.kinds.unit[placement.kinds]
-        own = {unit: np.flatnonzero(unit_of == unit) for unit in {option.unit for option in options}}
-        for row, option in enumerate(options):
-            leaving = own[option.unit]
-            np.subtract.at(result[row], placement.devices[leaving], values[placement.kinds[leaving]])
-            result[row, option.devices] += values[option.kinds]  # no device has two shards of an option
+class _Candidates:
+    """Conversions of some units of one placement, with what all devices have after each."""
+
+    def __init__(
+        self, problem: Problem, state: State, placement: Placement, units: Sequence[int], traits: FloatArray
+    ) -> None:
+        self._problem, self._units = problem, units
+        self._traits = traits
+        unit_of = problem.kinds.unit[placement.kinds]
+        own = [np.flatnonzero(unit_of == unit) for unit in units]
+        self.own_kinds = [placement.kinds[rows] for rows in own]
+        """[units] kinds of the shards that a conversion takes away."""
+        self._own_devices = [placement.devices[rows] for rows in own]
+        self._levels_without = self._without(self._traits, state.levels)
+        self.options: list[PlacedOption] = []
+        """Other than what the units are now."""
+        self._position: list[int] = []
+        """[options] of the unit."""
+
+    def add_all(self, forms: Forms, prices: FloatArray) -> None:
+        """Add all options of all units, each where devices without the unit have least load by prices [levels + 1]."""
+        problem = self._problem
+        for position, unit in enumerate(self._units):
+            kinds, devices = self.own_kinds[position], self._own_devices[position]
+            placed = _in_order(kinds, devices)
+            without = self._levels_without[position]
+            room = problem.memory.shard_capacity_bytes - without[:, MEMORY]
+            for option in forms.options(unit, without @ prices, room):
+                if len(option.kinds) == len(kinds) and np.array_equal(_in_order(option.kinds, option.devices), placed):
+                    continue
+                self.options.append(option)
+                self._position.append(position)
+
+    def levels_after(self, rows: IndexArray) -> FloatArray:
+        """Return [c, devices, levels + 1] additive levels and memory after the options of these rows [c]."""
+        levels: FloatArray = self._placed(rows, self._levels_without, self._traits)
+        return levels
+
+    def after(self, rows: IndexArray, values: NDArray[Any], per_device: NDArray[Any]) -> NDArray[Any]:
+        """Return [c, devices, v] the sums of ``values`` (a row per kind) after the options of these rows [c]."""
+        return self._placed(rows, self._without(values, per_device), values)
+
+    def _without(self, values: NDArray[Any], per_device: NDArray[Any]) -> NDArray[Any]:
+        """Return [units, devices, v] the sums of devices without each unit."""
+        result = np.repeat(per_device[None], len(self._units), axis=0)
+        for row, (kinds, devices) in enumerate(zip(self.own_kinds, self._own_devices, strict=True)):
+            np.subtract.at(result[row], devices, values[kinds])
         return result
 
-    def _traits(self) -> FloatArray:
-        """Return [kinds, levels + 1] additive times, traffic, and memory of all kinds."""
-        return additive_traits(self._problem, self._slopes)
+    def _placed(self, rows: IndexArray, without: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+        chosen = [self.options[row] for row in rows.tolist()]
+        result = without[np.array(self._position)[rows]]
+        counts = [len(option.kinds) for option in chosen]
+        devices = np.concatenate([option.devices for option in chosen])
+        # No device has two shards of an option.
+        result[np.repeat(np.arange(len(chosen)), counts), devices] += values[
+            np.concatenate([option.kinds for option in chosen])
+        ]
+        return result
 
 
 def _in_order(kinds: IndexArray, devices: IndexArray) -> IndexArray:

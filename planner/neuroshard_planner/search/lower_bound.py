@@ -27,6 +27,7 @@ from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import RelaxedCost
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.problem.units import Unit
 from neuroshard_planner.search.price_bound import PriceBound, price_bound
@@ -262,14 +263,20 @@ def _num_placed(family: Family, problem: Problem) -> int:
 
 def _all_options(problem: Problem) -> tuple[IndexArray, IndexArray]:
     """Return unit [k] (ascending) and kind [k] of every shard that a plan may hold."""
-    pairs = []
+    by_columns: list[tuple[int, ShardSize]] = []
+    further: list[tuple[int, ShardSize]] = []
     for index, (unit, types) in enumerate(zip(problem.units, problem.sharding_types, strict=True)):
         for family in sorted({FAMILIES.index(Family.of(kind)) for kind in types}):
+            pairs = by_columns if family == COLUMNS else further
+            whole = problem.row_block(index, family, unit.num_columns)
             if _most_pieces(unit, FAMILIES[family]) > 1:
                 widths = range(unit.min_shard_width, unit.num_columns - unit.min_shard_width + 1, DIM_MULTIPLE)
-                pairs += [(index, problem.row_block(index, family, columns)) for columns in widths]
-            pairs.append((index, problem.row_block(index, family, unit.num_columns)))
+                pairs += [(index, ShardSize(whole.num_rows, columns, family)) for columns in widths]
+            pairs.append((index, whole))
     # In a batch of their own, shards by columns have the same representations to the last bit as without other types.
-    for chosen in ([pair for pair in pairs if pair[1].family == COLUMNS], pairs):
-        kinds = problem.kinds_of([index for index, _ in chosen], [size for _, size in chosen])
+    parts = [
+        problem.kinds_of([index for index, _ in pairs], [size for _, size in pairs]) for pairs in (by_columns, further)
+    ]
+    kinds = np.concatenate(parts)
+    kinds = kinds[np.lexsort((problem.kinds.family[kinds], problem.kinds.unit[kinds]))]
     return problem.kinds.unit[kinds], kinds

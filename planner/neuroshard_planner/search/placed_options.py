@@ -5,6 +5,7 @@ and a block of columns of a table_row_wise or grid_shard one has a block of rows
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,44 @@ class Form(NamedTuple):
         return np.repeat(self.pieces, self.num_placed)
 
 
+class Places:
+    """Where the shards of one unit may go: devices and nodes by ascending load without the unit."""
+
+    def __init__(self, problem: Problem, unit: int, load: FloatArray, room: FloatArray | IndexArray) -> None:
+        """``load`` [devices] are milliseconds and ``room`` [devices] bytes, both without the unit."""
+        topology = problem.request.topology
+        self._request = problem.request
+        self._shape = topology.num_nodes, topology.devices_per_node
+        self._load, self._room = load, room
+        self._allowed = None if problem.allowed is None else problem.allowed[unit]
+        self.least_room_bytes = room.min()
+        """Of all devices."""
+
+    @cached_property
+    def _devices(self) -> IndexArray:
+        order: IndexArray = np.argsort(self._load, kind="stable")
+        return order if self._allowed is None else order[self._allowed[order]]
+
+    @cached_property
+    def _nodes(self) -> IndexArray:
+        order: IndexArray = np.argsort(self._load.reshape(self._shape).max(axis=1), kind="stable")
+        if self._allowed is None:
+            return order
+        return order[np.isin(order, whole_nodes(self._request, self._allowed))]
+
+    def devices(self, needed_bytes: int) -> IndexArray:
+        """Return the devices with room, least loaded first."""
+        if self.least_room_bytes >= needed_bytes:
+            return self._devices
+        return self._devices[self._room[self._devices] >= needed_bytes]
+
+    def nodes(self, needed_bytes: int) -> IndexArray:
+        """Return the nodes with room on every device, least loaded first."""
+        if self.least_room_bytes >= needed_bytes:
+            return self._nodes
+        return self._nodes[self._room.reshape(self._shape).min(axis=1)[self._nodes] >= needed_bytes]
+
+
 class Forms:
     """The forms of the units of a problem, and the devices that they take under given loads."""
 
@@ -58,6 +97,7 @@ class Forms:
         self._problem = problem
         topology = problem.request.topology
         self._shape = topology.num_nodes, topology.devices_per_node
+        self._every: IndexArray = np.arange(problem.num_devices)
         sizes: list[tuple[int, ShardingType, list[ShardSize]]] = [
             (unit, kind, pieces)
             for unit in (range(len(problem.units)) if units is None else units)
@@ -73,16 +113,16 @@ class Forms:
             Family.NODE_ROWS: topology.devices_per_node,
             Family.REPLICATED: problem.num_devices,
         }
-        self._forms: list[list[Form]] = [[] for _ in problem.units]
+        self._of_unit: list[list[Form]] = [[] for _ in problem.units]
         start = 0
         for unit, kind, pieces in sizes:
             end = start + len(pieces)
-            self._forms[unit].append(Form(kind, kinds[start:end], num_placed[Family.of(kind)]))
+            self._of_unit[unit].append(Form(kind, kinds[start:end], num_placed[Family.of(kind)]))
             start = end
 
     def of(self, unit: int) -> Sequence[Form]:
         """Return the forms of a unit, in the order of ShardingType and of their pieces."""
-        return self._forms[unit]
+        return self._of_unit[unit]
 
     def mean_sums(self) -> Float32Array:
         """Return [r] the sums of a device that has an even share of each unit in each of its forms.
@@ -107,32 +147,30 @@ class Forms:
             load: [devices] milliseconds without the unit.
             room: [devices] bytes without the unit.
         """
-        problem = self._problem
-        bytes_of = problem.kinds.memory_bytes
-        allowed = np.ones(problem.num_devices, dtype=np.bool_) if problem.allowed is None else problem.allowed[unit]
-        family = Family.of(form.sharding_type)
-        if family in {Family.ROWS, Family.REPLICATED}:
-            if (bytes_of[form.pieces] <= room).all():
-                yield PlacedOption(unit, form.kinds, np.arange(problem.num_devices))
-            return
-        if family is Family.COLUMNS:
-            kinds = form.pieces
-            usable = np.flatnonzero(allowed & (bytes_of[kinds].max() <= room))
-            if len(usable) >= len(kinds):
-                chosen = usable[np.argsort(load[usable], kind="stable")[: len(kinds)]]
-                yield PlacedOption(unit, kinds, chosen)
-            return
-        nodes = whole_nodes(problem.request, allowed)
-        fits = (bytes_of[form.pieces[0]] <= room.reshape(self._shape)[nodes]).all(axis=1)
-        nodes = nodes[fits]
-        nodes = nodes[np.argsort(load.reshape(self._shape).max(axis=1)[nodes], kind="stable")]
+        yield from self._placed(unit, form, Places(self._problem, unit, load, room))
+
+    def options(self, unit: int, load: FloatArray, room: FloatArray | IndexArray) -> Iterator[PlacedOption]:
+        """Yield the placements of all forms of a unit that fit; see `placed`."""
+        places = Places(self._problem, unit, load, room)
+        for form in self._of_unit[unit]:
+            yield from self._placed(unit, form, places)
+
+    def _placed(self, unit: int, form: Form, places: Places) -> Iterator[PlacedOption]:
+        needed = self._problem.kinds.memory_bytes[form.pieces].max()
         count, size = len(form.pieces), self._shape[1]
-        if len(nodes) < count:
-            return
-        for first in range(min(NUM_NODES_TRIED, len(nodes) - count + 1)):
-            chosen = nodes[first : first + count]
-            devices = (chosen[:, None] * size + np.arange(size)).ravel()
-            yield PlacedOption(unit, form.kinds, devices)
+        match Family.of(form.sharding_type):
+            case Family.ROWS | Family.REPLICATED:
+                if places.least_room_bytes >= needed:
+                    yield PlacedOption(unit, form.kinds, self._every)
+            case Family.COLUMNS:
+                devices = places.devices(needed)
+                if len(devices) >= count:
+                    yield PlacedOption(unit, form.pieces, devices[:count])
+            case Family.NODE_ROWS:
+                nodes = places.nodes(needed)
+                for first in range(min(NUM_NODES_TRIED, len(nodes) - count + 1)):
+                    chosen = nodes[first : first + count]
+                    yield PlacedOption(unit, form.kinds, (chosen[:, None] * size + np.arange(size)).ravel())
 
     def _sizes(self, unit: int, kind: ShardingType) -> Iterator[list[ShardSize]]:
         """Yield the sizes of each form of a type, one for every piece."""

@@ -1,0 +1,65 @@
+"""Steps that shard one table another way."""
+
+import numpy as np
+from builders import request, table, topology
+from neuroshard_api.request import Constraints
+from neuroshard_api.sharding import ShardingType
+from neuroshard_costs.shards import COLUMNS
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.search.conversion import Conversions
+from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.placed_options import Forms
+from searches import problem_of
+
+ALL = Constraints(sharding_types=tuple(ShardingType))
+
+
+def conversions(problem: Problem, *, work_budget: int = 10**9) -> Conversions:
+    """Return conversions with the forms and slopes that the search of all types would use."""
+    forms = Forms(problem)
+    return Conversions(problem, forms, slopes=tangent(problem, forms.mean_sums()), work_budget=work_budget)
+
+
+def hot_and_cold() -> Problem:
+    """Return a table with nearly all lookups next to small ones, on two nodes of two devices."""
+    hot = table("hot", num_embeddings=5_000_000, embedding_dim=64, pooling_factor=200.0)
+    cold = [table(f"cold{n}", num_embeddings=1_000, embedding_dim=16) for n in range(3)]
+    return problem_of(request(hot, *cold, topology=topology(4, num_nodes=2), constraints=ALL))
+
+
+def test_a_table_that_one_device_waits_for_is_spread() -> None:
+    """The steps lower the cost, and every column of every table stays somewhere."""
+    problem = hot_and_cold()
+    whole = Placement(kinds=problem.whole, devices=np.zeros(len(problem.whole), dtype=np.int64))
+    steps = conversions(problem)
+
+    found = steps.improve(whole)
+
+    (before_ms, after_ms) = problem.total_ms([whole, found])
+    assert steps.improvements > 0
+    assert after_ms < before_ms
+    assert problem.fits(found)
+    own = problem.kinds.unit[found.kinds] == 0
+    assert len(set(found.devices[own].tolist())) > 1
+    assert set(problem.kinds.unit[found.kinds].tolist()) == set(range(len(problem.units)))
+
+
+def test_without_work_left_nothing_is_converted() -> None:
+    """A descent ends at its budget."""
+    problem = hot_and_cold()
+    whole = Placement(kinds=problem.whole, devices=np.zeros(len(problem.whole), dtype=np.int64))
+
+    assert conversions(problem, work_budget=0).improve(whole) is whole
+
+
+def test_a_random_conversion_changes_the_family_of_one_table() -> None:
+    """Equal generators convert the same table in the same way."""
+    problem = hot_and_cold()
+    whole = Placement(kinds=problem.whole, devices=np.arange(len(problem.whole)))
+
+    first, second = (conversions(problem).converted(whole, np.random.default_rng(5)) for _ in range(2))
+
+    changed = {int(unit) for unit in problem.kinds.unit[first.kinds[problem.kinds.family[first.kinds] != COLUMNS]]}
+    assert len(changed) == 1
+    assert np.array_equal(first.kinds, second.kinds)
+    assert np.array_equal(first.devices, second.devices)
