@@ -166,7 +166,7 @@ class _Candidates:
 
     def _placed(self, rows: IndexArray, without: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
         chosen = [self.options[row] for row in rows.tolist()]
-        result = without[np.array(self._position)[rows]]
+        result: NDArray[Any] = without[np.array(self._position)[rows]]
         counts = [len(option.kinds) for option in chosen]
         devices = np.concatenate([option.devices for option in chosen])
         # No device has two shards of an option.

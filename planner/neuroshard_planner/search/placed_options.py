@@ -86,7 +86,9 @@ class Places:
         """Return the nodes with room on every device, least loaded first."""
         if self.least_room_bytes >= needed_bytes:
             return self._nodes
-        return self._nodes[self._room.reshape(self._shape).min(axis=1)[self._nodes] >= needed_bytes]
+        room = self._room.reshape(self._shape).min(axis=1)
+        fitting: IndexArray = self._nodes[room[self._nodes] >= needed_bytes]
+        return fitting
 
 
 class Forms:
