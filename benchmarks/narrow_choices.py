@@ -114,7 +114,7 @@ def lines_of(cases: list[Case]) -> list[str]:
             "of it."
         ),
         "",
-        f"- above exact exchange: {int((gains < -EQUAL).sum())} of {len(cases)}, by at most {abs(min(gains.min(), 0)):.2%}",
+        f"- above exact exchange: {int((gains < -EQUAL).sum())} of {len(cases)}, by at most {max(-gains.min(), 0.0):.2%}",
         f"- gain over exact exchange: median {np.median(gains):.1%}, {gains.min():.1%} to {gains.max():.1%}",
         f"- more than {NEAR:.0%} above the best permitted pair: {int((regrets > NEAR).sum())} of {len(cases)}",
         f"- above the best permitted pair: median {np.median(regrets):.2%}, largest {regrets.max():.2%}",
