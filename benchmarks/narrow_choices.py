@@ -102,6 +102,7 @@ def lines_of(cases: list[Case]) -> list[str]:
     """Return the result in Markdown."""
     gains = np.array([1 - case.chosen_ms / case.exact_ms for case in cases])
     regrets = np.array([case.chosen_ms / case.best_ms - 1 for case in cases])
+    num_above = int((gains < -EQUAL).sum())
     worst = sorted(cases, key=lambda case: case.best_ms / case.chosen_ms)[:3]
     lines = [
         "# The choice of narrow types, judged by the device simulator",
@@ -114,7 +115,7 @@ def lines_of(cases: list[Case]) -> list[str]:
             "of it."
         ),
         "",
-        f"- above exact exchange: {int((gains < -EQUAL).sum())} of {len(cases)}, by at most {max(-gains.min(), 0.0):.2%}",
+        f"- above exact exchange: {num_above} of {len(cases)}, by at most {max(-gains.min(), 0.0):.2%}",
         f"- gain over exact exchange: median {np.median(gains):.1%}, {gains.min():.1%} to {gains.max():.1%}",
         f"- more than {NEAR:.0%} above the best permitted pair: {int((regrets > NEAR).sum())} of {len(cases)}",
         f"- above the best permitted pair: median {np.median(regrets):.2%}, largest {regrets.max():.2%}",
