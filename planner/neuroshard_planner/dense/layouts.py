@@ -10,6 +10,9 @@ from neuroshard_planner.dense.frontier import Point, best, frontier
 from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
 from neuroshard_planner.errors import RequestError
 
+MOST_POINTS = 200
+"""Of a frontier in a plan; the document takes 256."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
@@ -67,7 +70,9 @@ class Layouts:
         """No candidate has less memory and less time than these; the least memory first, the least time last."""
 
     def layout(self, chosen: Candidate, *, source: str) -> DenseLayout:
-        """Write a candidate down."""
+        """Write a candidate down, with at most MOST_POINTS of the frontier, at even distances."""
+        last = len(self.candidates) - 1
+        shown = {round(place * last / (MOST_POINTS - 1)) for place in range(MOST_POINTS)}
         return DenseLayout(
             units=tuple(each.planned(path) for path, each in zip(self._modules, chosen.options, strict=True)),
             num_parameters=self._profile.num_parameters,
@@ -77,7 +82,8 @@ class Layouts:
             replicated_ms=self.plain.ms,
             source=source,
             frontier=tuple(
-                DensePoint(memory_bytes=each.memory.total_bytes, dense_ms=each.ms) for each in self.candidates
+                DensePoint(memory_bytes=self.candidates[place].memory.total_bytes, dense_ms=self.candidates[place].ms)
+                for place in sorted(shown)
             ),
         )
 

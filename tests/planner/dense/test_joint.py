@@ -13,7 +13,7 @@ from neuroshard_api.plan import Plan
 from neuroshard_api.replication import ReplicationChoices
 from neuroshard_api.request import MemorySettings, PlanRequest, SearchSettings
 from neuroshard_api.tables import Optimizer, Table
-from neuroshard_planner.dense.layouts import Candidate, Layouts
+from neuroshard_planner.dense.layouts import MOST_POINTS, Candidate, Layouts
 from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.planning import plan
@@ -155,6 +155,23 @@ def test_a_layout_needs_its_memory() -> None:
 
     with pytest.raises(ValueError, match=r"request\.dense_memory"):
         Plan.from_data(data)
+
+
+def test_a_long_frontier_is_written_down_in_part() -> None:
+    """A dense part of many different layers has more layouts than a plan names; the ends are there."""
+    profile, devices = profile_of(MEMBERS), topology(4)
+    options = UnitOptions(
+        profile, devices, costs=ExactCosts(devices.device), choices=DenseChoices(), groups=(DenseGroup.NODE,)
+    )
+    layouts = Layouts(profile, options)
+    first, *_, last = layouts.candidates
+    layouts.candidates = (*[first] * 300, last)
+
+    points = layouts.layout(first, source="simulated:test").frontier
+
+    assert len(points) == MOST_POINTS
+    assert points[0].memory_bytes == first.memory.total_bytes
+    assert points[-1].memory_bytes == last.memory.total_bytes
 
 
 def test_groups_of_devices_keep_replicas() -> None:
