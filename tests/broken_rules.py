@@ -42,6 +42,14 @@ RULES = (
         failurePolicy={"rules": [{"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [137]}}]},
     ),
     broken_rule(
+        "shards-of-what-is-not-counted",
+        "spec",
+        "training.denseParallelism.policy Shard needs the counted dense part, and planner.denseMemoryPerDevice takes "
+        "its place; remove one of them",
+        planner={"denseMemoryPerDevice": "1Gi"},
+        training={"denseParallelism": {"policy": "Shard"}},
+    ),
+    broken_rule(
         "fixed-types-with-a-choice",
         "spec.training.communication",
         "policy Fixed takes exactly one type in embeddings.forward and one in embeddings.backward",
