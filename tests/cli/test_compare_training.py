@@ -73,6 +73,7 @@ SCRIPTS = Path(__file__).parents[2] / "examples" / "torchrec"
 @pytest.mark.slow
 @pytest.mark.torchrec
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")  # of torch and torchrec, which the command imports
 def test_a_script_trains_under_two_plans_in_turns(
     neuroshard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
