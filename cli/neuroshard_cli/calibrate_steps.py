@@ -22,6 +22,10 @@ CORRECTED_SUFFIX = ", corrected by steps"
 NAME_CHARACTERS = 128
 
 
+class SharedStepsError(CommandError):
+    """Two reports are in part of the same steps."""
+
+
 def calibrate_steps(
     bundle: Annotated[
         Path, typer.Argument(metavar="BUNDLE", help="Cost models: a bundle's directory, or a profile's with one in it.")
@@ -142,11 +146,11 @@ def _measured(plan: Path, reports: Sequence[Path]) -> "tuple[str, list[Sequence[
 
 
 def _require_different_steps(reports: "Sequence[tuple[Path, DriftReport | StepReport]]") -> None:
-    """Raise CommandError for steps that two reports share: the error on them is of steps that were fitted to."""
+    """Raise SharedStepsError for steps that two reports share: the error on them is of steps that were fitted to."""
     spans = sorted(((_span(report), path) for path, report in reports), key=lambda each: each[0].start)
     for (before, first), (after, second) in pairwise(spans):
         if after.start < before.stop:
-            raise CommandError(
+            raise SharedStepsError(
                 f"{second}: steps {after.start:,} to {after.stop - 1:,} are in part those of {first}, "
                 f"{before.start:,} to {before.stop - 1:,}, and an error is held out only on other steps\n"
                 "hint: give reports of steps that do not overlap, as a longer training leaves them"

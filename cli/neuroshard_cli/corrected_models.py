@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_cli.calibrate_steps import corrected
+from neuroshard_cli.calibrate_steps import SharedStepsError, corrected
 from neuroshard_cli.failures import CommandError
 from neuroshard_cli.run_directory import RunDirectory
 
@@ -29,7 +29,8 @@ def correct_models(
 ) -> str | None:
     """Write the profile that a run was planned with, corrected by its steps; return a sentence on it.
 
-    None: the run has no drift report, so no second set of steps, or was planned for another device.
+    None: the run was planned for another device, or has no second set of steps: no drift report, or one of the steps
+    that the step report is of.
 
     Args:
         profile: a profile's folder with a bundle in it.
@@ -48,6 +49,8 @@ def correct_models(
     out = directory.path / CORRECTED_FOLDER
     try:
         _, factors = corrected(profile, directory.plan_file, reports, out, is_priced_by=True)
+    except SharedStepsError:
+        return None
     except (CommandError, CostModelError, DocumentError) as error:
         return f"cost models are not corrected by these steps: {error}"
     if profile_inputs is not None:

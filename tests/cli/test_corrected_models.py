@@ -40,7 +40,10 @@ ranks = [
 shared = {{
     "source": "measured:NVIDIA-H100-80GB-HBM3", "plan_sha256": hashlib.sha256(plan_file.read_bytes()).hexdigest()
 }}
-step_report = {{**shared, "schema_version": "step-report/v1", "first_step": 500, "num_steps": 100, "ranks": ranks}}
+first_step = 100 if "SHORT" in os.environ else 500
+step_report = {{
+    **shared, "schema_version": "step-report/v1", "first_step": first_step, "num_steps": 100, "ranks": ranks
+}}
 slow = [{{**each, "step_ms": 90.0}} for each in ranks]
 evidence = [{{"part": "step", "reference_ms": 9.0, "recent_ms": 90.0}}]
 drift_report = {{
@@ -55,7 +58,8 @@ drift_report = {{
 for name, report in (("step-report.json", step_report), ("drift-report.json", drift_report)):
     (run_dir / name).write_text(json.dumps(report))
 """
-"""Reports steps whose parts take 1.5 times as long as its plan predicts; with SLOW, much slower ones since step 300."""
+"""Reports steps whose parts take 1.5 times as long as its plan predicts; with SLOW, much slower ones since step 300;
+with SHORT, steps that both reports share."""
 
 
 @pytest.fixture
@@ -92,6 +96,14 @@ def test_steps_that_became_slower_correct_nothing(runs: Runs, profile: Path) -> 
     assert result.code == ExitCode.OK
     assert "cost models are not corrected by these steps" in result.err
     assert not (runs.run_dir / "corrected").exists()
+
+
+def test_a_training_too_short_for_two_reports_corrects_nothing(runs: Runs, profile: Path) -> None:
+    """Both reports are of the same steps, which nobody has to know."""
+    result = runs.run("--bundle", profile, script=TRAINER, trainer={"env": [{"name": "SHORT", "value": "yes"}]})
+
+    assert result.code == ExitCode.OK
+    assert "corrected" not in result.err
 
 
 def test_a_bundled_device_is_not_corrected(runs: Runs) -> None:
