@@ -178,7 +178,10 @@ def trained_row(example: Example, torchrec: Path, dlrm: Path, *, count: int) -> 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference over the largest number; infinite where a number is not finite."""
-    difference = float((found - expected).abs().max() / expected.abs().max())
+    largest = float((found - expected).abs().max())
+    if not largest:
+        return 0.0
+    difference = largest / float(expected.abs().max()) if expected.any() else math.inf
     return difference if math.isfinite(difference) else math.inf
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from neuroshard_api.tables import Pooling
 from neuroshard_torchrec import NeuroShardPlanner, model_tables
 from neuroshard_trainer.equal_weights import set_equal_weights
 from torch import nn
@@ -83,8 +84,10 @@ class Training:
         limits = {table.name: _limit(MOST_LOOKUPS // (index + 1)) for index, table in enumerate(tables)}
         if self._planner == PLANNERS[0]:
             by_rows = tables[1 if len(tables) > 1 else 0].name
-            limits[tables[0].name] = _limit(WORTH_A_CUT)
-            if len(tables) > 1 or dist.get_world_size() > 2:  # noqa: PLR2004 - a single table is cut in two ways
+            # Each looked-up row of a sequence travels: so many lookups would leave no memory for shards.
+            is_sequence = tables[0].pooling is Pooling.NONE
+            limits[tables[0].name] = _limit(1.0 if is_sequence else WORTH_A_CUT)
+            if is_sequence or len(tables) > 1 or dist.get_world_size() > 2:  # noqa: PLR2004 - one table, cut in two ways
                 limits[by_rows] = _limit(1.0, types=["row_wise"])
             ours = NeuroShardPlanner(topology, PLANNED_SAMPLES, device_type="h100-80gb", constraints=limits)
             return ours.collective_plan(module, sharders, dist.group.WORLD)

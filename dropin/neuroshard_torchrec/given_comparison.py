@@ -112,8 +112,12 @@ def _exported(file: Path, tables: ModelTables, *, world_size: int) -> TorchRecPl
         plan = read_plan(file, world_size=world_size, tables=tables.table_set.tables)
         if plan.replication is not None:
             raise DropInError(f"{file}: has groups of devices, which DistributedModelParallel does not take")
+        if plan.dense is not None:
+            raise DropInError(
+                f"{file}: shards the dense part, which the script would not do; plan with --dense-policy replicate"
+            )
         compute_device: ComputeDevice = "cuda" if torch.cuda.is_available() else "cpu"
-        return TorchRecPlan.of(plan, collections=tables.by_path, compute_device=compute_device)
+        return _trainable(file, TorchRecPlan.of(plan, collections=tables.by_path, compute_device=compute_device))
     exported = TorchRecPlan.from_data(raw, where=str(file))
     if exported.groups is not None:
         raise DropInError(f"{file}: has groups of devices, which DistributedModelParallel does not take")
@@ -122,7 +126,15 @@ def _exported(file: Path, tables: ModelTables, *, world_size: int) -> TorchRecPl
     problem = _other_module(exported, tables)
     if problem is not None:
         raise DropInError(f"{file}: {problem}; export the plan of this module")
-    return exported
+    return _trainable(file, exported)
+
+
+def _trainable(file: Path, plan: TorchRecPlan) -> TorchRecPlan:
+    """Return a plan that says nothing but where shards are, which is all that TorchRec takes. Raises DropInError."""
+    for part, what in ((plan.codecs, "narrow types on the wire"), (plan.deduplication, "lists without repeats")):
+        if part is not None:
+            raise DropInError(f"{file}: is priced for {what}, which the script would not train with; plan without them")
+    return plan
 
 
 def _other_module(exported: TorchRecPlan, tables: ModelTables) -> str | None:

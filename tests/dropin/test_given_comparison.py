@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from dropin_models import META, TwoTowers, config
 from dropin_planners import kinds, planned, planner
+from neuroshard_api.communication import WireType
 from neuroshard_api.comparison_request import COMPARISON_VARIABLE
 from neuroshard_api.plan import GivenPlan
-from neuroshard_api.torchrec_plan import TorchRecPlan
+from neuroshard_api.torchrec_plan import TorchRecCodecs, TorchRecPlan
 from neuroshard_torchrec import DropInError, compare_given_plans
 from neuroshard_torchrec.given_comparison import plans_for
 from torch import nn
@@ -77,6 +78,19 @@ def test_an_exported_plan_of_other_shapes_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(DropInError, match="table 't' has 1000 x 16, the module's has 2000 x 16"):
         plans_for({"ours": str(file)}, other, None, world_size=4)
+
+
+def test_an_exported_plan_with_more_than_shards_is_refused(
+    towers: tuple[GivenPlan, dict[str, dict[str, str]]], tmp_path: Path
+) -> None:
+    """The script would train another exchange than the one that the plan is priced for."""
+    exported = TorchRecPlan.of(towers[0])
+    codecs = TorchRecCodecs(forward=WireType.FP16, backward=WireType.FP16)
+    file = tmp_path / "plan.json"
+    file.write_text(exported.model_copy(update={"codecs": codecs}).to_json())
+
+    with pytest.raises(DropInError, match=r"plan.json: is priced for narrow types on the wire"):
+        plans_for({"ours": str(file)}, TwoTowers(), None, world_size=4)
 
 
 def test_a_script_that_the_command_did_not_start_is_an_error_with_the_command(
