@@ -6,6 +6,7 @@ alone first; the dense part takes the fastest layout of what is left, and the ta
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 from neuroshard_api.dense_layout import (
     CheckpointingChoice,
@@ -21,7 +22,8 @@ from neuroshard_api.request import PlanRequest
 from neuroshard_costs.exchanges import TransferModel
 
 from neuroshard_planner.dense.layouts import Candidate, Layouts
-from neuroshard_planner.dense.options import UnitOptions, groups_of
+from neuroshard_planner.dense.named_units import divided
+from neuroshard_planner.dense.options import UnitOptions, group_size, groups_of, may_shard
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
@@ -47,12 +49,13 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
 
     Raises:
         InfeasibleError: nothing fits; the message names the memory of the dense part if it were sharded.
-        RequestError: as the search does; or the profile does not name its modules.
+        RequestError: as the search does; or the choices name a module that there is not; or the profile does not name
+            its modules.
     """
-    profile = request.dense
-    if profile is None:
+    if request.dense is None:
         return search(request)
     choices = request.dense_choices or DenseChoices()
+    profile = divided(request.dense, choices)
     failure: InfeasibleError | None = None
     if not excludes_replicas(choices):
         try:
@@ -60,11 +63,11 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
         except InfeasibleError as error:
             failure = error
     needed = _least_of_tables(request)
-    tried = groups_of(choices.group, request.topology)
-    for groups in tried:
-        layouts = _layouts(request, profile, costs=costs, choices=choices, groups=groups)
-        is_last = groups == tried[-1]
-        if needed is not None and not is_last and _left_bytes(request, layouts.candidates[0]) < needed:
+    tried = _groups(request, choices)
+    for groups, permitted in product(tried, _stages(choices)):
+        layouts = _layouts(request, profile, costs=costs, choices=permitted, groups=groups)
+        may_be_skipped = permitted is choices and groups != tried[-1]
+        if needed is not None and may_be_skipped and _left_bytes(request, layouts.candidates[0]) < needed:
             continue
         for chosen in _attempts(request, layouts.candidates, needed_bytes=needed):
             if chosen.is_plain and failure is not None:
@@ -79,11 +82,34 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
 
 def excludes_replicas(choices: DenseChoices) -> bool:
     """Return whether the choices exclude a dense part that is replicated as a whole."""
-    return (
-        choices.policy is DensePolicy.SHARD
-        or choices.checkpointing is CheckpointingChoice.ALWAYS
-        or any(each.strategy is not DenseStrategy.REPLICATE for each in choices.units or ())
+    return _asks_for_shards(choices) or choices.checkpointing is CheckpointingChoice.ALWAYS
+
+
+def _asks_for_shards(choices: DenseChoices) -> bool:
+    return choices.policy is DensePolicy.SHARD or any(
+        each.strategy is not DenseStrategy.REPLICATE for each in choices.units or ()
     )
+
+
+def _groups(request: PlanRequest, choices: DenseChoices) -> tuple[tuple[DenseGroup, ...], ...]:
+    """Return the groups that are tried; where shards are asked for, those with two devices if there are some."""
+    tried = groups_of(choices.group, request.topology)
+    if not _asks_for_shards(choices):
+        return tried
+    return tuple(groups for groups in tried if any(group_size(each, request.topology) > 1 for each in groups)) or tried
+
+
+def _stages(choices: DenseChoices) -> tuple[DenseChoices, ...]:
+    """Return the choices that are tried one after the other.
+
+    The policy auto replicates what fits: so where something else is asked for some units, all others are replicated,
+    and checkpointed only on demand, before any choice is made for them.
+    """
+    if choices.policy is not DensePolicy.AUTO or not excludes_replicas(choices):
+        return (choices,)
+    is_always = choices.checkpointing is CheckpointingChoice.ALWAYS
+    checkpointing = choices.checkpointing if is_always else CheckpointingChoice.NEVER
+    return choices.model_copy(update={"policy": DensePolicy.REPLICATE, "checkpointing": checkpointing}), choices
 
 
 def _layouts(
@@ -137,10 +163,17 @@ def _attempts(
 
 def _planned(request: PlanRequest, layouts: Layouts, chosen: Candidate, *, search: Search) -> Plan:
     plan = search(_with(request, chosen))
-    if chosen.is_plain:
-        return plan
-    layout = layouts.layout(chosen, source=f"simulated:{request.topology.device.name}")
     warnings = list(plan.warnings)
+    if _asks_for_shards(request.dense_choices or DenseChoices()) and all(
+        each.shared_by == 1 for each in chosen.options
+    ):
+        warnings.append(
+            "dense_choices: units are to be sharded, and no group of devices that may share them has two; all are "
+            "replicated; give more devices, or set the group to auto"
+        )
+    if chosen.is_plain:
+        return plan.model_copy(update={"warnings": tuple(warnings)})
+    layout = layouts.layout(chosen, source=f"simulated:{request.topology.device.name}")
     if any(unit.group is DenseGroup.WORLD for unit in layout.units) and request.topology.num_nodes > 1:
         warnings.append(
             f"dense: some units are shared by the devices of all nodes; {layout.exposed_ms:.3f} ms of collectives of "
@@ -153,14 +186,23 @@ def _planned(request: PlanRequest, layouts: Layouts, chosen: Candidate, *, searc
 def _dense_remedy(
     request: PlanRequest, profile: DenseProfile, *, costs: TransferModel, needed_bytes: int | None
 ) -> str:
-    """Return what the smallest layout of the dense part would change, after a failure; empty: nothing."""
-    sharded = DenseChoices(policy=DensePolicy.SHARD, group=GroupChoice.WORLD)
+    """Return what other settings of the dense part would change, after a failure; empty: nothing.
+
+    Every unit without a strategy of its own is sharded, by any group, and checkpointed as the request permits.
+    """
+    own = request.dense_choices or DenseChoices()
+    choices = own.model_copy(update={"policy": DensePolicy.SHARD, "group": GroupChoice.AUTO})
     groups = groups_of(GroupChoice.AUTO, request.topology)[-1]
-    smallest = _layouts(request, profile, costs=costs, choices=sharded, groups=groups).candidates[0]
-    before, after = profile.total_bytes, smallest.memory.total_bytes
-    if after >= before:
+    smallest = _layouts(request, profile, costs=costs, choices=choices, groups=groups).candidates[0]
+    if smallest.memory.total_bytes >= profile.total_bytes:
         return ""
-    sizes = f"{after / _GIB:,.2f} GiB in place of {before / _GIB:,.2f} GiB"
-    if needed_bytes is not None and _left_bytes(request, smallest) >= _enough(needed_bytes):
-        return f"; or shard the dense part (denseParallelism.policy Shard, --dense-policy shard): it then needs {sizes}"
-    return f"; a sharded and checkpointed dense part, {sizes}, is not enough by columns"
+    settings = [] if may_shard(own, profile) else ["denseParallelism.policy Shard, --dense-policy shard"]
+    if any(group not in groups_of(own.group, request.topology)[-1] for group in groups):
+        settings.append("denseParallelism.group Auto, --dense-group auto")
+    sizes = f"{smallest.memory.total_bytes / _GIB:,.2f} GiB in place of {profile.total_bytes / _GIB:,.2f} GiB"
+    if settings and needed_bytes is not None and _left_bytes(request, smallest) >= _enough(needed_bytes):
+        return f"; or shard the dense part ({'; '.join(settings)}): it then needs {sizes}"
+    is_sharded = any(each.shared_by > 1 for each in smallest.options)
+    is_checkpointed = any(each.checkpointed for each in smallest.options)
+    kept = " and ".join(word for word, counts in (("sharded", is_sharded), ("checkpointed", is_checkpointed)) if counts)
+    return f"; a {kept} dense part, {sizes}, is not enough by columns"

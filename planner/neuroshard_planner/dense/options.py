@@ -116,14 +116,8 @@ class UnitOptions:
         self._topology = topology
         self._costs = costs
         self._choices = choices
-        self._groups = [group for group in groups if self.size_of(group) > 1]
-        self._may_shard = choices.policy is DensePolicy.SHARD or (
-            choices.policy is DensePolicy.AUTO and profile.num_parameters >= LEAST_SHARDED
-        )
-
-    def size_of(self, group: DenseGroup) -> int:
-        """Return the devices of a group."""
-        return self._topology.devices_per_node if group is DenseGroup.NODE else self._topology.num_devices
+        self._groups = [group for group in groups if group_size(group, topology) > 1]
+        self._may_shard = may_shard(choices, profile)
 
     def of(self, unit: DenseUnit) -> tuple[UnitOption, ...]:
         """Return the options of one module of a unit; of equals the plainest first."""
@@ -181,7 +175,7 @@ class UnitOptions:
             strategy=strategy,
             group=group,
             checkpointed=checkpointed,
-            shared_by=1 if group is None else self.size_of(group),
+            shared_by=1 if group is None else group_size(group, self._topology),
             gathered_bytes=own.weights if strategy is DenseStrategy.ZERO2 else 0,
             activation_bytes=-saved,
             transient_bytes=transient + saved,
@@ -213,6 +207,17 @@ class UnitOptions:
 def _exposed_ms(collectives_ms: float, compute_ms: float) -> float:
     """Return what collectives take beyond what compute of the same pass hides."""
     return max(0.0, collectives_ms - _MS_PER_SECOND * hidden_seconds(compute_ms / _MS_PER_SECOND))
+
+
+def may_shard(choices: DenseChoices, profile: DenseProfile) -> bool:
+    """Return whether the policy shards units that have no strategy of their own."""
+    is_large = profile.num_parameters >= LEAST_SHARDED
+    return choices.policy is DensePolicy.SHARD or (choices.policy is DensePolicy.AUTO and is_large)
+
+
+def group_size(group: DenseGroup, topology: Topology) -> int:
+    """Return the devices of a group."""
+    return topology.devices_per_node if group is DenseGroup.NODE else topology.num_devices
 
 
 def groups_of(choice: GroupChoice, topology: Topology) -> tuple[tuple[DenseGroup, ...], ...]:

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from builders import GIB, dense_profile, request, table, tables, topology
 from exact_costs import ExactCosts
-from neuroshard_api.dense_layout import CheckpointingChoice, DenseChoices, DenseGroup, DensePolicy, DenseStrategy
+from neuroshard_api.dense_layout import (
+    CheckpointingChoice,
+    DenseChoices,
+    DenseGroup,
+    DensePolicy,
+    DenseStrategy,
+    GroupChoice,
+    UnitChoice,
+)
 from neuroshard_api.dense_profile import DenseProfile, DenseUnit
 from neuroshard_api.plan import Plan
 from neuroshard_api.replication import ReplicationChoices
@@ -136,6 +144,97 @@ def test_a_dense_part_that_never_fits_is_named_in_the_refusal() -> None:
 
     with pytest.raises(InfeasibleError, match=r"sharded and checkpointed dense part, .* is not enough"):
         planned(asked(profile_of(members), members))
+
+
+def named(module: str, strategy: DenseStrategy = DenseStrategy.ZERO3, **fields: Any) -> DenseChoices:
+    """Return choices that name the strategy of one path."""
+    return DenseChoices(units=(UnitChoice(module=module, strategy=strategy),), **fields)
+
+
+def test_a_strategy_for_a_module_that_there_is_not_is_refused() -> None:
+    """The field, what was found, and the modules that there are."""
+    wanted = r"dense_choices\.units\[0\]\.module: .*'interactoin'; name one of interaction\.layers\.0, .* and 4 more"
+
+    with pytest.raises(RequestError, match=wanted):
+        planned(asked(profile_of(MEMBERS), dense_choices=named("interactoin")))
+
+
+def test_one_of_equal_modules_may_have_a_strategy_of_its_own() -> None:
+    """The third layer is sharded, and under auto all others that fit are replicated."""
+    small = profile_of(MEMBERS, activation_bytes=2**20, num_parameters=2**24)
+    choices = named("interaction.layers.2")
+
+    found = planned(asked(small, dense_choices=choices))
+
+    assert found.dense is not None
+    sharded = [unit.module for unit in found.dense.units if unit.strategy is not DenseStrategy.REPLICATE]
+    assert sharded == ["interaction.layers.2"]
+    assert found.request.dense_choices == choices
+
+
+def test_what_fits_is_replicated_also_where_all_is_to_be_checkpointed() -> None:
+    """Sharding would take less time than replicas, whose gradients travel whole, and auto shards nothing that fits."""
+    small = profile_of(MEMBERS, num_parameters=2**25, activation_bytes=2**27)
+
+    found = planned(asked(small, dense_choices=DenseChoices(checkpointing=CheckpointingChoice.ALWAYS)))
+
+    assert found.dense is not None
+    assert {(unit.strategy, unit.checkpointed) for unit in found.dense.units} == {(DenseStrategy.REPLICATE, True)}
+
+
+@pytest.mark.parametrize("choices", [DenseChoices(policy=DensePolicy.SHARD), named("interaction")])
+def test_shards_on_one_device_are_a_warning(choices: DenseChoices) -> None:
+    """There is nobody to share with, so all is replicated."""
+    members = tables(2, num_embeddings=1_000_000, embedding_dim=128)
+    small = profile_of(members, num_parameters=2**20, activation_bytes=2**20)
+
+    found = planned(asked(small, members, topology=topology(1), dense_choices=choices))
+
+    assert found.dense is None
+    assert any(warning.startswith("dense_choices: units are to be sharded") for warning in found.warnings)
+
+
+def test_shards_that_are_asked_for_take_all_devices_where_a_node_has_one() -> None:
+    """Two nodes of one device: the group auto goes on to all devices."""
+    members = tables(2, num_embeddings=1_000_000, embedding_dim=128)
+    small = profile_of(members, num_parameters=2**20, activation_bytes=2**20)
+    choices = DenseChoices(policy=DensePolicy.SHARD)
+
+    found = planned(asked(small, members, topology=topology(2, num_nodes=2), dense_choices=choices))
+
+    assert found.dense is not None
+    assert {unit.group for unit in found.dense.units} == {DenseGroup.WORLD}
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        (
+            DenseChoices(policy=DensePolicy.REPLICATE, checkpointing=NEVER, group=GroupChoice.NODE),
+            r"policy shard; denseParallelism\.group Auto, --dense-group auto\): it then needs",
+        ),
+        (
+            DenseChoices(policy=DensePolicy.SHARD, checkpointing=NEVER, group=GroupChoice.NODE),
+            r"shard the dense part \(denseParallelism\.group Auto, --dense-group auto\): it then needs",
+        ),
+    ],
+    ids=["policy and group", "group"],
+)
+def test_a_refusal_names_the_settings_that_differ(choices: DenseChoices, words: str) -> None:
+    """Two nodes of two devices: a half of each layer is too much for the tables, a quarter is not."""
+    profile = profile_of(MEMBERS, num_parameters=5 * 2**26, activation_bytes=2**20)
+
+    with pytest.raises(InfeasibleError, match=words):
+        planned(asked(profile, topology=topology(4, num_nodes=2), dense_choices=choices))
+
+
+def test_a_refusal_prices_the_checkpointing_that_the_request_permits() -> None:
+    """Activations alone are too large: shards do not help while nothing may be checkpointed."""
+    profile = profile_of(MEMBERS, num_parameters=2**24, activation_bytes=4 * GIB)
+    choices = DenseChoices(policy=DensePolicy.REPLICATE, checkpointing=NEVER)
+
+    with pytest.raises(InfeasibleError, match=r"; a sharded dense part, .* is not enough by columns"):
+        planned(asked(profile, dense_choices=choices))
 
 
 def test_a_profile_that_does_not_name_repeated_modules_is_refused() -> None:

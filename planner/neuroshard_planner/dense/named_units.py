@@ -1,0 +1,46 @@
+"""Units of a dense part whose strategy the choices name by the path of a module."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from neuroshard_api.dense_layout import DenseChoices
+from neuroshard_api.dense_profile import DenseProfile, DenseUnit
+
+from neuroshard_planner.errors import RequestError
+
+_MOST_LISTED = 12
+"""Modules that a message lists."""
+
+
+def divided(profile: DenseProfile, choices: DenseChoices) -> DenseProfile:
+    """Return the profile with repeated units divided where the choices name a strategy for some of their modules only.
+
+    A profile that does not name all modules of a unit that repeats is returned as it is.
+
+    Raises:
+        RequestError: the choices name a path at or below which there is no module of the profile.
+    """
+    if any(len(_modules(unit)) != unit.repeats for unit in profile.units):
+        return profile
+    modules = [path for unit in profile.units for path in _modules(unit)]
+    for index, each in enumerate(choices.units or ()):
+        if not any(each.covers(path) for path in modules):
+            further = f", and {len(modules) - _MOST_LISTED:,} more" if len(modules) > _MOST_LISTED else ""
+            raise RequestError(
+                f"dense_choices.units[{index}].module: the dense part has no module at or below {each.module!r}; name "
+                f"one of {', '.join(modules[:_MOST_LISTED])}{further}, or a part of the model above them"
+            )
+    return profile.model_copy(update={"units": tuple(part for unit in profile.units for part in _parts(unit, choices))})
+
+
+def _modules(unit: DenseUnit) -> tuple[str, ...]:
+    return (unit.module, *(unit.further_modules or ()))
+
+
+def _parts(unit: DenseUnit, choices: DenseChoices) -> Iterator[DenseUnit]:
+    """Yield the unit's modules that follow one another with the same named strategy, or with none."""
+    for _, paths in groupby(_modules(unit), key=choices.strategy_of):
+        first, *further = paths
+        yield unit.model_copy(
+            update={"module": first, "repeats": 1 + len(further), "further_modules": tuple(further) or None}
+        )
