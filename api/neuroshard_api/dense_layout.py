@@ -7,7 +7,8 @@ zero2       one share of each; the weights whole from forward to    all-gather o
 zero3       one share of each; one unit's weights whole at a time   a second all-gather, in backward
 
 A share is one over the devices of a group: those of a node, whose shares the other nodes hold too and average, or all.
-A checkpointed unit keeps its input and computes forward once more in backward.
+A checkpointed unit keeps its output alone and computes forward once more in backward; its input is kept by the unit
+before it.
 """
 
 from enum import StrEnum

@@ -63,7 +63,7 @@ class DenseParallelism(Part):
 
     policy: ParallelismPolicy = ParallelismPolicy.AUTO
     """Auto replicates what fits next to the tables; otherwise it checkpoints or shards what frees enough memory for the
-    least time. Replicate never shards; Shard shards every unit."""
+    least time. Replicate shards only the units named in units; Shard shards every unit."""
     group: ParallelismGroup = ParallelismGroup.AUTO
     """Devices that share a unit: those of a node, or all. Auto takes nodes, and all devices where nothing else fits."""
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.AUTO

@@ -58,7 +58,7 @@ class DenseParallelWrapper(DataParallelWrapper):  # type: ignore[misc] # torchre
             if unit.checkpointed:
                 _recompute(module)
         meshes = self._meshes(device, {unit.group for unit, _ in units})
-        own = {path: unit for unit, _ in units if unit.group is not None for path in (unit.module,)}
+        own = {unit.module: unit for unit, _ in units if unit.group is not None}
         sharded = {name for path in own for name, _ in model.get_submodule(path).named_parameters(prefix=path)}
         for unit, module in units:
             if unit.group is not None:

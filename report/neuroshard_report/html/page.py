@@ -128,8 +128,8 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
 
 
 def _dense_frontier(plan: Plan) -> Markup:
-    """Return the drawing of the dense part's layouts; empty where it has none."""
-    if plan.dense is None or plan.request.dense_memory is None:
+    """Return the drawing of the dense part's layouts; empty where the plan has none, or does not say them."""
+    if plan.dense is None or not plan.dense.frontier or plan.request.dense_memory is None:
         return Markup("")
     return frontier_steps(
         plan.dense.frontier, memory_bytes=plan.request.dense_memory.total_bytes, dense_ms=plan.dense.dense_ms

@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 import pytest
 from builders import device_type, table
 from neuroshard_api.communication import Communication, WireAlternative, WireType, WireTypes
+from neuroshard_api.dense_layout import DenseLayout, DenseMemory, DensePoint, PlannedUnit
 from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm
 from neuroshard_report.html.page import render_html
@@ -209,3 +210,26 @@ def test_managed_collision_is_a_term_of_the_ledger(plan: Plan) -> None:
     """Where a device has memory for it alone."""
     assert "managed collision" in render_html(with_managed_collision(plan, 2**30))
     assert "managed collision" not in render_html(plan)
+
+
+@pytest.mark.parametrize("num_points", [0, 1, 2])
+def test_a_dense_part_is_drawn_where_its_plan_has_a_frontier(plan: Plan, num_points: int) -> None:
+    """The field may be left out: then the page has no drawing of it."""
+    layout = DenseLayout(
+        units=(PlannedUnit(module="over_arch", checkpointed=True),),
+        num_parameters=1,
+        replicated_bytes=4,
+        compute_ms=2.0,
+        exposed_ms=0.0,
+        replicated_ms=1.0,
+        source="simulated:test-80gb",
+        frontier=tuple(DensePoint(memory_bytes=1 + place, dense_ms=2.0 - place) for place in range(num_points)),
+    )
+    memory = DenseMemory(
+        weights_bytes=1, gradient_bytes=0, optimizer_state_bytes=0, activation_bytes=0, transient_bytes=0
+    )
+    asked = plan.request.model_copy(update={"dense_memory": memory})
+
+    page = render_html(plan.model_copy(update={"request": asked, "dense": layout}))
+
+    assert ("time of the dense part over its memory" in page) == (num_points > 0)
