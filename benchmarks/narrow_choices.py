@@ -142,7 +142,9 @@ def lines_of(cases: list[Case]) -> list[str]:
 def main() -> None:
     """Judge all cases, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=200, help="of 200, evenly spread")
+    parser.add_argument(
+        "--cases", type=int, choices=range(1, 201), metavar="N", default=200, help="of 200, evenly spread"
+    )
     count = parser.parse_args().cases
     every = requests()
     cases = []

@@ -240,7 +240,7 @@ def main(arguments: Sequence[str]) -> None:
         f"the updates, over the largest weight of its table. Equal means at most {TOLERANCE:g}: sums of 32 bits in",
         f"another order. Planners get {MOST_LOOKUPS} lookups for the first table, and an n-th of it for the n-th, so",
         f"that plans are not alike. The drop-in gets {WORTH_A_CUT:,.0f} for the first one, which it cuts by columns,",
-        "and `row_wise` for the second; of one table, cuts by columns on two processes and by rows on four.",
+        "and `row_wise` for the second; a single table of a sequence is by rows.",
         "",
         "| example | processes | changed | drop-in | TorchRec | placed otherwise | first step | all steps | tables |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -24,7 +24,8 @@ def plan_request(
 
     Raises:
         DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known; or
-            a table has an optimizer with which the job's trainer does not train it.
+            a table has an optimizer with which the job's trainer does not train it; or a fixed type on the wire does
+            not go with the batch size or the devices.
     """
     model, planner = job.spec.model, job.spec.planner
     _require_one_optimizer(job, tables)
@@ -33,6 +34,7 @@ def plan_request(
     reserved, named = planner.reserved_memory_per_device, planner.sharding_types
     host, groups = planner.host_memory_per_node, planner.sharding_groups
     narrow = job.spec.training.communication or Communication()
+    _require_trainable(narrow, model.batch_size_per_device, topology)
     return PlanRequest(
         tables=tables,
         topology=topology if host is None else _with_host_memory(topology, size_bytes(host)),
@@ -61,6 +63,15 @@ def plan_request(
         search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
         algorithm=algorithm or planner.algorithm.algorithm,
     )
+
+
+def _require_trainable(narrow: Communication, batch_size_per_device: int, topology: Topology) -> None:
+    """Do nothing if the fixed types on the wire, if any, can be trained. Raises DocumentError."""
+    if narrow.fixed is None:
+        return
+    problem = narrow.fixed.problem(batch_size_per_device=batch_size_per_device, on_cpu=topology.device.is_cpu)
+    if problem is not None:
+        raise DocumentError("job", [f"spec.training.communication.embeddings.{problem}"])
 
 
 def _require_one_optimizer(job: DLRMTrainingJob, tables: TableSet) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from neuroshard_api.communication import WireTypes
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, Value
 
@@ -19,6 +20,10 @@ class GuardState(StrEnum):
 class GuardRecord(Value):
     """What the guard of narrow types found so far."""
 
+    types: WireTypes | None = None
+    """What it is about. If unset: it is of an earlier release."""
+    maximum_percent: Annotated[float, Field(ge=0)] | None = None
+    """Of the change. If unset: it is of an earlier release."""
     state: GuardState = GuardState.NARROW
     since_step: Count = 0
     """Step after which the state began."""

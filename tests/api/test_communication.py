@@ -117,6 +117,20 @@ def test_a_job_decides_what_its_plan_may_send() -> None:
     assert asked_of({"policy": "Fixed", "embeddings": {"forward": ["FP32"], "backward": ["FP32"]}}).wire is None
 
 
+def test_fixed_types_that_a_batch_does_not_fill_are_named_by_their_field() -> None:
+    """As an error of the job, before anything is planned."""
+    found = job(
+        training={"communication": {"policy": "Fixed", "embeddings": {"forward": ["INT8"], "backward": ["FP16"]}}}
+    )
+    model = found.spec.model.model_copy(update={"batch_size_per_device": 1001})
+    odd = found.model_copy(update={"spec": found.spec.model_copy(update={"model": model})})
+    tables = model.inline_tables("job")
+    assert tables is not None
+
+    with pytest.raises(DocumentError, match=r"spec\.training\.communication\.embeddings\.forward: INT8 encodes groups"):
+        plan_request(odd, tables=tables, topology=request().topology)
+
+
 def test_by_default_a_job_sends_everything_as_it_is() -> None:
     """Nothing is compressed without being asked for."""
     assert JobCommunication().choices is None

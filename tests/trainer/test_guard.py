@@ -4,8 +4,9 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+from neuroshard_api.communication import WireType, WireTypes
 from neuroshard_api.progress import GuardRecord, GuardState
-from neuroshard_trainer.guard import CHECKS_SUSPENDED, MAX_EXCEEDED, next_record
+from neuroshard_trainer.guard import CHECKS_SUSPENDED, MAX_EXCEEDED, next_record, resumed_record
 
 MAXIMUM = 0.05
 
@@ -45,6 +46,18 @@ def test_a_loss_that_is_not_finite_is_above_every_maximum() -> None:
     last = course([math.inf] * MAX_EXCEEDED)[-1]
 
     assert (last.state, last.change_percent) == (GuardState.SUSPENDED, None)
+
+
+def test_other_types_or_another_maximum_begin_a_new_record() -> None:
+    """What was suspended, was for the types and the maximum of that time."""
+    types = WireTypes(forward=WireType.MX4, backward=WireType.FP16)
+    suspended = course([1.0] * 100)[-1].model_copy(update={"types": types, "maximum_percent": MAXIMUM})
+    other = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
+
+    assert resumed_record(suspended, types, maximum_percent=MAXIMUM) == suspended
+    assert resumed_record(suspended, types, maximum_percent=5.0).state is GuardState.NARROW
+    assert resumed_record(suspended, other, maximum_percent=MAXIMUM).times_suspended == 0
+    assert resumed_record(None, types, maximum_percent=MAXIMUM).types == types
 
 
 @given(st.lists(st.sampled_from([0.0, 0.05, 0.051, 5.0, math.inf]), max_size=60))

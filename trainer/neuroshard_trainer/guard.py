@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.communication import WireTypes
 from neuroshard_api.job_communication import CommunicationGuard, GuardAction
 from neuroshard_api.progress import GuardRecord, GuardState
 
@@ -45,15 +46,31 @@ def next_record(record: GuardRecord, *, step: int, change_percent: float | None,
         )
     exceeded = record.exceeded_in_a_row + 1 if change_percent > maximum_percent else 0
     is_over = exceeded >= MAX_EXCEEDED
-    return GuardRecord(
-        state=GuardState.SUSPENDED if is_over else GuardState.NARROW,
-        since_step=step if is_over else record.since_step,
-        num_checks=record.num_checks + 1,
-        change_percent=change_percent if math.isfinite(change_percent) else None,
-        exceeded_in_a_row=exceeded,
-        checks_suspended=0,
-        times_suspended=record.times_suspended + is_over,
+    return record.model_copy(
+        update={
+            "state": GuardState.SUSPENDED if is_over else GuardState.NARROW,
+            "since_step": step if is_over else record.since_step,
+            "num_checks": record.num_checks + 1,
+            "change_percent": change_percent if math.isfinite(change_percent) else None,
+            "exceeded_in_a_row": exceeded,
+            "checks_suspended": 0,
+            "times_suspended": record.times_suspended + is_over,
+        }
     )
+
+
+def resumed_record(record: GuardRecord | None, types: WireTypes, *, maximum_percent: float) -> GuardRecord:
+    """Return the record of a checkpoint, or a new one where that is of other types or another maximum.
+
+    Args:
+        record: of the checkpoint. None: there is none.
+        types: on the wire.
+        maximum_percent: of the change.
+    """
+    fresh = GuardRecord(types=types, maximum_percent=maximum_percent)
+    if record is None or (record.types, record.maximum_percent) != (fresh.types, fresh.maximum_percent):
+        return fresh
+    return record
 
 
 @dataclass(slots=True)

@@ -32,11 +32,7 @@ def prometheus_writer(report_file: Path, port: int) -> Callable[[StepReport], No
         ["rank", "part"],
         registry=registry,
     )
-    active = Gauge(
-        "neuroshard_compression_active",
-        "1 while pooled embeddings travel in narrow types, 0 while the guard has suspended them",
-        registry=registry,
-    )
+    active: Gauge | None = None
     steps = Gauge("neuroshard_training_steps", "Training steps done", registry=registry)
     try:
         start_http_server(port, registry=registry)
@@ -44,11 +40,17 @@ def prometheus_writer(report_file: Path, port: int) -> Callable[[StepReport], No
         raise InputError(f"--metrics-port: port {port} cannot be served ({error.strerror}); name another") from error
 
     def write(report: StepReport) -> None:
+        nonlocal active
         for times in report.ranks:
             for part in _PARTS:
                 value = getattr(times, part) / MS_PER_SECOND
                 seconds.labels(str(times.rank), part.removesuffix("_ms")).set(value)
         if report.communication is not None:
+            active = active or Gauge(
+                "neuroshard_compression_active",
+                "1 while pooled embeddings travel in narrow types, 0 while the guard has suspended them",
+                registry=registry,
+            )
             active.set(float(report.communication.is_encoded))
         steps.set(report.first_step + report.num_steps)
         write_file(report_file, report.to_json())

@@ -34,7 +34,7 @@ from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import lost_peers
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.grouped_model import TableCollections, planned_model
-from neuroshard_trainer.guard import Guard
+from neuroshard_trainer.guard import Guard, resumed_record
 from neuroshard_trainer.heartbeat import Heartbeat
 from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH
@@ -248,7 +248,8 @@ def _guard(
             "set spec.data.validationPercent or evaluationPath, or policy Exact in spec.training.communication"
         )
     settings = (job.spec.training.communication or Communication()).guard
-    return Guard(codecs, settings, process.group, record or GuardRecord())
+    maximum = float(settings.max_entropy_increase_percent)
+    return Guard(codecs, settings, process.group, resumed_record(record, codecs.types, maximum_percent=maximum))
 
 
 def _agreed_plan(file: Path, process: Process) -> str:

@@ -274,7 +274,8 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
         yield from _more_devices(request, bundle, total_ms, kind=kind)
     wire = request.memory.wire_type
     # BF16 and not FP16, in which gradients of a mean loss become 0.
-    is_wide = request.wire is None and BYTES_PER_ELEMENT[wire] > BYTES_PER_ELEMENT[DataType.BF16]
+    has_prices = request.wire is not None or plan.communication is not None
+    is_wide = not has_prices and BYTES_PER_ELEMENT[wire] > BYTES_PER_ELEMENT[DataType.BF16]
     if is_wide and request.topology.num_devices > 1:
         memory = request.memory.model_copy(update={"wire_data_type": DataType.BF16})
         halved = Problem(request.model_copy(update={"memory": memory}), bundle)
