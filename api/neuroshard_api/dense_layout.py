@@ -108,8 +108,8 @@ class DenseMemory(Value):
     activation_bytes: _Bytes
     """Activations at the highest moment of a step, and weights that zero2 keeps whole from forward to backward."""
     transient_bytes: _Bytes
-    """Gathered weights and unreduced gradients of the largest sharded unit, activations of a recomputed one, and what
-    the optimizer takes beyond the activations."""
+    """Gathered weights and unreduced gradients of the largest sharded unit, with activations of the largest recomputed
+    one; or what the optimizer takes beyond the activations, whichever is more."""
 
     @property
     def working_bytes(self) -> int:

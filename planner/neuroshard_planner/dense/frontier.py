@@ -1,23 +1,28 @@
 """The exact frontier of time over memory for units that choose one option each.
 
-The memory of a choice is a sum over the units plus the largest transient of any chosen option; its time is a sum. Sums
-are merged unit by unit, and of all partial choices those that another one beats in both are dropped. A maximum is no
-sum: so one merge is made for each limit of the transient, with the options that keep it.
+The memory of a choice is a sum over the units plus two maxima over the chosen options, of what collectives and of what
+recomputing take for a moment; its time is a sum. Sums are merged unit by unit, and of all partial choices those that
+another one beats in both are dropped. A maximum is no sum: so one merge is made for each pair of limits of the two,
+with the options that keep both.
 
-Merges are exact up to MAX_POINTS points. Of more, the fastest of each of MAX_POINTS equal intervals of memory stays.
+The frontier is exact where there are at most MAX_LIMITS pairs of different values, and no merge has more than
+MAX_POINTS points. Of more pairs, some are tried; of more points, the fastest of each of MAX_POINTS equal intervals of
+memory stays.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 MAX_POINTS = 200
-"""Points of a merge that are kept: 100 units of 6 options are merged in less than half a second."""
-MAX_LIMITS = 16
-"""Limits of the transient that are tried; of more values, as many at even distances, the largest among them."""
+"""Points of a merge that are kept; the work of a merge grows with them."""
+MAX_LIMITS = 256
+"""Pairs of limits that are tried; of more, those of values at even distances, the largest among them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +32,9 @@ class Choice:
     kept_bytes: int
     """Memory that adds up over units; negative where it saves some of a constant."""
     transient_bytes: int
-    """Memory of which the largest of all units counts."""
+    """Memory of collectives, of which the largest of all units counts."""
+    recomputed_bytes: int
+    """Memory of recomputed activations, of which the largest of all units counts; it adds to that of collectives."""
     ms: float
 
 
@@ -36,7 +43,7 @@ class Point:
     """A choice for every unit that no other one beats in memory and time."""
 
     memory_bytes: int
-    """Sum of what is kept, and the largest transient."""
+    """Sum of what is kept, the largest transient of collectives, and the largest of recomputed activations."""
     ms: float
     chosen: tuple[int, ...]
     """Number of the option of each unit."""
@@ -50,8 +57,15 @@ def frontier(units: Sequence[Sequence[Choice]], repeats: Sequence[int]) -> tuple
         repeats: equal units that each stands for; ``chosen`` of a point has all of them, one after the other.
     """
     found: list[Point] = []
-    for limit in _limits(units):
-        allowed = [[index for index, each in enumerate(unit) if each.transient_bytes <= limit] for unit in units]
+    for transient, recomputed in _limits(units):
+        allowed = [
+            [
+                index
+                for index, each in enumerate(unit)
+                if each.transient_bytes <= transient and each.recomputed_bytes <= recomputed
+            ]
+            for unit in units
+        ]
         if not all(allowed):
             continue
         merged = _Sums.empty()
@@ -70,11 +84,22 @@ def best(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(kept)
 
 
-def _limits(units: Sequence[Sequence[Choice]]) -> list[int]:
-    values = sorted({option.transient_bytes for unit in units for option in unit})
-    if len(values) <= MAX_LIMITS:
-        return values
-    places = np.linspace(0, len(values) - 1, MAX_LIMITS).round().astype(int)
+def _limits(units: Sequence[Sequence[Choice]]) -> Iterable[tuple[int, int]]:
+    transient = sorted({option.transient_bytes for unit in units for option in unit})
+    recomputed = sorted({option.recomputed_bytes for unit in units for option in unit})
+    if len(transient) * len(recomputed) > MAX_LIMITS:
+        # The shorter list stays whole up to a square's side, the longer one takes what that leaves.
+        shorter = min(len(transient), len(recomputed), math.isqrt(MAX_LIMITS))
+        longer = MAX_LIMITS // shorter
+        is_first_longer = len(transient) > len(recomputed)
+        transient = _spread(transient, longer if is_first_longer else shorter)
+        recomputed = _spread(recomputed, shorter if is_first_longer else longer)
+    return product(transient, recomputed)
+
+
+def _spread(values: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the values, at even distances, both ends among them."""
+    places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
     return [values[place] for place in places]
 
 
@@ -124,14 +149,19 @@ class _Sums:
         return [
             Point(
                 memory_bytes=int(kept)
-                + max(
-                    (unit[number].transient_bytes for unit, number in zip(expanded, numbers, strict=True)), default=0
-                ),
+                + _peak_bytes([unit[number] for unit, number in zip(expanded, numbers, strict=True)]),
                 ms=float(ms),
                 chosen=tuple(numbers),
             )
             for kept, ms, numbers in zip(self.kept, self.ms, self.chosen.tolist(), strict=True)
         ]
+
+
+def _peak_bytes(chosen: Sequence[Choice]) -> int:
+    """Return what is needed for a moment: collectives of one unit next to recomputed activations of another."""
+    return max((each.transient_bytes for each in chosen), default=0) + max(
+        (each.recomputed_bytes for each in chosen), default=0
+    )
 
 
 def _unbeaten(kept: NDArray[np.int64], ms: NDArray[np.float64]) -> NDArray[np.int64]:

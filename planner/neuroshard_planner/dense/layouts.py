@@ -67,7 +67,7 @@ class Layouts:
         """All replicated, nothing checkpointed."""
         by_unit = [options.of(unit) for unit in profile.units]
         self.candidates = self._candidates(by_unit)
-        """No candidate has less memory and less time than these; the least memory first, the least time last."""
+        """The frontier, as exact as ``frontier`` finds it; the least memory first, the least time last."""
 
     def layout(self, chosen: Candidate, *, source: str) -> DenseLayout:
         """Write a candidate down, with at most MOST_POINTS of the frontier, at even distances."""
@@ -128,6 +128,7 @@ class Layouts:
         gathered = sum(option.gathered_bytes for option in options)
         activation = max(passes + sum(option.activation_bytes for option in options), min(least, passes)) + gathered
         transient = max((option.transient_bytes for option in options), default=0)
+        transient += max((option.recomputed_bytes for option in options), default=0)
         return DenseMemory(
             weights_bytes=left(profile.weights_bytes, [own.weights for own in self._bytes]),
             gradient_bytes=left(profile.gradient_bytes, [own.gradients for own in self._bytes]),

@@ -2,14 +2,16 @@
 
 With w, g, s bytes of weights, gradients, and optimizer state of a unit, shared by S devices:
 
-strategy    from step to step     at the highest moment       transient: the largest unit counts
+strategy    from step to step     at the highest moment       for a moment: the largest unit counts
 replicate   w + g + s
 zero2       (w + g + s) / S       w, gathered                 w + 2 g: gather buffer; gradients, and as they are sent
 zero3       (w + g + s) / S                                   2 w + 2 g: also the weights of the unit, or of the next
 
 A checkpointed unit keeps its output instead of all that its forward pass leaves, and has the rest for a moment in its
-backward pass. Transients are upper bounds where neighbors differ in size. Time is compute, plus what collectives take
-beyond the share of the unit's own compute that hides them: neighbors in a dense part are mostly equal.
+backward pass. Weights of its neighbors may be gathered, and their gradients be on their way, at that moment: so the
+largest recomputed activations count next to the largest transient of collectives, also of another unit. Both are upper
+bounds where neighbors differ in size. Time is compute, plus what collectives take beyond the share of the unit's own
+compute that hides them: neighbors in a dense part are mostly equal.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,6 +55,9 @@ class UnitOption:
     activation_bytes: int
     """What a forward pass leaves for the backward pass less than the unit as it was counted, as a negative number."""
     transient_bytes: int
+    """Gathered weights and unreduced gradients."""
+    recomputed_bytes: int
+    """Activations that the backward pass computes again."""
     compute_ms: float
     exposed_ms: float
 
@@ -89,7 +94,12 @@ class UnitBytes:
         """Return an option as the frontier sees it: bytes more or less than the unit as it was counted."""
         kept = -(self.total - -(-self.total // option.shared_by)) + option.gathered_bytes + option.activation_bytes
         ms = option.compute_ms + option.exposed_ms
-        return Choice(kept_bytes=kept, transient_bytes=option.transient_bytes, ms=ms)
+        return Choice(
+            kept_bytes=kept,
+            transient_bytes=option.transient_bytes,
+            recomputed_bytes=option.recomputed_bytes,
+            ms=ms,
+        )
 
 
 class UnitOptions:
@@ -178,7 +188,8 @@ class UnitOptions:
             shared_by=1 if group is None else group_size(group, self._topology),
             gathered_bytes=own.weights if strategy is DenseStrategy.ZERO2 else 0,
             activation_bytes=-saved,
-            transient_bytes=transient + saved,
+            transient_bytes=transient,
+            recomputed_bytes=saved,
             compute_ms=forward_ms + backward_ms,
             exposed_ms=_exposed_ms(in_forward, forward_ms) + _exposed_ms(in_backward, backward_ms),
         )

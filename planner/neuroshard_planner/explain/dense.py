@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neuroshard_api.dense_layout import DenseChoices, DenseGroup, PlannedUnit
+from neuroshard_api.dense_layout import DenseChoices, PlannedUnit
 from neuroshard_api.dense_profile import DenseProfile, DenseUnit
 from neuroshard_api.plan import Plan
 from neuroshard_costs.exchanges import TransferModel
 
-from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
+from neuroshard_planner.dense.named_units import divided
+from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions, groups_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,23 +25,26 @@ class ExplainedUnit:
     memory_bytes: int
     """Weights, gradients, optimizer state, and activations; gathered weights where they are kept."""
     transient_bytes: int
-    """For a moment of a step."""
+    """Gathered weights and unreduced gradients, for a moment of a step."""
+    recomputed_bytes: int
+    """Activations that are computed again, for a moment of a step."""
     ms: float
     """Compute and exposed collectives."""
     smaller: str | None
-    """The fastest option that keeps less. None: there is none."""
+    """The fastest option that keeps less and that the request permits. None: there is none."""
     saved_bytes: int = 0
     added_ms: float = 0.0
 
 
 def explained_units(plan: Plan, *, costs: TransferModel) -> tuple[ExplainedUnit, ...]:
     """Return the units of a plan's dense part in the order of the forward pass; none where it has no layout."""
-    profile, layout = plan.request.dense, plan.dense
-    if profile is None or layout is None:
+    layout = plan.dense
+    if plan.request.dense is None or layout is None:
         return ()
     topology = plan.request.topology
-    groups = tuple(DenseGroup) if topology.num_nodes > 1 else (DenseGroup.NODE,)
-    choices = (plan.request.dense_choices or DenseChoices()).model_copy(update={"units": None})
+    choices = plan.request.dense_choices or DenseChoices()
+    profile = divided(plan.request.dense, choices)
+    groups = groups_of(choices.group, topology)[-1]
     options = UnitOptions(profile, topology, costs=costs, choices=choices, groups=groups)
     planned = {unit.module: unit for unit in layout.units}
     return tuple(each for unit in profile.units for each in _explained(unit, profile, options, planned))
@@ -68,6 +72,7 @@ def _explained(
             kept=_in_words(option),
             memory_bytes=own.total + unit.activation_bytes + kept,
             transient_bytes=option.transient_bytes,
+            recomputed_bytes=option.recomputed_bytes,
             ms=ms,
             smaller=None if smaller is None else _in_words(smaller),
             saved_bytes=0 if smaller is None else kept - own.choice(smaller).kept_bytes,

@@ -24,6 +24,7 @@ from neuroshard_api.tables import Optimizer, Table
 from neuroshard_planner.dense.layouts import MOST_POINTS, Candidate, Layouts
 from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.explain.dense import explained_units
 from neuroshard_planner.planning import plan
 from neuroshard_planner.plans.checks import plan_problems
 from searches import planned
@@ -235,6 +236,36 @@ def test_a_refusal_prices_the_checkpointing_that_the_request_permits() -> None:
 
     with pytest.raises(InfeasibleError, match=r"; a sharded dense part, .* is not enough by columns"):
         planned(asked(profile, dense_choices=choices))
+
+
+def test_an_explanation_proposes_what_the_request_permits() -> None:
+    """Shares of a half within nodes, by name: a quarter over all devices would be smaller, and is not permitted."""
+    small = profile_of(MEMBERS, num_parameters=2**20, activation_bytes=2**20)
+    devices = topology(4, num_nodes=2)
+    choices = named("interaction", group=GroupChoice.NODE, checkpointing=NEVER)
+
+    found = planned(asked(small, topology=devices, dense_choices=choices))
+
+    explained = explained_units(found, costs=ExactCosts(devices.device))
+    assert [(each.kept, each.smaller) for each in explained] == [("zero3 over 2", None)]
+
+
+def test_one_unit_is_recomputed_while_another_is_gathered() -> None:
+    """A replicated and checkpointed layer next to sharded ones: the transients of both add up."""
+    profile = profile_of(MEMBERS)
+    choices = DenseChoices(
+        units=(
+            UnitChoice(module="interaction", strategy=DenseStrategy.ZERO3),
+            UnitChoice(module="interaction.layers.0", strategy=DenseStrategy.REPLICATE),
+        ),
+        checkpointing=CheckpointingChoice.ALWAYS,
+    )
+
+    found = planned(asked(profile, dense_choices=choices))
+
+    assert found.request.dense_memory is not None
+    weights, recomputed = 4 * 2**27, GIB - GIB // 8
+    assert found.request.dense_memory.transient_bytes >= 4 * weights + recomputed
 
 
 def test_a_profile_that_does_not_name_repeated_modules_is_refused() -> None:

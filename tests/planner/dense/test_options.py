@@ -80,12 +80,15 @@ def test_each_option_keeps_the_bytes_of_its_formula() -> None:
 
 def test_transients_are_gathered_weights_and_unreduced_gradients() -> None:
     """None where all is whole; a checkpointed unit also has its activations again for a moment."""
-    transient = {(each.strategy, each.checkpointed): each.transient_bytes for each in options_of(unit())}
+    found = options_of(unit())
+    transient = {(each.strategy, each.checkpointed): each.transient_bytes for each in found}
+    recomputed = {each.checkpointed: each.recomputed_bytes for each in found}
 
     assert transient[DenseStrategy.REPLICATE, False] == 0
     assert transient[DenseStrategy.ZERO2, False] == 12 * P
     assert transient[DenseStrategy.ZERO3, False] == 16 * P
-    assert transient[DenseStrategy.ZERO3, True] == 16 * P + 5 * GIB // 2
+    assert transient[DenseStrategy.ZERO3, True] == 16 * P
+    assert recomputed == {False: 0, True: 5 * GIB // 2}
 
 
 def test_checkpointing_computes_forward_once_more() -> None:
