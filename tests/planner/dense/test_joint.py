@@ -240,7 +240,7 @@ def test_a_refusal_prices_the_checkpointing_that_the_request_permits() -> None:
 
 def test_an_explanation_proposes_what_the_request_permits() -> None:
     """Shares of a half within nodes, by name: a quarter over all devices would be smaller, and is not permitted."""
-    small = profile_of(MEMBERS, num_parameters=2**20, activation_bytes=2**20)
+    small = profile_of(MEMBERS, num_parameters=2**24, activation_bytes=2**20)
     devices = topology(4, num_nodes=2)
     choices = named("interaction", group=GroupChoice.NODE, checkpointing=NEVER)
 
