@@ -38,7 +38,7 @@ wait for another is not in them."""
 
 
 def trained(seed: int) -> list[dict[str, Any]]:
-    """Return what one start found of each fault that it planted."""
+    """Return the causes that one start named for each planted fault."""
     with tempfile.TemporaryDirectory() as folder:
         launch = ["-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node", "2"]
         worker = [str(TESTS / "trainer" / "drift_worker.py"), folder, str(ROUNDS), str(seed)]
@@ -77,7 +77,7 @@ def words(changes: Sequence[Sequence[Any]]) -> str:
 
 
 def main() -> None:
-    """Plant faults for so many minutes, and write the result."""
+    """Plant faults until the minutes are over, and write the result."""
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else MINUTES
     start, begun = os.getloadavg()[0], time.monotonic()
     found: list[dict[str, Any]] = []

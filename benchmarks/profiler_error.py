@@ -139,7 +139,7 @@ def _errors(rounds: Sequence[Sequence[ProfileRecord]], scratch: Path) -> Iterato
     noise = _geometric_mean(times[::2].min(axis=0)[held_out], times[1::2].min(axis=0)[held_out])
     yield ""
     yield f"The aim is {'met' if best < AIM else 'missed'}: the best is {best:.2%} for both together over all"
-    yield f"sets. The same sets measured twice differ by {noise:.2%}: no model could be told to be better here."
+    yield f"sets. The same sets measured twice differ by {noise:.2%}: no model can be shown to be better here."
     yield ""
     yield "| trained network | sets | forward | backward | both together |"
     yield "|---|---|---|---|---|"

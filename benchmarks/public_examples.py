@@ -152,7 +152,7 @@ def _cost(plan: Plan) -> str:
 
 
 def trained_row(example: Example, torchrec: Path, dlrm: Path, *, count: int) -> str:
-    """Train an example on so many processes under the plans of both planners, and return its line."""
+    """Train an example on ``count`` processes under the plans of both planners, and return its line."""
     head = f"| {example.name} | {count}"
     found = [_trained(example, planner, torchrec, dlrm, count=count) for planner in PLANNERS]
     problem = next((each for each in found if isinstance(each, str)), None)

@@ -84,7 +84,7 @@ class Training:
         limits = {table.name: _limit(MOST_LOOKUPS // (index + 1)) for index, table in enumerate(tables)}
         if self._planner == PLANNERS[0]:
             by_rows = tables[1 if len(tables) > 1 else 0].name
-            # Each looked-up row of a sequence travels: so many lookups would leave no memory for shards.
+            # Each looked-up row of a sequence travels: with WORTH_A_CUT lookups no memory is left for shards.
             is_sequence = tables[0].pooling is Pooling.NONE
             limits[tables[0].name] = _limit(1.0 if is_sequence else WORTH_A_CUT)
             if is_sequence or len(tables) > 1 or dist.get_world_size() > 2:  # noqa: PLR2004 - one table, cut in two ways

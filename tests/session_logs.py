@@ -5,7 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from neuroshard_api.session_clustering import SessionClustering
+from neuroshard_profiler.sessions.clustering import ClusteringSettings, cluster_sessions
+from neuroshard_profiler.sessions.engine import EngineSettings
+from neuroshard_profiler.sessions.log import open_log
+from neuroshard_profiler.sessions.windows import parse_windows
 from pyarrow import parquet
+
+DUCKDB = EngineSettings(memory_mib=128)
+
+
+class StoppedError(Exception):
+    """A run is stopped after a window."""
 
 
 def log_file(path: Path, *, row_group_size: int = 4, **columns: Any) -> Path:
@@ -28,3 +39,30 @@ def session_file(path: Path, samples: Sequence[tuple[int, int, Sequence[int]]], 
 def rows_of(*paths: Path) -> list[str]:
     """Return the rows of files as texts, sorted: equal for equal multisets."""
     return sorted(repr(row) for path in paths for row in parquet.read_table(path).to_pylist())
+
+
+def clustered(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    window: str | None = "10",
+    row_group_rows: int = 5,
+    engine: EngineSettings = DUCKDB,
+    stop_after: int | None = None,
+) -> SessionClustering:
+    """Cluster files with the columns ``session`` and ``time``; stop after a number of windows."""
+    log = open_log(paths, session="session", time="time")
+    seen: list[str] = []
+
+    def progress(sentence: str) -> None:
+        seen.append(sentence)
+        if len(seen) == stop_after:
+            raise StoppedError
+
+    settings = ClusteringSettings(out=out, row_group_rows=row_group_rows, engine=engine)
+    return cluster_sessions(log, parse_windows(log, window), settings, progress=progress)
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    """Return the clustered files."""
+    return {path.name: path.read_bytes() for path in sorted(out.glob("window-*.parquet"))}

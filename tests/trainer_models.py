@@ -17,6 +17,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainer_builders import TABLES, job_data, plan_of
 
 CPU = torch.device("cpu")
+Samples = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
+"""Dense features, lookups, and labels."""
 
 
 def sharded_model(
@@ -49,3 +51,18 @@ def lookups_of_zero(samples: int, tables: Sequence[Table] = TABLES) -> KeyedJagg
         values=torch.zeros(samples * len(tables), dtype=torch.int64),
         lengths=torch.ones(samples * len(tables), dtype=torch.int32),
     )
+
+
+def random_samples(seed: int, count: int, tables: Sequence[Table]) -> Samples:
+    """Return samples with up to three lookups of each table."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(4, (len(tables), count), generator=generator)
+    values = [
+        torch.randint(table.num_embeddings, (int(total),), generator=generator)
+        for table, total in zip(tables, lengths.sum(dim=1), strict=True)
+    ]
+    lookups = KeyedJaggedTensor(
+        keys=[table.name for table in tables], values=torch.cat(values), lengths=lengths.flatten()
+    )
+    labels = torch.randint(2, (count,), generator=generator).float()
+    return torch.randn(count, 3, generator=generator), lookups, labels

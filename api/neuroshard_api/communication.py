@@ -98,7 +98,7 @@ class WireTypes(Value):
         return f"{self.forward} forward, {self.backward} backward"
 
     def problem(self, *, batch_size_per_device: int, on_cpu: bool) -> str | None:
-        """Return why these types cannot be trained. None: they can.
+        """Return the reason that these types cannot be trained. None: they can be.
 
         Args:
             batch_size_per_device: samples of a device in a step.
@@ -148,6 +148,11 @@ class WireAlternative(WireTypes):
     """Predicted cost of the step with exact exchange, less that with these types; below 0 it would take longer."""
     refusal: str | None = None
     """Why the types were not chosen. If unset: they were."""
+
+    @property
+    def types(self) -> WireTypes:
+        """The pair alone."""
+        return WireTypes(forward=self.forward, backward=self.backward)
 
 
 class Communication(Value):

@@ -79,7 +79,7 @@ class UnitChoice(Value):
     strategy: DenseStrategy
 
     def covers(self, path: str) -> bool:
-        """Return whether a unit at the path is meant."""
+        """Return whether the choice is for a unit at the path."""
         return path == self.module or path.startswith(f"{self.module}.")
 
 

@@ -39,6 +39,11 @@ class DenseUnit(Value):
     transient_bytes: Bytes
     """Highest memory of the forward or the backward pass above what is allocated at the pass's upper end."""
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Paths of the equal modules that are known: ``repeats``, or the first alone in an older profile."""
+        return (self.module, *(self.further_modules or ()))
+
 
 class DenseProfile(Document):
     """The dense part of one model at one batch size, replicated on every device."""

@@ -104,6 +104,11 @@ class Document(Value):
         return validated(cls, raw, where=where)
 
     @classmethod
+    def is_named_by(cls, raw: object) -> bool:
+        """Return whether plain data says that it is such a document, of the present version or an earlier one."""
+        return isinstance(raw, dict) and raw.get("schema_version") in {cls.schema_name, *cls.earlier_versions}
+
+    @classmethod
     def read(cls, path: Path) -> Self:
         """Read a ``.json``, ``.yaml`` or ``.yml`` file. Raises DocumentError, naming the file."""
         return cls.from_data(read_data(path), where=str(path))

@@ -33,7 +33,7 @@ def plan_request(
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
     reserved, named = planner.reserved_memory_per_device, planner.sharding_types
     host, groups = planner.host_memory_per_node, planner.sharding_groups
-    narrow = job.spec.training.communication or Communication()
+    narrow = job.spec.training.narrow_types
     _require_trainable(narrow, model.batch_size_per_device, topology)
     return PlanRequest(
         tables=tables,

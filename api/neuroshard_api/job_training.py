@@ -346,6 +346,11 @@ class Training(Part):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of initial weights, shuffling and synthetic samples."""
 
+    @property
+    def narrow_types(self) -> Communication:
+        """What travels in narrow types, also where the job does not say it."""
+        return self.communication or Communication()
+
 
 class ResumePolicy(StrEnum):
     """What a start of the workers begins from."""

@@ -21,9 +21,9 @@ class GuardRecord(Value):
     """What the guard of narrow types found so far."""
 
     types: WireTypes | None = None
-    """What it is about. If unset: it is of an earlier release."""
+    """Types that are checked. If unset: not known."""
     maximum_percent: Annotated[float, Field(ge=0)] | None = None
-    """Of the change. If unset: it is of an earlier release."""
+    """Maximum of ``change_percent``. If unset: not known."""
     state: GuardState = GuardState.NARROW
     since_step: Count = 0
     """Step after which the state began."""

@@ -4,7 +4,7 @@ from neuroshard_api.training_job import Spec
 
 
 def unsupported(spec: Spec) -> str | None:
-    """Return why no candidate is made for a job, with the remedy. None: candidates are made."""
+    """Return the reason that no candidate is made for a job, with the remedy. None: candidates are made."""
     if spec.plan_ref is not None:
         return (
             "spec.planRef gives the plan; hint: make another one with `neuroshard plan --statistics`, or unset planRef"

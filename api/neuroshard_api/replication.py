@@ -121,6 +121,14 @@ def group_members(num_groups: int, group_size: int, layout: GroupLayout) -> tupl
     return tuple(tuple(range(first, num_groups * group_size, num_groups)) for first in range(num_groups))
 
 
+def averaging_problem(optimizers: Sequence[Optimizer]) -> str | None:
+    """Return the optimizer whose state TorchRec does not average, and those to use instead. None: it averages all."""
+    other = next((each for each in optimizers if each not in AVERAGED_OPTIMIZERS), None)
+    if other is None:
+        return None
+    return f"TorchRec averages no state of {other.value}; use one of {', '.join(AVERAGED_OPTIMIZERS)}"
+
+
 def replication_problem(replication: Replication, group: Topology, optimizers: Sequence[Optimizer]) -> str | None:
     """Return why TorchRec cannot form or average the groups of a plan; it begins with the field. None: it can.
 
@@ -129,12 +137,9 @@ def replication_problem(replication: Replication, group: Topology, optimizers: S
         group: the devices of each group.
         optimizers: of the tables.
     """
-    other = next((each for each in optimizers if each not in AVERAGED_OPTIMIZERS), None)
-    if other is not None:
-        return (
-            f"num_groups: TorchRec averages no state of {other.value}; use one of "
-            f"{', '.join(AVERAGED_OPTIMIZERS)}, or plan without groups"
-        )
+    problem = averaging_problem(optimizers)
+    if problem is not None:
+        return f"num_groups: {problem}, or plan without groups"
     if group.host_memory is not None:
         return "num_groups: groups average device memory alone, and the topology has host_memory; leave one of them out"
     num_nodes, rest = divmod(replication.num_groups * group.num_devices, replication.devices_per_node)

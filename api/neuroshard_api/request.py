@@ -279,16 +279,16 @@ class PlanRequest(Document):
         return (self.memory.dense_bytes or 0) if self.dense is None else self.dense.total_bytes
 
     def wire_problem(self, types: WireTypes) -> str | None:
-        """Return why these types cannot be trained on the request's devices, field first. None: they can."""
+        """Return the reason that types cannot be trained on the request's devices, field first. None: they can be."""
         return types.problem(batch_size_per_device=self.batch_size_per_device, on_cpu=self.topology.device.is_cpu)
 
     def optimizer_of(self, table: Table) -> Optimizer:
-        """Return what trains a table."""
+        """Return the optimizer of a table."""
         return table.optimizer or self.optimizer
 
     @property
     def optimizers(self) -> tuple[Optimizer, ...]:
-        """What trains the tables, each once, in the tables' order."""
+        """Optimizers of the tables, each once, in the tables' order."""
         return tuple(dict.fromkeys(map(self.optimizer_of, self.tables.tables)))
 
     @property

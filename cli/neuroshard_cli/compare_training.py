@@ -162,7 +162,7 @@ def _checked(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]":
 
 
 def _launch(command: "Sequence[str]", *, processes: int, environment: "Mapping[str, str] | None" = None) -> None:
-    """Run a module or a script on so many processes of this machine. Raises CommandError where one fails."""
+    """Run a module or a script on processes of this machine. Raises CommandError where one fails."""
     launcher = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node", str(processes)]
     ended = subprocess.run(  # noqa: S603 - ours, or what the user named
         [*launcher, *command],

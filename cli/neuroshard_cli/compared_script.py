@@ -71,8 +71,7 @@ def _read(path: Path) -> "GivenPlan | TorchRecPlan":
     from neuroshard_cli.plan_file import read_given_plan
 
     raw = read_data(path)
-    kind = raw.get("schema_version") if isinstance(raw, dict) else None
-    if kind in {TorchRecPlan.schema_name, *TorchRecPlan.earlier_versions}:
+    if TorchRecPlan.is_named_by(raw):
         return TorchRecPlan.from_data(raw, where=str(path))
     return read_given_plan(path)
 

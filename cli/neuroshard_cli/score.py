@@ -64,8 +64,7 @@ def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[Tab
     from neuroshard_api.torchrec_plan import TorchRecPlan
 
     raw = _document_data(path)
-    kind = raw.get("schema_version") if isinstance(raw, dict) else None
-    if raw is not None and kind not in {TorchRecPlan.schema_name, *TorchRecPlan.earlier_versions}:
+    if raw is not None and not TorchRecPlan.is_named_by(raw):
         whole = GivenPlan.from_data(raw, where=str(path))
         _require_no_request(path, options)
         if whole.replication is not None:

@@ -312,9 +312,9 @@ def _judged_tables(request: PlanRequest, ranges: Mapping[str, Range]) -> list[_J
 
 def _judged_exchanges(request: PlanRequest, ranges: Mapping[str, Range]) -> list[_Judged]:
     """Return the quantities of both exchanges where all devices have as much, and of the links that they pass."""
-    topology = request.topology
+    topology, encoded = request.topology, encoded_exchange(request)
     exchanges = {
-        "pooled_embeddings": encoded_exchange(request).forward,
+        "pooled_embeddings": encoded.forward,
         "indices": index_exchange(request, least_index_bytes(request) / topology.num_devices),
     }
     judged = [_Judged("topology.num_devices", "num_devices", topology.num_devices, ranges)]
@@ -323,7 +323,6 @@ def _judged_exchanges(request: PlanRequest, ranges: Mapping[str, Range]) -> list
             _Judged(f"{name}.mean_dim_sum", "mean_dim_sum", exchange.mean_dim_sum, ranges),
             _Judged(f"{name}.exchange_bytes", "exchange_bytes", exchange.num_bytes, ranges),
         ]
-    encoded = encoded_exchange(request)
     for wire_bytes in dict.fromkeys((encoded.forward.bytes_per_element, encoded.backward.bytes_per_element)):
         judged.append(_Judged("wire_bytes_per_element", "bytes_per_element", wire_bytes, ranges))
     for level in _levels(topology):

@@ -107,30 +107,27 @@ def _request() -> ComparisonRequest:
 def _exported(file: Path, tables: ModelTables, *, world_size: int) -> TorchRecPlan:
     """Return the plan of a file by the paths of a module. Raises DropInError, DocumentError, or InputError."""
     raw = read_data(file)
-    kind = raw.get("schema_version") if isinstance(raw, dict) else None
-    if kind not in {TorchRecPlan.schema_name, *TorchRecPlan.earlier_versions}:
+    if not TorchRecPlan.is_named_by(raw):
         plan = read_plan(file, world_size=world_size, tables=tables.table_set.tables)
-        if plan.replication is not None:
-            raise DropInError(f"{file}: has groups of devices, which DistributedModelParallel does not take")
         if plan.dense is not None:
             raise DropInError(
                 f"{file}: shards the dense part, which the script would not do; plan with --dense-policy replicate"
             )
         compute_device: ComputeDevice = "cuda" if torch.cuda.is_available() else "cpu"
         return _trainable(file, TorchRecPlan.of(plan, collections=tables.by_path, compute_device=compute_device))
-    exported = TorchRecPlan.from_data(raw, where=str(file))
-    if exported.groups is not None:
-        raise DropInError(f"{file}: has groups of devices, which DistributedModelParallel does not take")
+    exported = _trainable(file, TorchRecPlan.from_data(raw, where=str(file)))
     if exported.world_size != world_size:
         raise DropInError(f"{file}: is for {exported.world_size} processes, there are {world_size}")
     problem = _other_module(exported, tables)
     if problem is not None:
         raise DropInError(f"{file}: {problem}; export the plan of this module")
-    return _trainable(file, exported)
+    return exported
 
 
 def _trainable(file: Path, plan: TorchRecPlan) -> TorchRecPlan:
     """Return a plan that says nothing but where shards are, which is all that TorchRec takes. Raises DropInError."""
+    if plan.groups is not None:
+        raise DropInError(f"{file}: has groups of devices, which DistributedModelParallel does not take")
     for part, what in ((plan.codecs, "narrow types on the wire"), (plan.deduplication, "lists without repeats")):
         if part is not None:
             raise DropInError(f"{file}: is priced for {what}, which the script would not train with; plan without them")

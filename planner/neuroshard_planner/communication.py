@@ -6,7 +6,7 @@ Narrow types move the balance from exchange to compute, hence the second search.
 price; the trainer measures it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.communication import Communication, CommunicationChoices, WireAlternative, WireTypes
@@ -57,14 +57,13 @@ class _Choice:
         refusal = _refusal_of_all(self._exact.request)
         priced = [self._priced(types, refusal) for types in self._choices.pairs]
         by_gain = sorted((each for each in priced if self._is_worth_it(each.saved_ms)), key=_saved_ms, reverse=True)
-        tried: list[WireAlternative] = []
+        refusals: dict[WireTypes, str] = {}
         for each in by_gain:
-            types = WireTypes(forward=each.forward, backward=each.backward)
-            found = self._planned(types)
+            found = self._planned(each.types)
             if isinstance(found, Plan):
-                return self._decided(found, types, [self._judged(other, each, tried) for other in priced])
-            tried.append(each.model_copy(update={"refusal": found}))
-        judged = [self._judged(each, None, tried) for each in priced]
+                return self._decided(found, each.types, [self._judged(other, each, refusals) for other in priced])
+            refusals[each.types] = found
+        judged = [self._judged(each, None, refusals) for each in priced]
         return self._decided(self._exact, WireTypes(), judged, reason=refusal or self._reason(priced))
 
     def _priced(self, types: WireTypes, refusal: str | None) -> WireAlternative:
@@ -98,9 +97,9 @@ class _Choice:
 
     def _same_placement_if_cheaper(self, found: Plan) -> Plan:
         """Return a plan, or that of the same request with the exact plan's placement where it is cheaper and fits."""
-        problem = Problem(found.request, self._costs)
         if found.deduplication != self._exact.deduplication:
             return found
+        problem = Problem(found.request, self._costs)
         placement = placement_of(self._exact.tables, problem)
         cost = predicted_cost(problem, placement, found.predicted.source)
         if cost.total_ms >= found.predicted.total_ms or not problem.fits(placement):
@@ -121,17 +120,14 @@ class _Choice:
         return saved_ms is not None and saved_ms > 0 and saved_ms >= self._least_ms
 
     def _judged(
-        self, each: WireAlternative, chosen: WireAlternative | None, tried: list[WireAlternative]
+        self, each: WireAlternative, chosen: WireAlternative | None, refusals: Mapping[WireTypes, str]
     ) -> WireAlternative:
-        """Return an alternative with the reason why it was not chosen."""
+        """Return an alternative with the reason why it was not chosen; ``refusals`` are of pairs planned in vain."""
         if each is chosen or each.refusal is not None:
             return each
-        failed = next(
-            (other for other in tried if (other.forward, other.backward) == (each.forward, each.backward)), None
-        )
-        if failed is not None:
-            return failed
-        if self._is_worth_it(each.saved_ms) and chosen is not None:
+        if each.types in refusals:
+            refusal = refusals[each.types]
+        elif self._is_worth_it(each.saved_ms) and chosen is not None:
             refusal = f"{chosen.text} saves {_saved_ms(chosen):.3f} ms"
         else:
             refusal = f"{_gain(_saved_ms(each), self._exact_ms)}, below {self._choices.least_gain_percent:g} %"

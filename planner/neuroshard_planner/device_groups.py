@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from neuroshard_api.collectives import CollectiveKind
 from neuroshard_api.plan import CollectiveCost, DeviceCost, Plan
-from neuroshard_api.replication import AVERAGED_OPTIMIZERS, Grouping, Replication, groupings
+from neuroshard_api.replication import Grouping, Replication, averaging_problem, groupings
 from neuroshard_api.request import PlanRequest, TableConstraints
 from neuroshard_api.sharding import Family, ShardingType
 from neuroshard_api.tables import Optimizer
@@ -95,12 +95,9 @@ def _groupings(request: PlanRequest) -> list[Grouping]:
     """Return the permitted ways to form groups. Raises RequestError."""
     constraints, choices = request.constraints, request.replication
     assert choices is not None, "the request permits groups"
-    other = next((each for each in request.optimizers if each not in AVERAGED_OPTIMIZERS), None)
-    if other is not None:
-        raise RequestError(
-            f"replication: TorchRec averages no state of {other.value}; use one of "
-            f"{', '.join(AVERAGED_OPTIMIZERS)}, or leave it out"
-        )
+    problem = averaging_problem(request.optimizers)
+    if problem is not None:
+        raise RequestError(f"replication: {problem}, or leave it out")
     if request.dense_choices is not None and excludes_replicas(request.dense_choices):
         raise RequestError(
             "dense_choices: groups train dense parts that are replicated and not checkpointed; leave it or replication "

@@ -25,8 +25,8 @@ from neuroshard_trainer.process import Process, new_group
 from neuroshard_trainer.run import sharded_job_model
 from rank_server import joined_ranks
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainer_builders import TABLES, job_data, plan_of
+from trainer_models import random_samples
 
 CPU = torch.device("cpu")
 SAMPLES = 16  # of each rank
@@ -66,24 +66,9 @@ def model_of(process: Process, types: WireTypes | None) -> tuple[Any, Codecs | N
     return model, live_codecs(model)
 
 
-def batch(seed: int) -> tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]:
-    """Return random samples of one rank."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(4, (len(TABLES), SAMPLES), generator=generator)
-    values = [
-        torch.randint(table.num_embeddings, (int(count),), generator=generator)
-        for table, count in zip(TABLES, lengths.sum(dim=1), strict=True)
-    ]
-    lookups = KeyedJaggedTensor(
-        keys=[table.name for table in TABLES], values=torch.cat(values), lengths=lengths.flatten()
-    )
-    labels = torch.randint(2, (SAMPLES,), generator=generator).float()
-    return torch.randn(SAMPLES, 3, generator=generator), lookups, labels
-
-
 def step(model: Any, seed: int) -> torch.Tensor:
     """Take a step of the tables, and return the logits before it."""
-    dense, lookups, labels = batch(10 * seed + dist.get_rank())
+    dense, lookups, labels = random_samples(10 * seed + dist.get_rank(), SAMPLES, TABLES)
     logits: torch.Tensor = model(dense, lookups)
     torch.autograd.backward(binary_cross_entropy_with_logits(logits, labels))
     model.zero_grad()
@@ -166,7 +151,7 @@ def guarded(process: Process) -> dict[str, Any]:
     codecs.forward._codec.decode = lambda *values: 2 * decode(*values)
     settings = CommunicationGuard(check_every_steps=1)
     guard = Guard(codecs, settings, process.group, GuardRecord())
-    dense, lookups, labels = batch(1000 + process.rank)
+    dense, lookups, labels = random_samples(1000 + process.rank, SAMPLES, TABLES)
 
     def loss() -> torch.Tensor:
         return binary_cross_entropy_with_logits(model(dense, lookups), labels, reduction="sum")

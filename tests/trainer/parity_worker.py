@@ -20,13 +20,12 @@ from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from trainer_builders import TABLES, job_data
+from trainer_models import random_samples
 
 LEARNING_RATE = 0.5
 SAMPLES = 16  # of each rank
 CPU = torch.device("cpu")
-Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
 
 
 def main(*files: str) -> None:
@@ -57,7 +56,7 @@ def check(file: Path, architecture: Architecture) -> None:
     )
     prove_sharding(sharded, plan)
     copy_weights(sharded, plain.state_dict())
-    batches = [batch(seed) for seed in range(dist.get_world_size())]
+    batches = [random_samples(seed, SAMPLES, TABLES) for seed in range(dist.get_world_size())]
     dense, lookups, labels = batches[dist.get_rank()]
     before = sharded(dense, lookups)
     torch.testing.assert_close(before, plain(dense, lookups))
@@ -79,21 +78,6 @@ def descend(weight: torch.Tensor) -> None:
     """Take one step of SGD."""
     assert weight.grad is not None
     weight.sub_(weight.grad, alpha=LEARNING_RATE)
-
-
-def batch(seed: int) -> Batch:
-    """Return random samples of one rank."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(4, (len(TABLES), SAMPLES), generator=generator)
-    values = [
-        torch.randint(table.num_embeddings, (int(count),), generator=generator)
-        for table, count in zip(TABLES, lengths.sum(dim=1), strict=True)
-    ]
-    lookups = KeyedJaggedTensor(
-        keys=[table.name for table in TABLES], values=torch.cat(values), lengths=lengths.flatten()
-    )
-    labels = torch.randint(2, (SAMPLES,), generator=generator).float()
-    return torch.randn(SAMPLES, 3, generator=generator), lookups, labels
 
 
 def copy_weights(sharded: DistributedModelParallel, weights: dict[str, torch.Tensor]) -> None:

@@ -5,7 +5,6 @@ optimizer state: with SGD and an average after each step that is the model that 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -17,8 +16,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel, DMPCollection
 from torchrec.distributed.types import DMPCollectionContext, EnumerableShardingSpec, ShardingEnv2D, ShardingPlan
 
-_set_timeout = getattr(dist.distributed_c10d, "set_timeout", dist.distributed_c10d._set_pg_timeout)  # noqa: SLF001
-"""torch before 2.14 has it under the second name."""
+from neuroshard_trainer.process import limit_waits
+
 NO_HOOKS: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None)
 
 
@@ -75,8 +74,7 @@ class AveragedModel(DMPCollection):  # type: ignore[misc] # torchrec, untyped
             use_inter_host_allreduce=is_contiguous,
         )
         if timeout_seconds is not None:
-            for each in (context.sharding_pg, context.replica_pg):
-                _set_timeout(timedelta(seconds=timeout_seconds), each)
+            limit_waits(timeout_seconds, context.sharding_pg, context.replica_pg)
         self._remap_sharding_plan(
             plan=plan,
             rank=self._global_rank,

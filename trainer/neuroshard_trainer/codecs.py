@@ -89,7 +89,7 @@ class SwitchableCodec:
         return columns, padding
 
     def calc_quantized_size(self, input_len: int, ctx: QuantizationContext | None = None) -> int:
-        """Return the elements that so many values become."""
+        """Return the number of elements that ``input_len`` values are encoded to."""
         return input_len if ctx is None else int(self._codec.calc_quantized_size(input_len, ctx))
 
     def encode(self, input_tensor: torch.Tensor, ctx: QuantizationContext | None = None) -> torch.Tensor:

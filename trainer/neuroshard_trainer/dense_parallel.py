@@ -6,7 +6,6 @@ Names of parameters are those of the model, whatever the layout: so a checkpoint
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -28,10 +27,9 @@ from torchrec.distributed.types import ShardingEnv
 
 from neuroshard_trainer.agreement import agreed
 from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.process import limit_waits
 
 _REPLICATE, _SHARD = "replicate", "shard"
-_set_timeout = getattr(dist.distributed_c10d, "set_timeout", dist.distributed_c10d._set_pg_timeout)  # noqa: SLF001
-"""torch before 2.14 has it under the second name."""
 
 
 class DenseParallelWrapper(DataParallelWrapper):  # type: ignore[misc] # torchrec, untyped
@@ -77,8 +75,7 @@ class DenseParallelWrapper(DataParallelWrapper):  # type: ignore[misc] # torchre
             else:
                 mesh = init_device_mesh(device.type, (num_nodes * per_node,), mesh_dim_names=(_SHARD,))
             if self._timeout_seconds is not None:
-                for each in mesh.get_all_groups():
-                    _set_timeout(timedelta(seconds=self._timeout_seconds), each)
+                limit_waits(self._timeout_seconds, *mesh.get_all_groups())
             found[group] = mesh
         return found
 

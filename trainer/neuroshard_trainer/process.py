@@ -28,6 +28,9 @@ from neuroshard_trainer.nccl_log import log_to, nccl_warning
 
 logger = logging.getLogger(__name__)
 
+_set_timeout = getattr(dist.distributed_c10d, "set_timeout", dist.distributed_c10d._set_pg_timeout)  # noqa: SLF001
+"""torch before 2.14 has it under the second name."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
@@ -128,6 +131,12 @@ def joined(device: torch.device, *, timeout_seconds: float) -> Process:
             dist.init_process_group("gloo", timeout=timeout)
         group = new_group(timeout_seconds)
     return Process(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device, group=group)
+
+
+def limit_waits(timeout_seconds: float, *groups: dist.ProcessGroup) -> None:
+    """Limit how long collective operations of existing groups wait for the others."""
+    for group in groups:
+        _set_timeout(timedelta(seconds=timeout_seconds), group)
 
 
 def new_group(timeout_seconds: float) -> dist.ProcessGroup:

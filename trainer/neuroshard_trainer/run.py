@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from neuroshard_api.job_communication import Communication
 from neuroshard_api.job_request import dense_signature
 from neuroshard_api.job_training import ResumePolicy
 from neuroshard_api.plan import GivenPlan
@@ -247,7 +246,7 @@ def _guard(
             f"the plan sends {codecs.types.text}, and there are no held-out samples to guard the accuracy with; "
             "set spec.data.validationPercent or evaluationPath, or policy Exact in spec.training.communication"
         )
-    settings = (job.spec.training.communication or Communication()).guard
+    settings = job.spec.training.narrow_types.guard
     maximum = float(settings.max_entropy_increase_percent)
     return Guard(codecs, settings, process.group, resumed_record(record, codecs.types, maximum_percent=maximum))
 

@@ -236,13 +236,8 @@ class TrainingLoop:
         guard = self._guard
         if guard is None or not guard.is_due(self.step):
             return
-        if self._pipeline is not None:
-            self._pipeline.detach()
-        self._state.model.eval()
-        with torch.no_grad(), traced("check of narrow types"):
+        with self._without_updates("check of narrow types"):
             has_changed = guard.check(self.step, self._held_out_loss)
-        self._state.model.train()
-        set_optimizer_step(self._state.model, self.step)
         guard.codecs.measure_errors()
         self._progress.guard = guard.record
         if has_changed:
@@ -281,23 +276,17 @@ class TrainingLoop:
         if not self._data.num_validation or self._evaluated_step == self.step:
             return
         self._evaluated_step = self.step
-        model = self._state.model
         self._state.agree()
-        if self._pipeline is not None:
-            self._pipeline.detach()
-        model.eval()
         evaluation = Evaluation(self._process.group)
         is_stopped = False
         exact = contextlib.nullcontext() if self._guard is None else self._guard.codecs.apart(on=False)
-        with exact, torch.no_grad(), traced("evaluation"):
+        with self._without_updates("evaluation"), exact:
             for batch in self._data.validation(self._process.device):
                 is_stopped = self._wish(vote, save_is_due=False) is Wish.STOP
                 if is_stopped:
                     break
                 logits = self._logits(batch)
                 evaluation.add(logits[: batch.num_real], batch.labels[: batch.num_real])
-        model.train()
-        set_optimizer_step(model, self.step)
         if is_stopped:
             raise self._stopped(vote)
         try:
@@ -307,6 +296,18 @@ class TrainingLoop:
         self._progress.metrics.update(metrics)
         self._show(self.step, metrics)
         self._progress.log(self.step, ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+
+    @contextlib.contextmanager
+    def _without_updates(self, name: str) -> Iterator[None]:
+        """Have forward passes within train nothing, and show as ``name`` in traces."""
+        model = self._state.model
+        if self._pipeline is not None:
+            self._pipeline.detach()
+        model.eval()
+        with torch.no_grad(), traced(name):
+            yield
+        model.train()
+        set_optimizer_step(model, self.step)
 
     def _saved_already(self) -> str:
         """Return the advice about a checkpoint of this step, which was written before its evaluation.

@@ -6,7 +6,7 @@ from neuroshard_costs.simulator import constants as c
 
 
 def matrix_seconds(device: DeviceType, num_operations: float) -> float:
-    """Return the seconds of so many floating-point operations of matrix products; simulated, on every device."""
+    """Return the simulated seconds of matrix products with this number of floating-point operations."""
     per_cycle = c.CPU_OPERATIONS_PER_CYCLE if device.is_cpu else c.MATRIX_OPERATIONS_PER_CYCLE
     return num_operations / (per_cycle * device.num_multiprocessors * device.clock_hz)
 

@@ -46,7 +46,8 @@ _CURRENT = {Verdict.NO_BETTER_PLAN, Verdict.GAIN_TOO_SMALL}
 def is_planning_candidate(context: Context) -> bool:
     """Return whether a candidate was asked for, and nothing came of it yet."""
     candidate = _recorded(context).candidate
-    return candidate is not None and candidate.verdict is None and _may_plan(context)
+    may_plan = not _is_off(context) and unsupported(context.spec) is None
+    return candidate is not None and candidate.verdict is None and may_plan
 
 
 def replan(training: Training, *, candidate_hash: str | None) -> StageResult:
@@ -57,7 +58,10 @@ def replan(training: Training, *, candidate_hash: str | None) -> StageResult:
         candidate_hash: inputs hash of the candidate that the status names. None: it names none.
     """
     drift = training.drift
-    step = training_goes_on() if drift is None else _candidate_step(training, drift, candidate_hash)
+    if drift is None or _is_off(training.context):
+        step = training_goes_on()
+    else:
+        step = _candidate_step(training, drift, candidate_hash)
     if training.record != _recorded(training.context) and "replanning" not in step.status_fields:
         step = replace(step, status_fields={**step.status_fields, "replanning": training.record})
     return step
@@ -67,18 +71,14 @@ def _recorded(context: Context) -> ReplanningStatus:
     return context.status.replanning or ReplanningStatus()
 
 
-def _may_plan(context: Context) -> bool:
-    """Tell whether candidates are made: not if switched off, for a job without them, or with a refused spec."""
-    is_off = context.spec.replanning.mode is ReplanningMode.OFF
-    return not is_off and unsupported(context.spec) is None and not context.broken_rules
+def _is_off(context: Context) -> bool:
+    """Return whether nothing is to be decided: candidates are switched off, or the spec is refused."""
+    return context.spec.replanning.mode is ReplanningMode.OFF or bool(context.broken_rules)
 
 
-def _not_planned(training: Training, change: DriftChange | None) -> StageResult:
-    """Return that inputs drifted, and that no candidate is made for this job; nothing where the user wants none."""
-    context, kind = training.context, ConditionType.PLAN_CURRENT
-    why = unsupported(context.spec)
-    if why is None or context.spec.replanning.mode is ReplanningMode.OFF or context.broken_rules:
-        return training_goes_on()
+def _not_planned(context: Context, change: DriftChange | None, why: str) -> StageResult:
+    """Return that inputs drifted, and that no candidate is made for this job."""
+    kind = ConditionType.PLAN_CURRENT
     if change is not None:
         message = f"inputs drifted since step {change.since_step:,}, and no plan is made for them: {why}"
         return replace(training_goes_on(), conditions=(_unknown(Reason.CANDIDATE_UNSUPPORTED, message),))
@@ -90,8 +90,9 @@ def _not_planned(training: Training, change: DriftChange | None) -> StageResult:
 def _candidate_step(training: Training, drift: DriftSummary, candidate_hash: str | None) -> StageResult:
     context, candidate = training.context, training.record.candidate
     change = first_change(drift.changes, Cause.INPUTS_DRIFTED)
-    if not _may_plan(context):
-        return _not_planned(training, change)
+    why = unsupported(context.spec)
+    if why is not None:
+        return _not_planned(context, change, why)
     found = None if candidate_hash is None else candidate_plan(context, candidate_hash)
     if candidate is not None and candidate_hash is not None and candidate.verdict is None and found is None:
         return _planning(training, candidate, candidate_hash)

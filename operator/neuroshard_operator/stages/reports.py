@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from neuroshard_api.job_communication import Communication
 from neuroshard_api.job_status import CheckpointStatus, Cost, Metric, TrainerStatus
 from neuroshard_api.progress import GuardState
 from neuroshard_api.stage_commands import is_run_id, run_id
@@ -143,7 +142,7 @@ def narrow_exchange(context: Context) -> tuple[tuple[ConditionUpdate, ...], tupl
     if guard is None:
         return (), ()
     kind = ConditionType.NARROW_EXCHANGE
-    limit = (context.spec.training.communication or Communication()).guard.max_entropy_increase_percent
+    limit = context.spec.training.narrow_types.guard.max_entropy_increase_percent
     last = "no check so far" if guard.change_percent is None else f"{guard.change_percent:.3g} % in the last check"
     measured = f"change of the held-out loss by narrow types: {last}, at most {limit} % (checks: {guard.num_checks})"
     if guard.state is GuardState.NARROW:

@@ -98,7 +98,7 @@ def _limits(units: Sequence[Sequence[Choice]]) -> Iterable[tuple[int, int]]:
 
 
 def _spread(values: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the values, at even distances, both ends among them."""
+    """Return at most ``most`` of the values, at even distances, both ends among them."""
     places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
     return [values[place] for place in places]
 
@@ -136,7 +136,7 @@ class _Sums:
         return _Sums(kept[order], ms[order], np.concatenate([self.chosen[own], other.chosen[others]], axis=1))
 
     def repeated(self, times: int) -> "_Sums":
-        """Return the choices for so many units like this, by doubling."""
+        """Return the choices for ``times`` units like this, by doubling."""
         if times == 1:
             return self
         half = self.repeated(times // 2)

@@ -57,7 +57,7 @@ class Layouts:
         self._profile = profile
         self._units = [unit for unit in profile.units for _ in range(unit.repeats)]
         self._bytes = [UnitBytes.of(unit, profile) for unit in self._units]
-        self._modules = tuple(path for unit in profile.units for path in (unit.module, *(unit.further_modules or ())))
+        self._modules = tuple(path for unit in profile.units for path in unit.modules)
         if len(self._modules) != len(self._units):
             raise RequestError(
                 "dense: the profile does not name the modules of units that repeat; count the dense part again with "

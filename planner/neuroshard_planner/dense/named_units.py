@@ -20,9 +20,9 @@ def divided(profile: DenseProfile, choices: DenseChoices) -> DenseProfile:
     Raises:
         RequestError: the choices name a path at or below which there is no module of the profile.
     """
-    if any(len(_modules(unit)) != unit.repeats for unit in profile.units):
+    if any(len(unit.modules) != unit.repeats for unit in profile.units):
         return profile
-    modules = [path for unit in profile.units for path in _modules(unit)]
+    modules = [path for unit in profile.units for path in unit.modules]
     for index, each in enumerate(choices.units or ()):
         if not any(each.covers(path) for path in modules):
             further = f", and {len(modules) - _MOST_LISTED:,} more" if len(modules) > _MOST_LISTED else ""
@@ -33,13 +33,9 @@ def divided(profile: DenseProfile, choices: DenseChoices) -> DenseProfile:
     return profile.model_copy(update={"units": tuple(part for unit in profile.units for part in _parts(unit, choices))})
 
 
-def _modules(unit: DenseUnit) -> tuple[str, ...]:
-    return (unit.module, *(unit.further_modules or ()))
-
-
 def _parts(unit: DenseUnit, choices: DenseChoices) -> Iterator[DenseUnit]:
     """Yield the unit's modules that follow one another with the same named strategy, or with none."""
-    for _, paths in groupby(_modules(unit), key=choices.strategy_of):
+    for _, paths in groupby(unit.modules, key=choices.strategy_of):
         first, *further = paths
         yield unit.model_copy(
             update={"module": first, "repeats": 1 + len(further), "further_modules": tuple(further) or None}

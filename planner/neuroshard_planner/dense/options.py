@@ -61,6 +61,11 @@ class UnitOption:
     compute_ms: float
     exposed_ms: float
 
+    @property
+    def ms(self) -> float:
+        """Compute and exposed collectives."""
+        return self.compute_ms + self.exposed_ms
+
     def planned(self, module: str) -> PlannedUnit:
         """Return a module of the unit under this option."""
         return PlannedUnit(module=module, strategy=self.strategy, group=self.group, checkpointed=self.checkpointed)
@@ -93,12 +98,11 @@ class UnitBytes:
     def choice(self, option: UnitOption) -> Choice:
         """Return an option as the frontier sees it: bytes more or less than the unit as it was counted."""
         kept = -(self.total - -(-self.total // option.shared_by)) + option.gathered_bytes + option.activation_bytes
-        ms = option.compute_ms + option.exposed_ms
         return Choice(
             kept_bytes=kept,
             transient_bytes=option.transient_bytes,
             recomputed_bytes=option.recomputed_bytes,
-            ms=ms,
+            ms=option.ms,
         )
 
 

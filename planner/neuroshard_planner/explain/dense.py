@@ -54,16 +54,14 @@ def _explained(
     unit: DenseUnit, profile: DenseProfile, options: UnitOptions, planned: dict[str, PlannedUnit]
 ) -> Iterator[ExplainedUnit]:
     own = UnitBytes.of(unit, profile)
-    modules = (unit.module, *(unit.further_modules or ()))
-    kinds = {path: planned[path].model_copy(update={"module": unit.module}) for path in modules}
+    kinds = {path: planned[path].model_copy(update={"module": unit.module}) for path in unit.modules}
     permitted = options.of(unit)
     for kind, count in Counter(kinds.values()).items():
         option = options.option(unit, kind.strategy, kind.group, checkpointed=kind.checkpointed)
         kept = own.choice(option).kept_bytes
-        ms = option.compute_ms + option.exposed_ms
         smaller = min(
             (each for each in permitted if own.choice(each).kept_bytes < kept),
-            key=lambda each: (each.compute_ms + each.exposed_ms, own.choice(each).kept_bytes),
+            key=lambda each: (each.ms, own.choice(each).kept_bytes),
             default=None,
         )
         yield ExplainedUnit(
@@ -73,10 +71,10 @@ def _explained(
             memory_bytes=own.total + unit.activation_bytes + kept,
             transient_bytes=option.transient_bytes,
             recomputed_bytes=option.recomputed_bytes,
-            ms=ms,
+            ms=option.ms,
             smaller=None if smaller is None else _in_words(smaller),
             saved_bytes=0 if smaller is None else kept - own.choice(smaller).kept_bytes,
-            added_ms=0.0 if smaller is None else smaller.compute_ms + smaller.exposed_ms - ms,
+            added_ms=0.0 if smaller is None else smaller.ms - option.ms,
         )
 
 

@@ -1,6 +1,5 @@
 """Specification of clustering by session: the same rows, in runs that may stop anywhere."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,41 +17,7 @@ from neuroshard_profiler.sessions.log import open_log
 from neuroshard_profiler.sessions.windows import parse_windows
 from neuroshard_profiler.sessions.writer import write_clustered
 from pyarrow import parquet
-from session_logs import log_file, rows_of, session_file
-
-
-class StoppedError(Exception):
-    """A run is stopped after a window."""
-
-
-def clustered(
-    paths: Sequence[Path],
-    out: Path,
-    *,
-    window: str | None = "10",
-    row_group_rows: int = 5,
-    stop_after: int | None = None,
-) -> SessionClustering:
-    """Cluster files with the columns ``session`` and ``time``; stop after so many windows."""
-    log = open_log(paths, session="session", time="time")
-    seen: list[str] = []
-
-    def progress(sentence: str) -> None:
-        seen.append(sentence)
-        if len(seen) == stop_after:
-            raise StoppedError
-
-    return cluster_sessions(
-        log,
-        parse_windows(log, window),
-        ClusteringSettings(out=out, row_group_rows=row_group_rows, engine=EngineSettings(memory_mib=128)),
-        progress=progress,
-    )
-
-
-def files_of(out: Path) -> dict[str, bytes]:
-    """Return the clustered files."""
-    return {path.name: path.read_bytes() for path in sorted(out.glob("window-*.parquet"))}
+from session_logs import StoppedError, clustered, files_of, log_file, rows_of, session_file
 
 
 def test_samples_are_ordered_by_session_within_windows(tmp_path: Path) -> None:

@@ -1,20 +1,17 @@
 """Specification of clustering and counting on Spark: what DuckDB does, on a JVM that runs here."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from neuroshard_api.session_clustering import SessionClustering
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.changes import count_changes
-from neuroshard_profiler.sessions.clustering import ClusteringSettings, cluster_sessions
 from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings, engine
 from neuroshard_profiler.sessions.log import open_log
-from neuroshard_profiler.sessions.windows import parse_windows
-from session_logs import log_file, rows_of, session_file
+from session_logs import DUCKDB, StoppedError, clustered, files_of, log_file, rows_of, session_file
 
 pyspark = pytest.importorskip("pyspark", reason="Spark is an extra of its own: make test-spark")
 pytestmark = [
@@ -22,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, which is not installed here"),
 ]
 
-DUCKDB, SPARK = EngineSettings(memory_mib=128), EngineSettings(kind=EngineKind.SPARK)
+SPARK = EngineSettings(kind=EngineKind.SPARK)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,31 +39,6 @@ def jvm() -> Iterator[None]:
     session = builder.getOrCreate()
     yield
     session.stop()
-
-
-class StoppedError(Exception):
-    """A run is stopped after a window."""
-
-
-def clustered(
-    paths: Sequence[Path], out: Path, *, window: str, settings: EngineSettings, stop_after: int | None = None
-) -> SessionClustering:
-    """Cluster files with the columns ``session`` and ``time``; stop after so many windows."""
-    log = open_log(paths, session="session", time="time")
-    seen: list[str] = []
-
-    def progress(sentence: str) -> None:
-        seen.append(sentence)
-        if len(seen) == stop_after:
-            raise StoppedError
-
-    asked = ClusteringSettings(out=out, row_group_rows=100, engine=settings)
-    return cluster_sessions(log, parse_windows(log, window), asked, progress=progress)
-
-
-def files_of(out: Path) -> dict[str, bytes]:
-    """Return the clustered files."""
-    return {path.name: path.read_bytes() for path in sorted(out.glob("*.parquet"))}
 
 
 def mixed_log(folder: Path) -> list[Path]:
@@ -101,7 +73,10 @@ def mixed_log(folder: Path) -> list[Path]:
 def test_clustered_files_have_the_bytes_of_duckdbs(tmp_path: Path) -> None:
     """The same SQL sorts, and the same writer writes: every type, ties, windows of a zone, and sessions they cut."""
     paths = mixed_log(tmp_path)
-    reports = [clustered(paths, tmp_path / each.kind, window="150s", settings=each) for each in (DUCKDB, SPARK)]
+    reports = [
+        clustered(paths, tmp_path / each.kind, window="150s", row_group_rows=100, engine=each)
+        for each in (DUCKDB, SPARK)
+    ]
 
     assert files_of(tmp_path / "spark") == files_of(tmp_path / "duckdb")
     assert len(reports[1].windows) == 3
@@ -112,14 +87,14 @@ def test_clustered_files_have_the_bytes_of_duckdbs(tmp_path: Path) -> None:
 def test_a_run_that_stops_is_continued_with_the_same_bytes(tmp_path: Path) -> None:
     """Windows of integers: those that are written stay as they are, and what was unfinished is removed."""
     path = session_file(tmp_path / "a.parquet", [(time % 3, time - 15, [time // 4]) for time in range(60)])
-    clustered([path], tmp_path / "whole", window="20", settings=DUCKDB)
+    clustered([path], tmp_path / "whole", window="20", row_group_rows=100, engine=DUCKDB)
     out = tmp_path / "out"
     with pytest.raises(StoppedError):
-        clustered([path], out, window="20", settings=SPARK, stop_after=1)
+        clustered([path], out, window="20", row_group_rows=100, engine=SPARK, stop_after=1)
     (out / "window-000003.parquet").unlink(missing_ok=True)
     (out / "window-000003.parquet.unfinished.9").write_bytes(b"PAR1 half")
     kept = (out / "window-000000.parquet").stat().st_ino
-    clustered([path], out, window="20", settings=SPARK)
+    clustered([path], out, window="20", row_group_rows=100, engine=SPARK)
 
     assert files_of(out) == files_of(tmp_path / "whole")
     assert (out / "window-000000.parquet").stat().st_ino == kept
@@ -143,22 +118,22 @@ def test_what_spark_would_skip_or_not_read_is_refused(tmp_path: Path) -> None:
     """Files of hidden names, timestamps of nanoseconds, damaged pages, and rows without session."""
     hidden = session_file(tmp_path / "_a.parquet", [(1, 1, [1])])
     with pytest.raises(DataError, match=r"begins with '_', and Spark skips such files\nhint: rename it"):
-        clustered([hidden], tmp_path / "out", window="10", settings=SPARK)
+        clustered([hidden], tmp_path / "out", window="10", row_group_rows=100, engine=SPARK)
 
     nanoseconds = log_file(tmp_path / "b.parquet", session=[1], time=pa.array([1], pa.timestamp("ns")))
     with pytest.raises(DataError, match=r"timestamps of nanoseconds, which Spark does not read\nhint: write micro"):
-        clustered([nanoseconds], tmp_path / "out-b", window="1d", settings=SPARK)
+        clustered([nanoseconds], tmp_path / "out-b", window="1d", row_group_rows=100, engine=SPARK)
 
     damaged = session_file(tmp_path / "c.parquet", [(1, time, [time]) for time in range(100)])
     data = bytearray(damaged.read_bytes())
     data[4:400] = b"\xff" * 396
     damaged.write_bytes(data)
     with pytest.raises(DataError, match=r"c\.parquet: cannot be read .*\nhint: write the damaged file again"):
-        clustered([damaged], tmp_path / "out-c", window="10", settings=SPARK)
+        clustered([damaged], tmp_path / "out-c", window="10", row_group_rows=100, engine=SPARK)
 
     without = log_file(tmp_path / "d.parquet", session=[1, None], time=[1, 2])
     with pytest.raises(DataError, match=r"column 'session': is null in 1 rows\nhint: "):
-        clustered([without], tmp_path / "out-d", window="10", settings=SPARK)
+        clustered([without], tmp_path / "out-d", window="10", row_group_rows=100, engine=SPARK)
 
 
 def test_rows_are_told_apart_by_nulls_too(tmp_path: Path) -> None:
