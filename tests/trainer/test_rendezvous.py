@@ -36,8 +36,10 @@ try:
             (folder / f"rank-{process.rank}").write_text(sys.argv[0])
 except PeerLostError:
     os._exit(7)
+os._exit(0)
 """
-"""Ends as the trainer does, at once: gloo's threads abort a process that tears down its modules among dead peers."""
+"""Ends as the trainer does, at once: gloo's threads abort a process that tears down its modules among dead peers, or
+while its peer ends."""
 ENDLESS = 10**9
 WAITS = "Rendezvous'ing worker group"
 """What torchrun logs before a launcher begins to wait for the others."""
