@@ -6,7 +6,7 @@ import torch
 from neuroshard_api.tables import Pooling, Table
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -25,6 +25,7 @@ class Bags(nn.Module):
                     num_embeddings=table.num_embeddings,
                     embedding_dim=table.embedding_dim,
                     feature_names=list(table.feature_names or (table.name,)),
+                    data_type=DataType[table.data_type.value],
                     pooling=PoolingType[(table.pooling or Pooling.SUM).value],
                 )
                 for table in tables

@@ -59,6 +59,7 @@ def plan_request(
             min_shard_width=planner.min_shard_width,
             sharding_types=None if named is None else tuple(each.sharding_type for each in named),
             compute_kernels=None if host is None else tuple(ComputeKernel),
+            data_types=planner.data_types,
         ),
         search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
         algorithm=algorithm or planner.algorithm.algorithm,

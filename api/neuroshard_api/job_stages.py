@@ -6,10 +6,11 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from neuroshard_api.job_pods import Image, Resources
+from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.request import Algorithm
-from neuroshard_api.resource import ATOMIC, INT32_MAX, Name, Part, Rule, Size
+from neuroshard_api.resource import ATOMIC, INT32_MAX, Name, Part, Rule, Size, Unique
 from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import EmbeddingDim
+from neuroshard_api.tables import DataType, EmbeddingDim
 
 Seconds = Annotated[int, Field(ge=1, le=INT32_MAX)]
 Retries = Annotated[int, Field(ge=0, le=100)]
@@ -183,6 +184,17 @@ class ShardingGroups(Part):
 class Planner(Part):
     """How the plan is searched, and within which limits."""
 
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.dataTypes) || self.dataTypes.all(t, t in ['FP32', 'FP16'])",
+            message="dataTypes BF16 and INT8 have no training kernel on any device; use FP32, FP16, or both",
+            holds=lambda planner: all(
+                any(each in kernels.weight_types for kernels in TRAINING_KERNELS.values())
+                for each in planner.data_types or ()
+            ),
+        ),
+    )
+
     algorithm: PlannerAlgorithm = PlannerAlgorithm.NEUROSHARD
     """NeuroShard searches with the cost models; the others are baselines that look at sizes only."""
     fallback_algorithm: FallbackAlgorithm = FallbackAlgorithm.NONE
@@ -209,6 +221,12 @@ class Planner(Part):
     ) = None
     """Ways in which tables may be sharded. If unset: TableWise and ColumnWise. A trainer of your own must give
     DataParallel tables an optimizer."""
+    data_types: (
+        Annotated[tuple[DataType, ...], Field(min_length=1, max_length=2, json_schema_extra=ATOMIC), Unique()] | None
+    ) = None
+    """Types in which the plan may store tables where they do not fit otherwise, or the step is faster: FP32, FP16, or
+    both. Another type than a table's own changes results. A trainer of your own must build the tables in the plan's
+    types. If unset: each table has its own."""
     host_memory_per_node: Size | None = None
     """Memory of each node in which tables may be stored where device memory does not suffice, such as 1Ti; it is less
     than the node has, by what processes and data loading need. If unset: tables are in device memory alone."""

@@ -16,7 +16,8 @@ from neuroshard_api.document import Document, DocumentError, Value
 from neuroshard_api.replication import Replication, group_members, replication_problem
 from neuroshard_api.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
 from neuroshard_api.sharding import ComputeKernel, ShardingType
-from neuroshard_api.tables import DataType, Table
+from neuroshard_api.stored_types import StoredTypes, with_types
+from neuroshard_api.tables import DataType, Table, TableSet
 
 
 class Shard(Value):
@@ -39,7 +40,8 @@ class TablePlacement(Value):
     cache_load_factor: Annotated[float, Field(gt=0, le=1)] | None = None
     """Rows of the device's cache over rows of the shard, of a fused_uvm_caching table; unset for all others."""
     data_type: DataType | None = None
-    """Type of the stored weights. If unset: the table's; another one than the table's is refused."""
+    """Type of the stored weights, where the plan chose it: that of the table in the plan's request. If unset: no type
+    was chosen."""
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
     """By rows, only those that have any: the last devices of a table with few rows hold none."""
 
@@ -276,7 +278,7 @@ class GivenPlan(Document):
     bundle: BundleReference | None = None
     predicted: PlanCost | None = None
     lower_bound_ms: Milliseconds | None = None
-    """No plan of the same options costs less under the same cost model."""
+    """No plan of the same options, with tables of these types, costs less under the same cost model."""
     gap: Annotated[float, Field(ge=0)] | None = None
     """predicted.total_ms / lower_bound_ms - 1."""
     warnings: tuple[str, ...] = ()
@@ -291,6 +293,8 @@ class GivenPlan(Document):
     """Predicted cost of the best plan on all lists. If unset: no repeats are left out, or the plan has no price."""
     communication: Communication | None = None
     """Types that were chosen for what travels. If unset: there was no choice."""
+    stored_types: StoredTypes | None = None
+    """Types that were chosen for the tables; the request has its tables in these. If unset: there was no choice."""
     search: SearchStatistics | None = None
     incumbent: IncumbentPlan | None = None
     """The plan in force when this one was made. If unset: there was none, or it was not given."""
@@ -319,6 +323,19 @@ class GivenPlan(Document):
         problem = replication_problem(self.replication, self.request.topology, self.request.optimizers)
         if problem is not None:
             raise ValueError(f"replication.{problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _stored_as_chosen(self) -> Self:
+        planned = {table.name: table.data_type for table in self.request.tables.tables}
+        placed = {table.name: table.data_type for table in self.tables}
+        for index, each in enumerate(() if self.stored_types is None else self.stored_types.tables):
+            for where, types in (("the request", planned), ("tables[].data_type", placed)):
+                if types.get(each.name) != each.chosen:
+                    raise ValueError(
+                        f"stored_types.tables[{index}].chosen: is {each.chosen} for {each.name!r}, {where} has "
+                        f"{types.get(each.name) or 'none'}; give the same type in both"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -363,6 +380,12 @@ class GivenPlan(Document):
                     f"deduplication[{index}].form: table {placement.name!r} is {placement.sharding_type}, whose parts "
                     "are added up for equally many lists on every device; use first_sample, or place it by columns"
                 )
+
+    @property
+    def own_tables(self) -> TableSet:
+        """The tables with the types that they have in the model."""
+        own = {} if self.stored_types is None else {each.name: each.own for each in self.stored_types.tables}
+        return with_types(self.request.tables, own) if own else self.request.tables
 
     @property
     def num_devices(self) -> int:

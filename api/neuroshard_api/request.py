@@ -10,7 +10,7 @@ from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
 from neuroshard_api.dense_layout import DenseChoices, DenseMemory, DensePolicy
 from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document, DocumentError, Value
-from neuroshard_api.kernels import trained_output
+from neuroshard_api.kernels import trained_output, trained_weights
 from neuroshard_api.replication import ReplicationChoices
 from neuroshard_api.sharding import ComputeKernel, ShardingType
 from neuroshard_api.tables import DataType, EmbeddingDim, Optimizer, Table, TableSet
@@ -53,6 +53,7 @@ class ComputePeak(StrEnum):
 
 ShardingTypes = Annotated[tuple[ShardingType, ...], Field(min_length=1)]
 ComputeKernels = Annotated[tuple[ComputeKernel, ...], Field(min_length=1)]
+DataTypes = Annotated[tuple[Annotated[DataType, AfterValidator(trained_weights)], ...], Field(min_length=1)]
 
 
 class TableConstraints(Value):
@@ -64,6 +65,9 @@ class TableConstraints(Value):
     """The only ways to cut the table. None: the constraint of all tables."""
     compute_kernels: ComputeKernels | None = None
     """The only kernels of the table. None: the constraint of all tables."""
+    data_types: DataTypes | None = None
+    """The only types that the table may be stored in; another one than its own changes results. None: the constraint of
+    all tables."""
     max_shards: PositiveCount | None = None
     """Most pieces of the table by columns, also where all tables may have fewer. None: the constraint of all tables."""
     min_shard_width: EmbeddingDim | None = None
@@ -86,6 +90,8 @@ class Constraints(Document):
     its pooling and optimizer."""
     compute_kernels: ComputeKernels | None = None
     """The only kernels of a table without kernels of its own. None: the one that runs its sharding type."""
+    data_types: DataTypes | None = None
+    """The only types that a table without types of its own may be stored in; the plan chooses. None: its own."""
     max_shards_per_table: PositiveCount | None = None
     """Most pieces by columns of a table that says nothing of its own. None: bound by min_shard_width alone."""
     min_shard_width: EmbeddingDim = 4
@@ -104,6 +110,16 @@ class Constraints(Document):
         """Return the only kernels of a table. None: all."""
         own = self.tables.get(name)
         return self.compute_kernels if own is None or own.compute_kernels is None else own.compute_kernels
+
+    def data_types_of(self, name: str) -> DataTypes | None:
+        """Return the only types that a table may be stored in. None: its own."""
+        own = self.tables.get(name)
+        return self.data_types if own is None or own.data_types is None else own.data_types
+
+    @property
+    def has_data_types(self) -> bool:
+        """Whether the type of some table is a choice, or another one than its own."""
+        return self.data_types is not None or any(own.data_types is not None for own in self.tables.values())
 
 
 class MemorySettings(Value):

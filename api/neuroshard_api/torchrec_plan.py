@@ -47,6 +47,9 @@ class TorchRecParameter(Value):
     All ranks where the table is data_parallel."""
     output_dtype: DataType | None = None
     """Type of the pooled embeddings. None: the module's, FP32."""
+    data_type: DataType | None = None
+    """Type that the plan chose for the table. ParameterSharding has no such field: data_type of the module's
+    EmbeddingBagConfig must be it. If unset: the plan chose none."""
     shards: tuple[TorchRecShard, ...] = ()
     """By ascending column, then row; becomes an EnumerableShardingSpec. Empty where the table is data_parallel, which
     has no sharding_spec."""
@@ -273,6 +276,7 @@ def _parameter(
         sharding_type=sharding_type,
         compute_kernel=table.compute_kernel,
         cache_load_factor=table.cache_load_factor,
+        data_type=table.data_type,
         ranks=tuple(device for device, _, _ in shards),
         output_dtype=output_dtype,
         shards=tuple(

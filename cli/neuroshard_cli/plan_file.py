@@ -45,7 +45,7 @@ def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_p
     planned = plan.num_devices
     if planned != world_size:
         return [f"is for {planned} devices, the job has {world_size} (spec.trainer); make a plan for {world_size}"]
-    differing = {name for name, *_ in _shapes(plan.request.tables) ^ _shapes(tables)}
+    differing = {name for name, *_ in _shapes(plan.own_tables) ^ _shapes(tables)}
     if differing:
         shown = ", ".join(repr(name) for name in sorted(differing)[:5])
         return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; plan anew"]

@@ -85,6 +85,13 @@ class RequestOptions:
         float | None,
         typer.Option(min=0, max=100, help="Percent of a step that such types must save. Default: 2."),
     ] = None
+    data_types: Annotated[
+        str | None,
+        typer.Option(
+            help="Types that tables may be stored in where that fits or is faster, such as FP32,FP16; changes results. "
+            "Default: each table's own."
+        ),
+    ] = None
     pipeline: Annotated[PipelineChoice, typer.Option(help="How the trainer overlaps its steps.")] = "sparse-dist"
     compute_peak: Annotated[
         ComputePeakChoice, typer.Option(help="Wait for the slowest of each pass, or of both joint.")
@@ -242,6 +249,8 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         limits["max_memory_bytes_per_device"] = parse_bytes(options.max_memory, option="--max-memory")
     if options.host_memory is not None:
         limits.setdefault("compute_kernels", [kernel.value for kernel in ComputeKernel])
+    if options.data_types is not None:
+        limits["data_types"] = _data_types(options)
     batch_size = options.batch_size
     if batch_size is None and tables.global_batch_size is not None:
         batch_size = -(-tables.global_batch_size // topology.num_devices)
@@ -285,6 +294,22 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
     if options.dense is None:
         return request
     return request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
+
+
+def _data_types(options: RequestOptions) -> list[str]:
+    """Return the types that the option permits. Raises CommandError."""
+    from neuroshard_api.tables import DataType
+
+    names = [name.strip().upper() for name in (options.data_types or "").split(",")]
+    unknown = next((name for name in names if name not in list(DataType)), None)
+    if unknown is not None:
+        raise CommandError(f"--data-types: {unknown!r} is no type of tables; use FP32, FP16, or both")
+    if options.module is not None:
+        raise CommandError(
+            "--data-types: the tables of --module have the types that the module gives them, which no plan changes\n"
+            "hint: set data_type of the module's EmbeddingBagConfig, or leave the option out"
+        )
+    return names
 
 
 def _communication(options: RequestOptions) -> dict[str, object] | None:

@@ -109,6 +109,13 @@ def _exported(file: Path, tables: ModelTables, *, world_size: int) -> TorchRecPl
     raw = read_data(file)
     if not TorchRecPlan.is_named_by(raw):
         plan = read_plan(file, world_size=world_size, tables=tables.table_set.tables)
+        in_module = {table.name: table.data_type for table in tables.table_set.tables}
+        other = next((each for each in plan.request.tables.tables if each.data_type is not in_module[each.name]), None)
+        if other is not None:
+            raise DropInError(
+                f"{file}: stores table {other.name!r} as {other.data_type}, and the module's own type is "
+                f"{in_module[other.name]}; set data_type of its EmbeddingBagConfig, or plan without --data-types"
+            )
         if plan.dense is not None:
             raise DropInError(
                 f"{file}: shards the dense part, which the script would not do; plan with --dense-policy replicate"

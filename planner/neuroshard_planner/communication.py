@@ -15,7 +15,8 @@ from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import Family
 
 from neuroshard_planner.errors import PlannerError
-from neuroshard_planner.plans.tables import placement_of, tables_memory
+from neuroshard_planner.plans.same_placement import cheaper_placement
+from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
 from neuroshard_planner.problem.problem import Problem
@@ -90,31 +91,10 @@ class _Choice:
             found = self._search(self._exact.request.model_copy(update={"wire": types}))
         except PlannerError as error:
             return f"no plan under them: {error}"
-        found = self._same_placement_if_cheaper(found)
+        found = cheaper_placement(found, self._exact, costs=self._costs)
         if not self._is_worth_it(self._exact_ms - found.predicted.total_ms):
             return f"the best plan under them takes {found.predicted.total_ms:.3f} ms"
         return found
-
-    def _same_placement_if_cheaper(self, found: Plan) -> Plan:
-        """Return a plan, or that of the same request with the exact plan's placement where it is cheaper and fits."""
-        if found.deduplication != self._exact.deduplication:
-            return found
-        problem = Problem(found.request, self._costs)
-        placement = placement_of(self._exact.tables, problem)
-        cost = predicted_cost(problem, placement, found.predicted.source)
-        if cost.total_ms >= found.predicted.total_ms or not problem.fits(placement):
-            return found
-        bound_ms = min(found.lower_bound_ms, cost.total_ms)
-        return found.model_copy(
-            update={
-                "predicted": cost,
-                "tables": self._exact.tables,
-                "memory": tables_memory(problem.memory, self._exact.tables),
-                "lower_bound_ms": bound_ms,
-                "gap": cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
-                "incumbent": self._exact.incumbent,
-            }
-        )
 
     def _is_worth_it(self, saved_ms: float | None) -> bool:
         return saved_ms is not None and saved_ms > 0 and saved_ms >= self._least_ms

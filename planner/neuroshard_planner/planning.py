@@ -33,6 +33,7 @@ from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.proposals import bound_to_convert
 from neuroshard_planner.search.published_beam import published_work
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
+from neuroshard_planner.stored_types import plan_with_types
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
 MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters of a minute
@@ -63,7 +64,8 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
 
     Where the request names groups whose repeated lists may be left out, the plan's request has those that the plan
     leaves out. Where it permits types on the wire, the plan's request has those that the plan chose. Where it permits
-    groups of devices and the plan has some, the plan's request is that of one group. Where the counted dense part is
+    groups of devices and the plan has some, the plan's request is that of one group. Where it permits types of tables,
+    the plan's request has the tables in those that it chose. Where the counted dense part is
     not replicated as a whole, the plan's request has the memory of its layout.
 
     Args:
@@ -88,8 +90,17 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
 
 def _tables_planned(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
     """Return the plan next to a dense part whose memory is known."""
+    if request.constraints.has_data_types:
+        return plan_with_types(
+            request, costs=bundle, search=lambda asked: _planned_with(asked, bundle, incumbent), incumbent=incumbent
+        )
+    return _planned_with(request, bundle, incumbent)
+
+
+def _planned_with(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
+    """Return the plan of tables in the types that they have."""
     if request.communication is not None:
-        return encoded_plan(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, incumbent))
+        return encoded_plan(request, costs=bundle, search=lambda asked: _planned_with(asked, bundle, incumbent))
 
     def search(asked: PlanRequest) -> Plan:
         if asked.algorithm is not Algorithm.NEUROSHARD:

@@ -27,6 +27,7 @@ from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.training_state import TrainingState, widths_of
 from placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
 from rank_server import joined_ranks
+from stored_plans import MIXED, plan_with
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
@@ -62,10 +63,17 @@ def plan_of(family: ShardingType, optimizer: Optimizer) -> GivenPlan:
 
 def state_under(family: ShardingType, optimizer: Optimizer) -> TrainingState:
     """Return the state of a fresh model."""
-    plan, world = plan_of(family, optimizer), dist.group.WORLD
+    return state_of(plan_of(family, optimizer), optimizer)
+
+
+def state_of(plan: GivenPlan, optimizer: Optimizer) -> TrainingState:
+    """Return the state of a fresh model under a plan."""
+    world = dist.group.WORLD
     assert world is not None
     model = DistributedModelParallel(
-        RecommendationModel(validated(Model, job_data()["spec"]["model"], where="spec.model"), TABLES),
+        RecommendationModel(
+            validated(Model, job_data()["spec"]["model"], where="spec.model"), plan.request.tables.tables
+        ),
         env=ShardingEnv.from_process_group(world),
         device=CPU,
         plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
@@ -159,3 +167,64 @@ def check_pairs(folder: Path) -> None:
                 for name, pairs in cells(state).items():
                     for part, wanted in pairs:
                         assert torch.equal(part, wanted), f"{optimizer}: {name} from {old} to {new}: {part}, {wanted}"
+
+
+def main_of_types(folder: str) -> None:
+    """Check checkpoints between plans of other types."""
+    logging.disable(logging.WARNING)
+    with joined_ranks():
+        check_types(Path(folder))
+
+
+def check_types(folder: Path) -> None:
+    """Load under each types what was saved under each: one rounding where the types differ, else the same bits."""
+    ways = {"FP32": (), "mixed": MIXED}
+    world = dist.group.WORLD
+    assert world is not None
+    for old, halved in ways.items():
+        before = filled(state_of(plan_with(*halved), Optimizer.ROWWISE_ADAGRAD))
+        manifest = CheckpointManifest(
+            step=1, position=16, world_size=4, plan_sha256="0" * 64, table_widths=dict(before.widths), signature={}
+        )
+        checkpoints = CheckpointFolder(folder / old, keep=1, group=world)
+        checkpoints.prepare()
+        path = checkpoints.save(before.tensors(), manifest)
+        for new, halved_now in ways.items():
+            after = state_of(plan_with(*halved_now), Optimizer.ROWWISE_ADAGRAD)
+            after.load(checkpoints, path, manifest.table_widths)
+            for name, (saved, loaded) in both(before, after).items():
+                assert torch.equal(saved.to(loaded.dtype), loaded), f"{name}: from {old} to {new}"
+
+
+def filled(state: TrainingState) -> TrainingState:
+    """Return a state of random weights and sums, which FP32 keeps and FP16 rounds."""
+    state.dense_optimizer.init_state()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for part in tensors_of(state).values():
+            part.copy_(torch.rand_like(part, dtype=torch.float32) + 0.1)
+        for name, part in tensors_of(state).items():
+            if ".copy." in name:  # all ranks hold the same
+                part.fill_(0.7)
+    return state
+
+
+def tensors_of(state: TrainingState) -> dict[str, torch.Tensor]:
+    """Return what this rank holds of tables and their state, by names and offsets."""
+    found: dict[str, torch.Tensor] = {}
+    tensors: Any = state.tensors()
+    for table in plan_with().request.tables.tables:
+        key = f"{TABLES_PATH}.embedding_bags.{table.name}.weight"
+        named = {"weight": tensors["model"][key], **tensors.get("tables_optimizer", {}).get(key, {})}
+        for name, tensor in named.items():
+            for offsets, part in parts(tensor):
+                if part.numel():
+                    found[f"{key}.{name}.{offsets}"] = part
+    return found
+
+
+def both(before: TrainingState, after: TrainingState) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return what both states hold on this rank, by name."""
+    first, second = tensors_of(before), tensors_of(after)
+    assert first.keys() == second.keys()
+    return {name: (first[name], second[name]) for name in first}

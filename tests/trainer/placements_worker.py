@@ -34,6 +34,7 @@ from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.sharded_model import sharded_model
 from placements import given_plan, on_host, random_placement
 from rank_server import RankServer, joined_ranks
+from stored_plans import MIXED, plan_with
 from torch import nn
 from torch.optim import SGD, Adagrad
 from torch.optim import Optimizer as TorchOptimizer
@@ -45,6 +46,8 @@ TOPOLOGY = builders.topology(4, num_nodes=2, host_memory=builders.host_memory())
 CPU = torch.device("cpu")
 RATE = 0.1
 STEPS = 2
+HALF_STEP = 2.0**-11
+"""What FP16 rounds a number by, as a share of it."""
 OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
 BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
 EXACT = (*BY_ROWS, ShardingType.TABLE_WISE, ShardingType.DATA_PARALLEL)
@@ -57,6 +60,13 @@ def main(folder: str, count: int, seed: int) -> None:
     logging.disable(logging.WARNING)
     with joined_ranks():
         check_plans(Path(folder), count, seed)
+
+
+def main_of_mixed_types() -> None:
+    """Train a plan of FP16 and FP32 tables."""
+    logging.disable(logging.WARNING)
+    with joined_ranks():
+        check_mixed_types()
 
 
 def check_plans(folder: Path, count: int, seed: int) -> None:
@@ -132,6 +142,36 @@ def check(plan: GivenPlan, optimizer: Optimizer, *, seed: int) -> Mapping[str, f
         found = [weight_difference(state[key], plain.state_dict()[key]) for key in keys]
         differences[f"{optimizer.value} weights"] = max(found)
     return differences
+
+
+def check_mixed_types() -> None:
+    """Hold two steps against the unsharded model of FP32 tables, whose weights begin as numbers of FP16."""
+    plan = plan_with(*MIXED)
+    tables = plan.own_tables.tables
+    torch.manual_seed(0)
+    plain = Bags(tables)
+    plain.tables = plain.tables.to_empty(device="cpu")
+    with torch.no_grad():
+        for weight in plain.parameters():
+            weight.copy_(torch.randn_like(weight).mul(0.3).half())
+    sharded = bags_under(plan, Optimizer.SGD)
+    with torch.no_grad():
+        for name, live in sharded.state_dict().items():
+            for part, wanted in pairs(live, plain.state_dict()[name]):
+                part.copy_(wanted)
+    difference = train(sharded, plain, tables, Optimizer.SGD, seed=0)
+    assert difference < 1e-6, difference
+    for table in plan.request.tables.tables:
+        key = f"tables.embedding_bags.{table.name}.weight"
+        own: Any = sharded.state_dict()[key]
+        held = [part.dtype for part, _ in pairs(own, plain.state_dict()[key]) if part.numel()]
+        assert set(held) <= {torch.float16 if table.name in MIXED else torch.float32}, (table.name, held)
+        wanted = plain.state_dict()[key]
+        allowed = 4 * HALF_STEP * float(wanted.abs().max()) if table.name in MIXED else 1e-4
+        found = weight_difference(own, wanted)
+        assert found < allowed, (table.name, found, allowed)
+        # A table in FP16 that had FP32 underneath would be as near as one in FP32.
+        assert table.name not in MIXED or found > 0 or not held, table.name
 
 
 def bags_under(plan: GivenPlan, optimizer: Optimizer) -> DistributedModelParallel:

@@ -38,7 +38,7 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
     Args:
         path: a plan file.
         world_size: processes there are, one per device.
-        tables: those of the model; None takes the plan's own.
+        tables: those of the model, with their own types or those of the plan; None takes the plan's own.
 
     Raises:
         InputError: the file is no plan, or the plan is for another model or for another number of processes, or
@@ -147,12 +147,13 @@ def _sharding(parameter: TorchRecParameter) -> ParameterSharding:
 def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
     """Return how the plan's tables differ from the model's; None: they do not."""
     planned = {table.name: table for table in plan.request.tables.tables}
+    own = {table.name: table for table in plan.own_tables.tables}
     placed = [table.name for table in plan.tables]
     for table in tables:
         if table.name not in planned or table.name not in placed:
             return f"has no table {table.name!r}, which the model has; it is the plan of another model, plan again"
         ours, found = _definition(table), _definition(planned[table.name])
-        if ours != found:
+        if ours not in {found, _definition(own[table.name])}:
             return (
                 f"table {table.name!r} has {found}, the model's has {ours}; it is the plan of another model, plan again"
             )

@@ -334,7 +334,7 @@ def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> di
             table.data_type,
             *([Pooling.MEAN] if table.is_mean else []),
         ]
-        for table in plan.request.tables.tables
+        for table in plan.own_tables.tables
     ]
     dense = [model.num_dense_features, model.dense_arch_layer_sizes, model.over_arch_layer_sizes]
     values: Mapping[str, object] = {

@@ -15,6 +15,7 @@ from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.dense import ExplainedUnit, explained_units
 from neuroshard_planner.explain.memory import OverfullDevice, overfull_devices
+from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.explain.trust import basis_of, trust_of
 from neuroshard_planner.planning import Bundle
@@ -109,6 +110,8 @@ class PlanExplanation:
     """A sentence: the model's error beside the gain over the best baseline."""
     moves: Moves | None
     """If unset: the plan was made without one in force."""
+    stored_types: str | None
+    """A sentence: the types that were chosen for the tables. None: there was no choice."""
 
 
 def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
@@ -145,6 +148,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         dense_units=explained_units(whole, costs=bundle),
         trust=_trust(whole, terms),
         moves=_moves(plan),
+        stored_types=stored_types_text(whole),
     )
 
 

@@ -14,6 +14,7 @@ from neuroshard_costs.shards import COLUMNS, IndexArray
 from neuroshard_planner.device_groups import of_group
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
+from neuroshard_planner.explain.stored_types import stored_type_of
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.checks import require_sound
 from neuroshard_planner.plans.tables import placement_of
@@ -96,6 +97,8 @@ class TableExplanation:
     """Sentences: what the request says about this table."""
     repeats: str | None
     """A sentence: the table's duplication group, its factor, and whether its repeats are left out. None: not known."""
+    stored_type: str | None
+    """A sentence: the type that the plan chose for the table. None: it chose none."""
     verdict: str
     """One sentence: why it stays, or what would be better."""
 
@@ -135,6 +138,7 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
         conversions=conversions,
         constraints=tuple(_constraints(plan, definition, names)),
         repeats=repeats_of(plan, plan.request.tables.tables[index]),
+        stored_type=stored_type_of(plan, name),
         verdict=_verdict(shards, moves, splits, conversions),
     )
 

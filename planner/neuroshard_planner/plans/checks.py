@@ -102,6 +102,12 @@ def unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) ->
         placement = plan.tables[index]
         path = f"tables[{index}].shards"
         yield from _kind_problems(index, placement, constraints)
+        data_types, found = constraints.data_types_of(placement.name), plan.request.tables.tables[index].data_type
+        if data_types is not None and found not in data_types:
+            yield (
+                f"tables[{index}].data_type: {placement.name!r} is stored as {found}, the constraints allow "
+                f"{', '.join(data_types)}"
+            )
         devices = sorted(placement_devices(placement, plan.request.topology))
         if allowed is not None and not set(devices) <= set(allowed):
             yield (

@@ -12,6 +12,7 @@ from neuroshard_api.plan import DeviceCost, DeviceMemory, Plan
 from neuroshard_api.topology import Topology
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_planner.explain.robustness import TrafficCost
+from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.trust import trust_text
 
 from neuroshard_report.communication import communication_line
@@ -123,6 +124,7 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
         read_bytes=_reads,
         weights_bytes=_weights,
         comparison=_comparison(summary),
+        stored_types=stored_types_text(plan),
         exchange=communication_line(plan.request.wire, plan.communication, plan.predicted.total_ms),
     )
 

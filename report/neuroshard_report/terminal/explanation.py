@@ -29,6 +29,7 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         ("memory", _memory(found)),
         ("trust", found.trust),
         *([] if found.moves is None else [("moves", _moves(found.moves, found.total_ms))]),
+        *([] if found.stored_types is None else [("types", found.stored_types)]),
     ]
     terms = TextTable(
         columns=("the step's parts", "ms", "share", "decided by"),
@@ -159,6 +160,8 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
         facts.insert(3, ("host", _on_host(found.on_host)))
     if found.together_with:
         facts.insert(1, ("group", f"together with {', '.join(found.together_with)}; all numbers are the group's"))
+    if found.stored_type is not None:
+        facts.append(("type", found.stored_type))
     if found.repeats is not None:
         facts.append(("repeats", found.repeats))
     facts += [("constraint", sentence) for sentence in found.constraints]

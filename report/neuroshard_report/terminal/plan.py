@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from neuroshard_api.plan import DeduplicatedGroup, IncumbentPlan, Plan
 from neuroshard_planner.explain.robustness import TrafficCost
+from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.trust import trust_text
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -139,7 +140,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
     topology = request.topology
     num_nodes = plan.num_devices // plan.devices_per_node
     nodes = f" in {num_nodes} nodes" if num_nodes > 1 else ""
-    fullest = summary.fullest
+    fullest, types = summary.fullest, stored_types_text(plan)
     used = f"{format_bytes(fullest.memory_bytes)} ({format_percent(fullest.memory_share)})"
     lines = [
         ("model", f"{request.tables.name}, {format_count(len(summary.tables))} tables"),
@@ -156,6 +157,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
         ("memory", f"device {fullest.index} is the fullest: {used} of {format_bytes(fullest.memory.capacity_bytes)}"),
         *([("host", summary.on_host)] if summary.on_host else []),
         *_exchange(plan),
+        *([] if types is None else [("types", types)]),
         ("slowest", summary.bound),
     ]
     return fact_grid(lines, strong="predicted")

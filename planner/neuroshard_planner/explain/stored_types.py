@@ -1,0 +1,43 @@
+"""Which tables a plan stores in other types than their own, and what that gives, as sentences."""
+
+from neuroshard_api.plan import Plan
+
+GIB = 2**30
+MOST_NAMED = 5
+
+
+def stored_types_text(plan: Plan) -> str | None:
+    """Return which tables have which types, what that saves, and that it changes results. None: there was no choice."""
+    decided = plan.stored_types
+    if decided is None:
+        return None
+    if not decided.tables:
+        return f"the tables' own: {decided.reason}"
+    by_type: dict[str, list[str]] = {}
+    for table in decided.tables:
+        by_type.setdefault(table.chosen.value, []).append(table.name)
+    named = "; ".join(f"{_names(names)} as {kind}" for kind, names in sorted(by_type.items()))
+    price = (
+        "no plan with their own types was found or permitted"
+        if decided.own_ms is None
+        else f"{decided.own_ms:.3f} -> {plan.predicted.total_ms:.3f} ms"
+    )
+    saved = f"{decided.saved_bytes / GIB:,.2f} GiB of weights less"
+    return f"{named}: {saved}, {price}; weights are rounded, which changes results"
+
+
+def stored_type_of(plan: Plan, name: str) -> str | None:
+    """Return the type of a table that the plan chose, as a sentence. None: it chose none."""
+    chosen = () if plan.stored_types is None else plan.stored_types.tables
+    found = next((table for table in chosen if table.name == name), None)
+    if found is None:
+        return None
+    return (
+        f"{found.chosen} in place of {found.own}: {found.saved_bytes / GIB:,.2f} GiB of weights less; weights are "
+        "rounded after each update, which changes results"
+    )
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(names[:MOST_NAMED])
+    return shown if len(names) <= MOST_NAMED else f"{shown}, and {len(names) - MOST_NAMED} more"

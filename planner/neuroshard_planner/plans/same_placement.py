@@ -1,0 +1,36 @@
+"""A plan's request with the placement of another plan, where that is cheaper."""
+
+from neuroshard_api.plan import Plan
+
+from neuroshard_planner.plans.tables import placement_of, tables_memory
+from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.plan_cost import predicted_cost
+from neuroshard_planner.problem.problem import Problem
+
+
+def cheaper_placement(found: Plan, other: Plan, *, costs: CostModel) -> Plan:
+    """Return a plan, or that of the same request with another plan's placement where it is cheaper and fits.
+
+    Args:
+        found: answers the request.
+        other: of the same tables; the plan itself is returned where it leaves out other repeats.
+        costs: price both.
+    """
+    if found.deduplication != other.deduplication:
+        return found
+    problem = Problem(found.request, costs)
+    placement = placement_of(other.tables, problem)
+    cost = predicted_cost(problem, placement, found.predicted.source)
+    if cost.total_ms >= found.predicted.total_ms or not problem.fits(placement):
+        return found
+    bound_ms = min(found.lower_bound_ms, cost.total_ms)
+    return found.model_copy(
+        update={
+            "predicted": cost,
+            "tables": other.tables,
+            "memory": tables_memory(problem.memory, other.tables),
+            "lower_bound_ms": bound_ms,
+            "gap": cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
+            "incumbent": other.incumbent,
+        }
+    )
