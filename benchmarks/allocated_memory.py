@@ -1,6 +1,6 @@
 """What torch's allocator gives out at most in each of some real training steps, on one of two processes.
 
-Started by ``memory_error``.
+Started by ``memory_error`` and ``dense_memory_error``.
 
 Arguments: files of a job and of a plan in turn, and the folder for the results, one file of each rank.
 """
@@ -25,6 +25,7 @@ from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
+from neuroshard_trainer.dense_parallel import DenseParallelWrapper
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
@@ -83,6 +84,7 @@ def _train(job: DLRMTrainingJob, plan: GivenPlan) -> None:
         device=CPU,
         plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
         sharders=[embedding_sharder(plan.request.optimizer, learning_rate=0.01, device=CPU)],
+        data_parallel_wrapper=None if plan.dense is None else DenseParallelWrapper(plan),
     )
     optimizer = dense_optimizer(model, spec.training, tables_path=TABLES_PATH)
     copies = replicated_optimizer(model, plan.request.optimizer, learning_rate=0.01)

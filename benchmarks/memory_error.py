@@ -72,7 +72,7 @@ def main() -> None:
                 plans |= _mixed_plans(request)
             for name, plan in plans.items():
                 names.append((model, name, max(len(table.shards) for table in plan.tables)))
-                ledgers.append(_ledger_on_cpu(plan))
+                ledgers.append(ledger_on_cpu(plan))
                 for kind, document in (("job", job), ("plan", plan)):
                     files.append(folder / f"{len(names)}.{kind}.json")
                     files[-1].write_text(document.to_json(), encoding="utf-8")
@@ -200,7 +200,7 @@ def _placed(table: Table, kind: ShardingType, index: int) -> TablePlacement:
     return TablePlacement(name=table.name, sharding_type=kind, shards=tuple(shards[kind]))
 
 
-def _ledger_on_cpu(plan: GivenPlan) -> Sequence[DeviceMemory]:
+def ledger_on_cpu(plan: GivenPlan) -> Sequence[DeviceMemory]:
     """Return the ledger of the same shards on processes of a CPU, without a pipeline."""
     topology = plan.request.topology
     device = topology.device.model_copy(update={"name": "cpu-benchmark"})

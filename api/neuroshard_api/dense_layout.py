@@ -106,10 +106,9 @@ class DenseMemory(Value):
     gradient_bytes: _Bytes
     optimizer_state_bytes: _Bytes
     activation_bytes: _Bytes
-    """Activations at the highest moment of a step, and weights that zero2 keeps whole from forward to backward."""
+    """Activations and temporary tensors at the highest moment of a step."""
     transient_bytes: _Bytes
-    """Gathered weights and unreduced gradients of the largest sharded unit, with activations of the largest recomputed
-    one; or what the optimizer takes beyond the activations, whichever is more."""
+    """Gathered weights, gradients, and buffers of sharded units at that moment, beyond the shares of gradients."""
 
     @property
     def working_bytes(self) -> int:

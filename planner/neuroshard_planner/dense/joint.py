@@ -120,7 +120,8 @@ def _layouts(
     choices: DenseChoices,
     groups: Sequence[DenseGroup],
 ) -> Layouts:
-    return Layouts(profile, UnitOptions(profile, request.topology, costs=costs, choices=choices, groups=groups))
+    options = UnitOptions(profile, request.topology, costs=costs, choices=choices, groups=groups)
+    return Layouts(profile, options, copies_transfers=request.topology.device.is_cpu)
 
 
 def _least_of_tables(request: PlanRequest) -> int | None:

@@ -1,13 +1,14 @@
 """Layouts of a dense part that are worth choosing from: their memory as the ledger has it, and their time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neuroshard_api.dense_layout import DenseLayout, DenseMemory, DensePoint
 from neuroshard_api.dense_profile import DenseProfile
 
 from neuroshard_planner.dense.frontier import Point, best, frontier
 from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
+from neuroshard_planner.dense.timeline import TimedUnit, Timeline
 from neuroshard_planner.errors import RequestError
 
 MOST_POINTS = 200
@@ -48,12 +49,13 @@ class Layouts:
     Args:
         profile: the dense part.
         options: of its units.
+        copies_transfers: whether collectives take a copy of what they transfer, as gloo does on a CPU.
 
     Raises:
         RequestError: the profile does not name all modules of a unit that repeats.
     """
 
-    def __init__(self, profile: DenseProfile, options: UnitOptions) -> None:
+    def __init__(self, profile: DenseProfile, options: UnitOptions, *, copies_transfers: bool = False) -> None:
         self._profile = profile
         self._units = [unit for unit in profile.units for _ in range(unit.repeats)]
         self._bytes = [UnitBytes.of(unit, profile) for unit in self._units]
@@ -63,6 +65,15 @@ class Layouts:
                 "dense: the profile does not name the modules of units that repeat; count the dense part again with "
                 "this release"
             )
+        passes = profile.working_bytes if profile.passes_working_bytes is None else profile.passes_working_bytes
+        self._timeline = Timeline(
+            [
+                TimedUnit.of(unit, module, own)
+                for unit, module, own in zip(self._units, self._modules, self._bytes, strict=True)
+            ],
+            passes_bytes=passes,
+            copies_transfers=copies_transfers,
+        )
         self.plain = self._candidate([options.replicated(unit) for unit in self._units])
         """All replicated, nothing checkpointed."""
         by_unit = [options.of(unit) for unit in profile.units]
@@ -90,21 +101,29 @@ class Layouts:
     def _candidates(self, by_unit: Sequence[Sequence[UnitOption]]) -> tuple[Candidate, ...]:
         """Return the frontier by the ledger's memory.
 
-        Where the optimizer's temporary tensors need most, checkpointing saves nothing: so one frontier is without it.
+        The frontier of sums and maxima counts the largest transients at one moment, which units of different size do
+        not need together; the frontier without transients counts none. Where the optimizer's temporary tensors need
+        most, checkpointing saves nothing. So both are found with and without it, and compared by the timeline.
         """
         found = self._frontier(by_unit)
         without = [[option for option in unit if not option.checkpointed] or unit for unit in by_unit]
         if without != [list(unit) for unit in by_unit]:
             found += self._frontier(without)
+        if len(found) > 1:
+            found += self._frontier(by_unit, has_transients=False)
         points = [
             Point(memory_bytes=each.memory.total_bytes, ms=each.ms, chosen=(index,)) for index, each in enumerate(found)
         ]
         return tuple(found[point.chosen[0]] for point in best(points))
 
-    def _frontier(self, by_unit: Sequence[Sequence[UnitOption]]) -> list[Candidate]:
+    def _frontier(self, by_unit: Sequence[Sequence[UnitOption]], *, has_transients: bool = True) -> list[Candidate]:
         profile = self._profile
         of_units = [UnitBytes.of(unit, profile) for unit in profile.units]
         choices = [[own.choice(each) for each in options] for own, options in zip(of_units, by_unit, strict=True)]
+        if not has_transients:
+            choices = [
+                [replace(each, transient_bytes=0, recomputed_bytes=0) for each in options] for options in choices
+            ]
         expanded = [options for unit, options in zip(profile.units, by_unit, strict=True) for _ in range(unit.repeats)]
         return [
             self._candidate([options[number] for options, number in zip(expanded, point.chosen, strict=True)])
@@ -112,9 +131,10 @@ class Layouts:
         ]
 
     def _candidate(self, options: Sequence[UnitOption]) -> Candidate:
-        return Candidate(options=tuple(options), memory=self._memory(options))
+        return Candidate(options=tuple(options), memory=self.memory(options))
 
-    def _memory(self, options: Sequence[UnitOption]) -> DenseMemory:
+    def memory(self, options: Sequence[UnitOption]) -> DenseMemory:
+        """Return what modules need under an option for each."""
         profile = self._profile
 
         def left(total: int, parts: Sequence[int]) -> int:
@@ -122,19 +142,21 @@ class Layouts:
             saved = sum(part - -(-part // option.shared_by) for part, option in zip(parts, options, strict=True))
             return total - saved
 
-        passes = profile.working_bytes if profile.passes_working_bytes is None else profile.passes_working_bytes
-        # At its highest moment a step has what some unit needs, whatever the others keep.
-        least = max((unit.output_bytes + unit.transient_bytes for unit in self._units), default=0)
-        gathered = sum(option.gathered_bytes for option in options)
-        activation = max(passes + sum(option.activation_bytes for option in options), min(least, passes)) + gathered
-        transient = max((option.transient_bytes for option in options), default=0)
-        transient += max((option.recomputed_bytes for option in options), default=0)
+        shares = sum(
+            -(-own.gradients // option.shared_by)
+            for own, option in zip(self._bytes, options, strict=True)
+            if option.shared_by > 1
+        )
+        highest = self._timeline.highest(options)
+        # Shares of gradients are counted from step to step; at the highest moment some are not there yet.
+        working = max(highest.working_bytes - shares, self._optimizer_bytes(options), 0)
+        transient = min(max(highest.collective_bytes - shares, 0), working)
         return DenseMemory(
             weights_bytes=left(profile.weights_bytes, [own.weights for own in self._bytes]),
             gradient_bytes=left(profile.gradient_bytes, [own.gradients for own in self._bytes]),
             optimizer_state_bytes=left(profile.optimizer_state_bytes, [own.optimizer_state for own in self._bytes]),
-            activation_bytes=activation,
-            transient_bytes=max(transient, self._optimizer_bytes(options) - activation),
+            activation_bytes=working - transient,
+            transient_bytes=transient,
         )
 
     def _optimizer_bytes(self, options: Sequence[UnitOption]) -> int:

@@ -10,8 +10,8 @@ zero3       (w + g + s) / S                                   2 w + 2 g: also th
 A checkpointed unit keeps its output instead of all that its forward pass leaves, and has the rest for a moment in its
 backward pass. Weights of its neighbors may be gathered, and their gradients be on their way, at that moment: so the
 largest recomputed activations count next to the largest transient of collectives, also of another unit. Both are upper
-bounds where neighbors differ in size. Time is compute, plus what collectives take beyond the share of the unit's own
-compute that hides them: neighbors in a dense part are mostly equal.
+bounds, by which the frontier is found; what a layout needs is what its `Timeline` needs. Time is compute, plus what
+collectives take beyond the share of the unit's own compute that hides them: neighbors in a dense part are mostly equal.
 """
 
 from collections.abc import Iterator, Sequence

@@ -250,35 +250,6 @@ def test_an_explanation_proposes_what_the_request_permits() -> None:
     assert [(each.kept, each.smaller) for each in explained] == [("zero3 over 2", None)]
 
 
-def test_one_unit_is_recomputed_while_another_is_gathered() -> None:
-    """A replicated and checkpointed layer next to sharded ones with nothing to recompute: both count."""
-    profile = profile_of(MEMBERS)
-    (layer,) = profile.units
-    first = layer.model_copy(update={"repeats": 1, "further_modules": None})
-    others = layer.model_copy(
-        update={
-            "module": "interaction.layers.1",
-            "repeats": LAYERS - 1,
-            "further_modules": (layer.further_modules or ())[1:],
-            "activation_bytes": layer.output_bytes,
-        }
-    )
-    profile = profile.model_copy(update={"units": (first, others)})
-    choices = DenseChoices(
-        units=(
-            UnitChoice(module="interaction", strategy=DenseStrategy.ZERO3),
-            UnitChoice(module="interaction.layers.0", strategy=DenseStrategy.REPLICATE),
-        ),
-        checkpointing=CheckpointingChoice.ALWAYS,
-    )
-
-    found = planned(asked(profile, dense_choices=choices))
-
-    assert found.request.dense_memory is not None
-    weights, recomputed = 4 * 2**27, GIB - GIB // 8
-    assert found.request.dense_memory.transient_bytes == 4 * weights + recomputed
-
-
 def test_a_profile_that_does_not_name_repeated_modules_is_refused() -> None:
     """As earlier releases counted it, where a layout is needed."""
     old = profile_of(MEMBERS)
