@@ -12,6 +12,7 @@ from neuroshard_api.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
     DenseGroup,
+    DenseMemory,
     DensePolicy,
     DenseStrategy,
     GroupChoice,
@@ -64,7 +65,11 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
             failure = error
     needed = _least_of_tables(request)
     tried = _groups(request, choices)
-    for groups, permitted in product(tried, _stages(choices)):
+    search = _remembering(search)
+    smallest = _layouts(request, profile, costs=costs, choices=choices, groups=tried[-1]).candidates[0]
+    hopeless = _no_room(request, smallest, needed_bytes=needed, search=search)
+    failure = failure or hopeless
+    for groups, permitted in product(tried, _stages(choices)) if hopeless is None else ():
         layouts = _layouts(request, profile, costs=costs, choices=permitted, groups=groups)
         may_be_skipped = permitted is choices and groups != tried[-1]
         if needed is not None and may_be_skipped and _left_bytes(request, layouts.candidates[0]) < needed:
@@ -78,6 +83,34 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
                 failure = failure or error
     assert failure is not None, "there is a candidate, and it was searched"
     raise InfeasibleError(f"{failure}{_dense_remedy(request, profile, costs=costs, needed_bytes=needed)}") from failure
+
+
+def _remembering(search: Search) -> Search:
+    """Return a search that plans next to equal memory of the dense part once."""
+    plans: dict[DenseMemory | None, Plan] = {}
+
+    def remembered(asked: PlanRequest) -> Plan:
+        if asked.dense_memory not in plans:
+            plans[asked.dense_memory] = search(asked)
+        return plans[asked.dense_memory]
+
+    return remembered
+
+
+def _no_room(
+    request: PlanRequest, smallest: Candidate, *, needed_bytes: int | None, search: Search
+) -> InfeasibleError | None:
+    """Return why nothing fits next to the smallest layout, and so to no other. None: something may.
+
+    Tables that pack by columns fit. Others may fit by rows, or in host memory, which a search has to tell.
+    """
+    if needed_bytes is not None and _left_bytes(request, smallest) >= needed_bytes:
+        return None
+    try:
+        search(_with(request, smallest))
+    except InfeasibleError as error:
+        return error
+    return None
 
 
 def excludes_replicas(choices: DenseChoices) -> bool:

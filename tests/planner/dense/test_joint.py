@@ -21,6 +21,7 @@ from neuroshard_api.plan import Plan
 from neuroshard_api.replication import ReplicationChoices
 from neuroshard_api.request import MemorySettings, PlanRequest, SearchSettings
 from neuroshard_api.tables import Optimizer, Table
+from neuroshard_planner.dense.joint import joint_plan
 from neuroshard_planner.dense.layouts import MOST_POINTS, Candidate, Layouts
 from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.errors import InfeasibleError, RequestError
@@ -248,6 +249,26 @@ def test_an_explanation_proposes_what_the_request_permits() -> None:
 
     explained = explained_units(found, costs=ExactCosts(devices.device))
     assert [(each.kept, each.smaller) for each in explained] == [("zero3 over 2", None)]
+
+
+@pytest.mark.parametrize("group", list(GroupChoice))
+def test_tables_that_fit_next_to_no_layout_are_searched_once_next_to_the_smallest(group: GroupChoice) -> None:
+    """Where a named unit excludes replicas, that is the only search, whatever groups and stages there are."""
+    huge = tables(8, num_embeddings=400_000_000, embedding_dim=128)
+    choices = named("interaction.layers.3", group=group)
+    whole = asked(profile_of(huge), huge, topology=topology(4, num_nodes=2), dense_choices=choices)
+    costs, tried = ExactCosts(whole.topology.device), []
+
+    def search(given: PlanRequest) -> Plan:
+        tried.append(given.dense_bytes)
+        memory = given.memory.model_copy(update={"dense_bytes": given.dense_bytes})
+        return plan(given.model_copy(update={"dense": None, "dense_memory": None, "memory": memory}), bundle=costs)
+
+    with pytest.raises(InfeasibleError, match="the tables need"):
+        joint_plan(whole, costs=costs, search=search)
+
+    assert len(tried) == 1
+    assert tried[0] < whole.dense_bytes / 2
 
 
 def test_a_profile_that_does_not_name_repeated_modules_is_refused() -> None:
