@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuroshard_api.session_clustering import (
+    MAX_INTEGER,
     ClusteredColumn,
     ClusteredWindow,
     ClusteringRequest,
@@ -64,7 +65,7 @@ def cluster_sessions(
     with _alone(settings.out):
         request = _request(log, windows, settings)
         found = _earlier(settings.out, request)
-        if found is not None and found.columns:
+        if found is not None and found.columns and all((settings.out / each.file).exists() for each in found.windows):
             return found
         write_file(settings.out / REPORT, SessionClustering(request=request).to_json())
         for leftover in settings.out.glob(".spill-*"):
@@ -95,6 +96,12 @@ def _write_windows(
     )
     if not counted:
         raise DataError("the log has no rows\nhint: give a log with samples")
+    for start, *_ in counted:
+        if abs(int(start)) > MAX_INTEGER:
+            raise DataError(
+                f"column {log.time!r}: a window begins at {start}, which 64 bits do not hold\n"
+                "hint: count times from a later zero, or in a larger unit"
+            )
     found = tuple(
         ClusteredWindow(
             file=f"window-{index:06d}.parquet", start=int(start), num_samples=num_samples, num_sessions=num_sessions

@@ -39,12 +39,19 @@ class Windows:
         name = identifier(self.column)
         slack = _ROUNDING if self.has_timestamps else 0
         first, end = (self._bound(time, engine) for time in (start - slack, start + self.width + slack))
-        return f"({name} >= {first} AND {name} < {end} AND {self.start_of(engine)} = {start})"
+        bounds = [
+            f"{name} {comparison} {bound}" for comparison, bound in ((">=", first), ("<", end)) if bound is not None
+        ]
+        return f"({' AND '.join([*bounds, f'{self.start_of(engine)} = {start}'])})"
 
-    def _bound(self, time: int, engine: Engine) -> str:
+    def _bound(self, time: int, engine: Engine) -> str | None:
+        """Return a time as SQL. None: a timestamp before the year 1 or after 9999, as which no bound can be written."""
         if not self.has_timestamps:
             return str(time)
-        moment = _EPOCH + timedelta(microseconds=time)
+        try:
+            moment = _EPOCH + timedelta(microseconds=time)
+        except OverflowError:
+            return None
         return engine.timestamp(moment, has_zone=self.has_zone, has_nanoseconds=self.has_nanoseconds)
 
 

@@ -142,6 +142,41 @@ def test_a_finished_run_is_not_repeated_and_another_log_is_refused(tmp_path: Pat
         clustered([path], tmp_path / "taken")
 
 
+def test_a_file_of_a_finished_run_that_was_removed_is_written_again(tmp_path: Path) -> None:
+    """The report alone is no proof of the files."""
+    path = session_file(tmp_path / "a.parquet", [(1, 1, [1]), (1, 12, [2])])
+    report = clustered([path], tmp_path / "out")
+    whole = files_of(tmp_path / "out")
+    (tmp_path / "out" / "window-000000.parquet").unlink()
+
+    assert clustered([path], tmp_path / "out") == report
+    assert files_of(tmp_path / "out") == whole
+
+
+def test_windows_may_reach_beyond_the_year_9999(tmp_path: Path) -> None:
+    """A time that marks what has no end is a time too."""
+    times = pa.array([253402214400000000, 2**62, 0], pa.timestamp("us"))  # the first one is 9999-12-31
+    path = log_file(tmp_path / "a.parquet", session=[1, 1, 2], time=times)
+    report = clustered([path], tmp_path / "out", window="9999d")
+
+    assert [each.num_samples for each in report.windows] == [1, 1, 1]
+    assert rows_of_times(tmp_path / "out") == sorted(times.cast(pa.int64()).to_pylist())
+
+
+def rows_of_times(out: Path) -> list[int]:
+    """Return the times of all rows, which Python's datetime cannot hold."""
+    tables = [parquet.read_table(path) for path in out.glob("window-*.parquet")]
+    return sorted(time for table in tables for time in table["time"].cast(pa.int64()).to_pylist())
+
+
+def test_windows_that_begin_beyond_64_bits_are_refused(tmp_path: Path) -> None:
+    """The report could not name them."""
+    path = log_file(tmp_path / "a.parquet", session=[1, 2], time=pa.array([0, 2**64 - 1], pa.uint64()))
+
+    with pytest.raises(DataError, match=r"column 'time': a window begins at 18446744073709551610.*\nhint: "):
+        clustered([path], tmp_path / "out")
+
+
 def test_rows_without_time_are_refused(tmp_path: Path) -> None:
     """They are in no window."""
     path = log_file(tmp_path / "a.parquet", session=[1, 1], time=[1, None])
