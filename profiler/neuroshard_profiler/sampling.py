@@ -12,6 +12,8 @@ columns               one of 4, 8, 16, ... 256 per set in half of them,   the ta
                       else log-uniform multiples of 4, 4..256             a quarter or an eighth of them
 pooling factor        60 % exactly 1, else log-uniform 0.2..50            the table's
 reuse                 Zipf exponent uniform 0..1.5                        the table's
+repeated lists        none                                                as counted; left out of half of the sets that
+                                                                          have a table of a duplication group
 ====================  ==================================================  ============================================
 
 Tables that would take a wide set over max_bytes, or a set of the job's over max_job_bytes, get fewer rows. Wide sets
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_api.records import ComputeSample
 from neuroshard_api.tables import DataType, Optimizer, Table, TableSet
+from neuroshard_costs.reuse.repeats import without_repeats
 from neuroshard_costs.reuse.shard_arrays import zipf_exponent
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
@@ -34,6 +37,7 @@ MAX_ZIPF_EXPONENT = 1.5
 
 _JOB_SHARE = 0.5
 _SLICED_SHARE = 0.3
+_DISTINCT_SHARE = 0.5
 _ONE_HOT_SHARE = 0.6
 _USUAL_TYPE_SHARE = 0.8
 
@@ -120,6 +124,7 @@ def _wide_sample(space: SampleSpace, random: np.random.Generator) -> ComputeSamp
 def _job_sample(space: SampleSpace, job: TableSet, random: np.random.Generator) -> ComputeSample:
     count = round(_log_uniform(random, 1, min(len(job.tables), space.max_tables)))
     tables: list[Table] = []
+    factors: list[float] = []
     lookups = 0.0
     for index in random.choice(len(job.tables), count, replace=False):
         table = job.tables[index]
@@ -127,6 +132,9 @@ def _job_sample(space: SampleSpace, job: TableSet, random: np.random.Generator) 
         if tables and lookups > space.max_lookups:
             break
         tables.append(_sliced(_timeable(table, job, space), random))
+        factors.append((table.duplication_factor or 1.0) if table.duplication_group else 1.0)
+    if max(factors) > 1 and random.random() < _DISTINCT_SHARE:
+        tables = [without_repeats(table, factor) for table, factor in zip(tables, factors, strict=True)]
     return ComputeSample(
         tables=_within(tables, space.max_job_bytes),
         batch_size=space.job_batch_size,
@@ -137,7 +145,7 @@ def _job_sample(space: SampleSpace, job: TableSet, random: np.random.Generator) 
 
 def _timeable(table: Table, job: TableSet, space: SampleSpace) -> Table:
     """Return the table with all that the set says of it, in a type that can be timed."""
-    changes: dict[str, object] = {"colocation_group": None}
+    changes: dict[str, object] = dict.fromkeys(("colocation_group", "duplication_group", "duplication_factor"))
     if table.is_sequence:
         changes["pooling"] = None  # backends time bags alone
     if table.data_type not in space.data_types:

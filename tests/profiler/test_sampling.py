@@ -90,3 +90,31 @@ def test_sets_for_a_gpu_have_enough_lookups_as_far_as_the_batch_allows() -> None
         for count, sample in zip(lookups, samples, strict=True)
     )
     assert sum(count >= 0.99 * GPU_SPACE.min_lookups for count in lookups) > 70
+
+
+def test_repeated_lists_of_a_job_are_measured_and_left_out() -> None:
+    """Tables of a duplication group have all lookups and hits in some sets, those of distinct lists in others.
+
+    Sets of jobs without repeats are drawn as if there were none.
+    """
+    histogram = (0.0, 0.0, 0.0, 1.0, *(0.0,) * 13)  # 5 to 8 hits
+    plain = table_set(
+        table("user", pooling_factor=20.0, reuse_histogram=histogram), table("item"), reuse_batch_size=512
+    )
+    user = plain.tables[0].model_copy(update={"duplication_group": "user", "duplication_factor": 4.0})
+    repeating = plain.model_copy(update={"tables": (user, plain.tables[1]), "session_run": 8})
+    spaces = [replace(CPU_SPACE, job=job, job_batch_size=512) for job in (plain, repeating)]
+
+    pairs = [[draw_compute_sample(space, np.random.default_rng(seed)) for space in spaces] for seed in range(80)]
+
+    found = {each.pooling_factor: each for _, sample in pairs for each in sample.tables if each.name == "user"}
+    assert set(found) == {5.0, 20.0}
+    assert found[20.0].reuse_histogram == histogram
+    few = found[5.0].reuse_histogram
+    assert few is not None
+    assert few[0] + few[1] > 0.9
+    assert all(
+        first == second
+        for first, second in pairs
+        if all(each.name != "user" or each.pooling_factor == user.pooling_factor for each in second.tables)
+    )

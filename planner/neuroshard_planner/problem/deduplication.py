@@ -18,7 +18,7 @@ import numpy as np
 from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import Table
-from neuroshard_costs.reuse.hit_counts import divided_bins
+from neuroshard_costs.reuse.repeats import without_repeats
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 
 EXPANSION_PASSES = 5
@@ -73,7 +73,7 @@ def looked_up(request: PlanRequest) -> PlanRequest:
     if not factors:
         return request
     tables = tuple(
-        _without_repeats(table, factors[table.duplication_group]) if table.duplication_group in factors else table
+        without_repeats(table, factors[table.duplication_group]) if table.duplication_group in factors else table
         for table in request.tables.tables
     )
     return request.model_copy(update={"tables": request.tables.model_copy(update={"tables": tables})})
@@ -93,18 +93,3 @@ def expansion_ms(request: PlanRequest) -> float:
 def _factor(tables: Sequence[Table]) -> float:
     """Return the least factor of a group's tables; all have one where they are from one measurement."""
     return min(table.duplication_factor or 1.0 for table in tables)
-
-
-def _without_repeats(table: Table, factor: float) -> Table:
-    histogram = table.reuse_histogram
-    return table.model_copy(
-        update={
-            "pooling_factor": table.pooling_factor / factor,
-            "reuse_histogram": None if histogram is None else fewer_hits(histogram, factor),
-        }
-    )
-
-
-def fewer_hits(histogram: Sequence[float], factor: float) -> tuple[float, ...]:
-    """Return a reuse histogram in which every row has its hits divided by a factor, and at least one."""
-    return tuple((np.asarray(histogram) @ divided_bins(factor)).tolist())

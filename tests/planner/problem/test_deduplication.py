@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from neuroshard_api.tables import REUSE_BINS, Table
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
+from neuroshard_costs.reuse.repeats import fewer_hits
 from neuroshard_costs.shards import FloatArray, IndexArray
-from neuroshard_planner.problem.deduplication import batch_factor, expansion_ms, fewer_hits, looked_up, repeating_groups
+from neuroshard_planner.problem.deduplication import batch_factor, expansion_ms, looked_up, repeating_groups
 
 
 def repeating(name: str, group: str = "user", factor: float = 4.0, **fields: Any) -> Table:
