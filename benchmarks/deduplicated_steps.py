@@ -22,10 +22,10 @@ from neuroshard_trainer.data.sessions import Sessions
 from neuroshard_trainer.data.synthetic import SyntheticSource
 
 from benchmarks import movielens_log
+from benchmarks.forms import timed_forms
 from benchmarks.interleaved_loops import BLOCKS_FILE, PLAN_FILE
 from benchmarks.session_log import LABEL, SESSION, TIME
 from benchmarks.sharded_training import NUM_BATCHES, NUM_DENSE, WORLD_SIZE, start_process
-from benchmarks.two_forms import TwoForms, both_forms
 
 BATCH_SIZE = 2048  # of each process
 COLUMNS = 64
@@ -44,12 +44,14 @@ STEPS = 32
 MOVIELENS = "MovieLens-100K"
 
 
-def source_of(change: str, *, num_samples: int, samples_per_session: str = "1e6") -> SyntheticSource:
+def source_of(
+    change: str, *, num_samples: int, samples_per_session: str = "1e6", tables: TableSet = TABLES
+) -> SyntheticSource:
     """Return samples whose user lists change together; few sessions, so that runs are full."""
     group = SyntheticGroup(features=USER, change_probability=change)
     sessions = SyntheticSessions(samples_per_session=samples_per_session, concurrency=16, groups=(group,))
     return SyntheticSource(
-        TABLES, features_of(TABLES.tables), num_dense=NUM_DENSE, num_samples=num_samples, seed=0, sessions=sessions
+        tables, features_of(tables.tables), num_dense=NUM_DENSE, num_samples=num_samples, seed=0, sessions=sessions
     )
 
 
@@ -65,7 +67,7 @@ def log_of(files: Sequence[Path], tables: TableSet, *, num_dense: int) -> Parque
     )
 
 
-def maker_of(source: SyntheticSource | ParquetSource, tables: TableSet) -> BatchMaker:
+def maker_of(source: SyntheticSource | ParquetSource, tables: TableSet, *, batch_size: int = BATCH_SIZE) -> BatchMaker:
     """Return what makes this rank's batches, in a shuffled order of runs."""
     order = SampleOrder(
         source.block_sizes, validation_percent=0, seed=0, shuffle=True, sessions=Sessions(source=source, run=RUN)
@@ -76,7 +78,7 @@ def maker_of(source: SyntheticSource | ParquetSource, tables: TableSet) -> Batch
         features_of(tables.tables),
         rank=dist.get_rank(),
         world_size=WORLD_SIZE,
-        batch_size=BATCH_SIZE,
+        batch_size=batch_size,
     )
 
 
@@ -85,12 +87,12 @@ def main() -> None:
     folder, *logs = map(Path, sys.argv[1:])
     start_process()
     plan = Plan.read(folder / PLAN_FILE)
-    found: dict[str, TwoForms] = {}
+    found = {}
     if logs:
         tables = movielens_log.movielens_tables(COLUMNS)
         files = sorted(logs[0].glob("*.parquet"))
         maker = maker_of(log_of(files, tables, num_dense=movielens_log.NUM_DENSE), tables)
-        found[MOVIELENS] = both_forms(
+        found[MOVIELENS] = timed_forms(
             plan,
             tables,
             movielens_log.USER,
@@ -98,12 +100,13 @@ def main() -> None:
             num_batches=NUM_BATCHES,
             steps=STEPS,
             num_dense=movielens_log.NUM_DENSE,
+            folder=folder,
         )
     else:
         for change in CHANGES:
             source = source_of(change, num_samples=NUM_BATCHES * WORLD_SIZE * BATCH_SIZE)
-            found[change] = both_forms(
-                plan, TABLES, USER, maker_of(source, TABLES), num_batches=NUM_BATCHES, steps=STEPS
+            found[change] = timed_forms(
+                plan, TABLES, USER, maker_of(source, TABLES), num_batches=NUM_BATCHES, steps=STEPS, folder=folder
             )
     if dist.get_rank() == 0:
         (folder / BLOCKS_FILE).write_text(json.dumps(found))

@@ -1,9 +1,9 @@
-"""Whether the planner leaves out repeats where that pays on this CPU: twelve synthetic jobs, trained in both forms.
+"""Whether the planner leaves out repeats where that pays on this CPU: twelve synthetic jobs, trained in all forms.
 
     python -m benchmarks.deduplication_choices              # profiles this machine first
-    python -m benchmarks.deduplication_choices PROFILE      # under a profile as `plan_times` measures it
+    python -m benchmarks.deduplication_choices PROFILE      # under a profile that it made before
 
-Both forms of a job are trained under one placement, that of the plan on all lists, and take turns step by step.
+All forms of a job are trained under one placement, that of the plan on all lists, and take turns step by step.
 """
 
 import argparse
@@ -14,19 +14,19 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch.distributed as dist
 from neuroshard_api.hardware import Hardware
 from neuroshard_api.job_training import SyntheticGroup, SyntheticSessions
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Constraints, PlanRequest
+from neuroshard_api.plan import DeduplicationForm, Plan
+from neuroshard_api.request import Constraints, Pipeline, PlanRequest
 from neuroshard_api.tables import Optimizer, Table, TableSet
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_profiler.batches import DataBatch, Jagged
@@ -37,19 +37,18 @@ from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.sessions import Sessions
 from neuroshard_trainer.data.synthetic import SyntheticSource
 
+from benchmarks.deduplication_report import Measured, report
+from benchmarks.forms import CLOCK, FORMS, PARTS, PLAIN, PROCESSOR, StepParts, timed_forms
 from benchmarks.plan_times import new_profile
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.sharded_training import BY_COLUMNS, NUM_DENSE, WORLD_SIZE, start_process, torchrun
-from benchmarks.two_forms import TwoForms, both_forms
 
 USER = tuple(f"user{index}" for index in range(4))
 ITEMS = tuple(f"item{index}" for index in range(4))
 NUM_BATCHES, STEPS = 4, 24
-CLOSE = 1.05
-"""A choice is right where its time is at most this many times the better one's."""
-WANTED_RIGHT = 10
-WITHIN = 0.3
-"""Of the measured saving, within which the predicted one is to be."""
+PROFILED_BATCH = 2048
+PROFILED = ((1, 3), (2, 30), (3, 10), (6, 15), (6, 3), (12, 30))
+"""Factor and lookups of jobs whose tables are profiled; none of them is planned."""
 TIMES_FILE = "times.json"
 
 
@@ -131,11 +130,23 @@ def main() -> None:
         measure(options.profile)
     else:
         with tempfile.TemporaryDirectory() as scratch:
-            measure(new_profile(Path(scratch)))
+            measure(new_profile(Path(scratch), profiled_tables(), batch_size=PROFILED_BATCH))
 
 
-def request_of(job: Job, profile: Path) -> PlanRequest:
-    """Return the request of a job whose log was counted: reuse of a global batch, and the factor of its sessions."""
+def profiled_tables() -> TableSet:
+    """Return tables such as the jobs have, counted on other jobs, as the profile of a job has those that it counted."""
+    sets = [known_tables(Job(*each, PROFILED_BATCH)) for each in PROFILED]
+    tables = [
+        table.model_copy(update={"name": f"{table.name}-{number}"})
+        for number, each in enumerate(sets)
+        for table in each.tables
+        if table.name in (USER[0], ITEMS[0])
+    ]
+    return sets[0].model_copy(update={"name": "jobs", "tables": tuple(tables)})
+
+
+def known_tables(job: Job) -> TableSet:
+    """Return the tables of a job whose log was counted: reuse of a global batch, and the factor of its sessions."""
     batch = job.maker(rank=0, world_size=1).training(0)
     names = [table.name for table in job.tables.tables]
     lengths = np.split(batch.lengths.numpy(), len(names))
@@ -157,23 +168,34 @@ def request_of(job: Job, profile: Path) -> PlanRequest:
         )
         for table, found in zip(job.tables.tables, counted.features, strict=True)
     )
-    known = job.tables.model_copy(update={"tables": tables, "session_run": job.run, "reuse_batch_size": size})
+    return job.tables.model_copy(update={"tables": tables, "session_run": job.run, "reuse_batch_size": size})
+
+
+def request_of(job: Job, profile: Path) -> PlanRequest:
+    """Return the request of a job."""
     return PlanRequest(
-        tables=known,
+        tables=known_tables(job),
         topology=Hardware.read(profile / "hardware.json").topology(num_nodes=1, devices_per_node=WORLD_SIZE),
         batch_size_per_device=job.batch_size,
         optimizer=Optimizer.ROWWISE_ADAGRAD,
         constraints=Constraints(sharding_types=BY_COLUMNS),
+        pipeline=Pipeline.NONE,
     )
 
 
-def predicted_saving_ms(plan: Plan, bundle: Bundle) -> float:
-    """Return what a placement is predicted to cost less without repeats."""
-    costs = []
-    for groups in (None, (USER[0],)):
-        problem = Problem(plan.request.model_copy(update={"deduplicate": groups}), bundle)
-        costs.append(predicted_cost(problem, placement_of(plan.tables, problem), plan.predicted.source).total_ms)
-    return costs[0] - costs[1]
+def predicted_of(plan: Plan, bundle: Bundle, form: str) -> StepParts:
+    """Return the predicted parts of a step under a placement in a form, of the slowest device each."""
+    update: dict[str, object] = {"deduplicate": None if form == PLAIN else (USER[0],)}
+    if form == DeduplicationForm.GROUPED:
+        update["grouped"] = (USER[0],)
+    problem = Problem(plan.request.model_copy(update=update), bundle)
+    cost = predicted_cost(problem, placement_of(plan.tables, problem), plan.predicted.source)
+    return {name: max(getattr(each, name) or 0.0 for each in cost.devices) for name in PARTS}
+
+
+def form_of(plan: Plan) -> str:
+    """Return the form that a plan chose."""
+    return str(plan.deduplication[0].form) if plan.deduplication else PLAIN
 
 
 def measure(profile: Path) -> None:
@@ -189,69 +211,43 @@ def measure(profile: Path) -> None:
         command = [sys.executable, *torchrun(Path(__file__), "--train", scratch)]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - this script
         times = json.loads((Path(scratch) / TIMES_FILE).read_text())
-    rows, num_right, num_near, num_left_out = [], 0, 0, 0
-    for job, plan, decided, found in zip(JOBS, plain, chosen, times, strict=True):
-        (clock, processor), (clock_without, processor_without) = (
-            np.array(found[form]).T for form in ("plain", "without")
+    measured = [
+        Measured(
+            job=job,
+            factor=found["factor"],
+            planned_factor=repeating_groups(decided.request.model_copy(update={"deduplicate": (USER[0],)}))[0].factor,
+            choice=form_of(decided),
+            times={by: found[by] for by in (CLOCK, PROCESSOR)},
+            predicted={form: predicted_of(plan, bundle, form) for form in (PLAIN, *map(str, FORMS))},
         )
-        ratio, of_processor = median(clock_without / clock), median(processor_without / processor)
-        groups = decided.deduplication or ()
-        is_right = (ratio if groups else 1.0) <= CLOSE * min(1.0, ratio)
-        predicted_ms, measured_ms = predicted_saving_ms(plan, bundle), median(clock - clock_without)
-        num_right += is_right
-        num_left_out += bool(groups)
-        num_near += bool(groups) and abs(predicted_ms - measured_ms) <= WITHIN * abs(measured_ms)
-        cells = [
-            *(f"{number:,g}" for number in (job.factor, job.pooling, job.batch_size)),
-            f"{groups[0].factor:.2f}" if groups else "-",
-            f"{found['factor']:.2f}",
-            f"{median(clock):.1f}",
-            f"{ratio:.2f}",
-            f"{of_processor:.2f}",
-            "left out" if groups else "all lists",
-            "yes" if is_right else "no",
-            f"{predicted_ms:.1f}",
-            f"{measured_ms:.1f}",
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    lines = [
-        "# The planner's choice of leaving out repeated lists, on this CPU",
-        "",
-        (
-            f"Machine: {cpu_model()}, two cores, shared with other work; load average at the start {start:.1f}, at "
-            f"the end {os.getloadavg()[0]:.1f}. Two processes with gloo, one core each; four user tables whose lists "
-            "repeat together, four item tables of one lookup, 64 columns, row-wise Adagrad, a small dense part. "
-            f"{STEPS} steps of each form in turns under one placement; ratios are medians of neighbors, without "
-            "repeats over all lists. The planner knows reuse and factor as `neuroshard stats` counts them. Cost "
-            f"models: `{bundle.manifest.name}`, {bundle.manifest.source}."
-        ),
-        "",
-        (
-            "| factor aimed at | lookups | samples | planned | measured | step, ms | ratio by the clock | of "
-            "processor time | planner's choice | right | predicted saving, ms | measured saving, ms |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-        *rows,
-        "",
-        (
-            f"Right (at most {CLOSE} times the better form by the clock): {num_right} of {len(JOBS)}, at least "
-            f"{WANTED_RIGHT} wanted. Predicted saving within {WITHIN:.0%} of the measured one, where repeats are left "
-            f"out: {num_near} of {num_left_out}."
-        ),
+        for job, plan, decided, found in zip(JOBS, plain, chosen, times, strict=True)
     ]
+    head = (
+        f"Machine: {cpu_model()}, two cores; load average at the start {start:.1f}, at the end "
+        f"{os.getloadavg()[0]:.1f}; shared with other work. Two processes with gloo, one core each; "
+        "four user tables whose lists "
+        "repeat together, four item tables of one lookup, 64 columns, row-wise Adagrad, a small dense part. "
+        f"{STEPS} steps of each form in turns under one placement; ratios are medians of neighbors, of a form over "
+        "all lists. The planner knows reuse and factor as `neuroshard stats` counts them, and that no pipeline hides "
+        f"the exchange of indices. Cost models: `{bundle.manifest.name}`, {bundle.manifest.source}, profiled with "
+        f"tables of {len(PROFILED)} other jobs at {PROFILED_BATCH:,} samples, with and without repeats; "
+        "hold-out error of compute "
+        f"{bundle.manifest.networks[0].hold_out.mape:.1%}."
+    )
+    lines = ["# The planner's choice of leaving out repeated lists, on this CPU", "", head, "", *report(measured)]
     print(
         write_result("deduplication-choices", lines, hardware=hardware_slug(), packages=("numpy", "torch", "torchrec"))
     )
 
 
 def train(folder: Path) -> None:
-    """Train every job in both forms, and have rank 0 write what it measured."""
+    """Train every job in all forms, and have rank 0 write what it measured."""
     start_process()
-    found: list[TwoForms] = []
+    found = []
     for number, job in enumerate(JOBS):
         plan = Plan.read(folder / f"{number}.plan.json")
         maker = job.maker(rank=dist.get_rank(), world_size=WORLD_SIZE)
-        found.append(both_forms(plan, job.tables, USER, maker, num_batches=NUM_BATCHES, steps=STEPS))
+        found.append(timed_forms(plan, job.tables, USER, maker, num_batches=NUM_BATCHES, steps=STEPS, folder=folder))
     if dist.get_rank() == 0:
         (folder / TIMES_FILE).write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -158,20 +158,24 @@ def main() -> None:
         measure(options.profile)
     else:
         with tempfile.TemporaryDirectory() as scratch:
-            measure(new_profile(Path(scratch)))
+            measure(new_profile(Path(scratch), all_tables(), batch_size=BATCH_SIZE))
 
 
 def write_tables(file: Path) -> None:
     """Write the tables of all models."""
-    every = tuple(table for model in MODELS for table in model.tables)
-    file.write_text(TableSet(name="all", tables=every).to_json())
+    file.write_text(all_tables().to_json())
 
 
-def new_profile(folder: Path) -> Path:
-    """Profile the tables of all models on two processes of this machine; return where."""
-    write_tables(folder / "tables.json")
+def all_tables() -> TableSet:
+    """Return the tables of all models."""
+    return TableSet(name="all", tables=tuple(table for model in MODELS for table in model.tables))
+
+
+def new_profile(folder: Path, tables: TableSet, *, batch_size: int) -> Path:
+    """Profile tables on two processes of this machine, with a number of samples of each; return where."""
+    (folder / "tables.json").write_text(tables.to_json())
     command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "profile"]
-    command += ["--tables", str(folder / "tables.json"), "--batch-size", str(BATCH_SIZE)]
+    command += ["--tables", str(folder / "tables.json"), "--batch-size", str(batch_size)]
     command += ["--optimizer", str(Optimizer.ROWWISE_ADAGRAD)]  # as the profile of a job measures the job's own
     command += ["--procs", str(WORLD_SIZE), "--device", "cpu", "--out", str(folder / "profile")]
     subprocess.run(command, check=True)  # noqa: S603 - the project's own command

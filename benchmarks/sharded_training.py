@@ -16,8 +16,9 @@ from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
+from neuroshard_trainer.grouped_model import TableCollections, planned_model
 from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
+from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -96,7 +97,6 @@ class ShardedTraining:
         self,
         plan: Plan,
         tables: TableSet = MIXED,
-        groups: Sequence[Sequence[str]] = (),
         *,
         num_dense: int = NUM_DENSE,
     ) -> None:
@@ -107,12 +107,10 @@ class ShardedTraining:
             num_dense_features=num_dense, dense_arch_layer_sizes=(32,), over_arch_layer_sizes=(32,)
         )
         self.model = DistributedModelParallel(
-            DeduplicatedModel(settings, tables.tables, groups)
-            if groups
-            else RecommendationModel(settings, tables.tables),
+            planned_model(settings, plan) if plan.deduplication else RecommendationModel(settings, tables.tables),
             env=ShardingEnv.from_process_group(world),
             device=CPU,
-            plan=sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
+            plan=TableCollections.of(plan).divided(sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu")),
             sharders=[embedding_sharder(Optimizer.ROWWISE_ADAGRAD, learning_rate=0.01, device=CPU)],
         )
         prove_sharding(self.model, plan)
