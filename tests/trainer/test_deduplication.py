@@ -21,6 +21,7 @@ from rank_server import RankServer
 from trainer_builders import plan_of, write_plan
 
 WORKER = Path(__file__).with_name("deduplication_worker.py")
+WEIGHTED = WORKER.with_name("weighted_deduplication_worker.py")
 SEQUENCES = WORKER.with_name("sequence_deduplication_worker.py")
 SESSIONS = {"samplesPerSession": 10, "groups": [{"features": ["user", "country"], "changeProbability": "0.1"}]}
 
@@ -49,6 +50,11 @@ def test_training_without_repeats_computes_what_training_on_all_lists_does(
 def test_sequences_without_repeats_train_as_all_sequences_do(tmp_path: Path, ranks: RankServer) -> None:
     """An EmbeddingCollection whose distinct sequences are pooled, then expanded: losses of 20 steps and all weights."""
     ranks.succeed(f"{SEQUENCES}:main", tmp_path, folder=tmp_path, count=2)
+
+
+def test_weighted_bags_without_repeats_train_as_all_lists_do(tmp_path: Path, ranks: RankServer) -> None:
+    """Sums and means of lookups with weights, in both forms: losses of 20 steps and all weights."""
+    ranks.succeed(f"{WEIGHTED}:main", tmp_path, folder=tmp_path, count=2)
 
 
 def test_a_job_goes_on_from_a_checkpoint_of_another_form(tmp_path: Path, run: Callable[..., Any]) -> None:

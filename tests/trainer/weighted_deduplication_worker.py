@@ -1,0 +1,223 @@
+"""One of two ranks: trains weighted bags on all lists, and in both forms without repeats.
+
+A list repeats where its ids and its weights equal those of the sample before. SGD, for in row-wise Adagrad a row's first
+gradient that is zero but for rounding makes a step of any size. Argument: folder, unused. Exits with an error where a
+loss or a weight differs.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import builders
+import numpy as np
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import ShardingType
+from neuroshard_api.tables import Pooling, Table
+from neuroshard_trainer.data.deduplication import repeated
+from neuroshard_trainer.data.samples import Jagged
+from neuroshard_trainer.equal_weights import set_equal_weights
+from neuroshard_trainer.expansion import Expansion
+from neuroshard_trainer.grouped_model import TableCollections, common_name
+from neuroshard_trainer.model import TABLES_PATH
+from neuroshard_trainer.plan_adapter import sharding_plan
+from numpy.typing import NDArray
+from placements import by_columns, by_rows, given_plan
+from rank_server import joined_ranks
+from torch import nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+CPU = torch.device("cpu")
+SAMPLES, STEPS, COLUMNS = 16, 20, 8
+GROUP, ITEM = ("seen", "bought"), "item"
+NAMES = (*GROUP, ITEM)
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """Lists of one feature, and the weights of their lookups."""
+
+    ids: Jagged
+    weights: Jagged
+
+    def kept(self, kept: NDArray[np.bool_], *, with_bags: bool) -> "Weighted":
+        """Return the lists of these samples: with empty lists for the others, or without them."""
+        values = np.repeat(kept, self.ids.lengths)
+        lengths = np.where(kept, self.ids.lengths, 0) if with_bags else self.ids.lengths[kept]
+        return Weighted(*(Jagged.of_lengths(each.values[values], lengths) for each in (self.ids, self.weights)))
+
+
+class WeightedBags(nn.Module):
+    """Weighted bags of one collection or several, expanded, and a linear layer."""
+
+    def __init__(self, plan: GivenPlan) -> None:
+        super().__init__()
+        collections = TableCollections.of(plan)
+        self.features = [tuple(table.name for table in each) for each in collections.all]
+        made = [
+            EmbeddingBagCollection(
+                tables=[config(table) for table in each], device=torch.device("meta"), is_weighted=True
+            )
+            for each in collections.all
+        ]
+        self.tables: nn.Module = nn.ModuleList(made) if collections.groups else made[0]
+        self.expansion = Expansion(NAMES, [GROUP])
+        self.last = nn.Linear(COLUMNS * len(NAMES), 1)
+
+    def forward(self, lookups: Sequence[KeyedJaggedTensor], first_samples: torch.Tensor) -> torch.Tensor:
+        """Return the logits, shape (samples,)."""
+        collections = list(self.tables.children()) if len(self.features) > 1 else [self.tables]
+        pooled: dict[str, torch.Tensor] = {}
+        for tables, own in zip(collections, lookups, strict=True):
+            pooled |= tables(own).to_dict()
+        expanded = self.expansion(pooled, first_samples)
+        logits: torch.Tensor = self.last(torch.cat([expanded[name] for name in NAMES], dim=1))
+        return logits.squeeze(1)
+
+
+def config(table: Table) -> EmbeddingBagConfig:
+    """Return TorchRec's settings of a table."""
+    return EmbeddingBagConfig(
+        name=table.name,
+        num_embeddings=table.num_embeddings,
+        embedding_dim=table.embedding_dim,
+        feature_names=[table.name],
+        pooling=PoolingType[(table.pooling or Pooling.SUM).value],
+    )
+
+
+def plan_of(family: ShardingType, pooling: Pooling, form: DeduplicationForm | None) -> GivenPlan:
+    """Return a plan of weighted tables in a family, in a form."""
+    tables = [
+        builders.table(name, num_embeddings=40, embedding_dim=COLUMNS, pooling=pooling, is_weighted=True)
+        for name in NAMES
+    ]
+    devices = builders.topology(2)
+    placements = [
+        by_rows(table, devices) if family is ShardingType.ROW_WISE else by_columns(table, (number % 2, COLUMNS))
+        for number, table in enumerate(tables)
+    ]
+    plan = given_plan(PlanRequest(tables=builders.table_set(*tables), topology=devices), *placements)
+    if form is None:
+        return plan
+    group = DeduplicatedGroup(group=GROUP[0], features=GROUP, form=form, factor=2.0)
+    return plan.model_copy(update={"deduplication": (group,)})
+
+
+def trained(
+    family: ShardingType, pooling: Pooling, form: DeduplicationForm | None
+) -> tuple[list[torch.Tensor], Mapping[str, torch.Tensor]]:
+    """Return the losses and the weights of this rank after training on the same samples."""
+    plan = plan_of(family, pooling, form)
+    torch.manual_seed(0)
+    world = dist.group.WORLD
+    assert world is not None
+    whole = sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu")
+    model = DistributedModelParallel(
+        WeightedBags(plan),
+        env=ShardingEnv.from_process_group(world),
+        device=CPU,
+        plan=TableCollections.of(plan).divided(whole),
+        sharders=[
+            EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 0.05})
+        ],
+    )
+    set_equal_weights(model)
+    dense = [weight for name, weight in model.named_parameters() if not name.startswith(f"{TABLES_PATH}.")]
+    optimizer = torch.optim.SGD(dense, lr=0.1)
+    begun, losses = weights_of(model), []
+    for step in range(STEPS):
+        lookups, first_samples, labels = batch(step, form)
+        optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(lookups, first_samples), labels)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        losses.append(loss.detach())
+    weights = weights_of(model)
+    assert all(not torch.equal(weights[name], first) for name, first in begun.items()), "every shard is trained"
+    return losses, weights
+
+
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of what this rank holds."""
+    weights: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, ShardedTensor):
+            weights |= {
+                f"{common_name(name)} {number}": each.tensor.clone()
+                for number, each in enumerate(tensor.local_shards())
+            }
+        else:
+            weights[name] = tensor.detach().as_subclass(torch.Tensor).clone()
+    return weights
+
+
+def batch(step: int, form: DeduplicationForm | None) -> tuple[list[KeyedJaggedTensor], torch.Tensor, torch.Tensor]:
+    """Return lookups by collection, first samples, and labels of this rank.
+
+    Each rank has other repeats, empty lists among them. In odd steps some lists repeat with other weights.
+    """
+    rng = np.random.default_rng((step, dist.get_rank()))
+    chance = {0: 0.0, 1: 1.0}.get(step % 5, 0.1 + 0.3 * dist.get_rank())  # of new lists
+    version = np.cumsum(rng.random(SAMPLES) < chance) % SAMPLES
+    lists = {}
+    for name in NAMES:
+        lengths = rng.integers(0, 5, size=SAMPLES)
+        count = int(lengths.sum())
+        ids = Jagged.of_lengths(rng.integers(0, 40, size=count), lengths)
+        weights = Jagged.of_lengths(rng.integers(1, 5, size=count) / 4, lengths)
+        if name in GROUP:
+            ids, weights = ids.take(version), weights.take(version)
+            if step % 2:
+                other = np.where(rng.random(len(weights.values)) < 0.1, 2.0, weights.values)
+                weights = Jagged.of_lengths(other, weights.lengths)
+        lists[name] = Weighted(ids, weights)
+    labels = torch.from_numpy(rng.integers(0, 2, size=SAMPLES).astype(np.float32))
+    if form is None:
+        return [keyed(lists, NAMES)], torch.arange(SAMPLES).expand(1, -1), labels
+    repeats = repeated([each for name in GROUP for each in (lists[name].ids, lists[name].weights)])
+    is_grouped = form is DeduplicationForm.GROUPED
+    lists |= {name: lists[name].kept(~repeats, with_bags=not is_grouped) for name in GROUP}
+    if is_grouped:
+        first_samples = np.cumsum(~repeats) - 1
+        return [keyed(lists, (ITEM,)), keyed(lists, GROUP)], torch.from_numpy(first_samples[None]), labels
+    first_samples = np.maximum.accumulate(np.where(repeats, 0, np.arange(SAMPLES)))
+    return [keyed(lists, NAMES)], torch.from_numpy(first_samples[None]), labels
+
+
+def keyed(lists: Mapping[str, Weighted], names: Sequence[str]) -> KeyedJaggedTensor:
+    """Return the lists of some features with their weights, as TorchRec takes them."""
+    own = [lists[name] for name in names]
+    return KeyedJaggedTensor(
+        keys=list(names),
+        values=torch.from_numpy(np.concatenate([each.ids.values for each in own])),
+        lengths=torch.from_numpy(np.concatenate([each.ids.lengths for each in own])),
+        weights=torch.from_numpy(np.concatenate([each.weights.values for each in own]).astype(np.float32)),
+    )
+
+
+def main(_folder: str) -> None:
+    """Check sums and means of whole tables in both forms, and sums of tables by rows in the one that they take."""
+    logging.disable(logging.WARNING)
+    both = tuple(DeduplicationForm)
+    with joined_ranks():
+        for family, pooling, forms in (
+            (ShardingType.TABLE_WISE, Pooling.SUM, both),
+            (ShardingType.TABLE_WISE, Pooling.MEAN, both),
+            (ShardingType.ROW_WISE, Pooling.SUM, (DeduplicationForm.FIRST_SAMPLE,)),
+        ):
+            expected, weights = trained(family, pooling, None)
+            for form in forms:
+                losses, found = trained(family, pooling, form)
+                torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=0, atol=1e-6)
+                torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
