@@ -1,8 +1,8 @@
 """One of two ranks: trains weighted bags on all lists, and in both forms without repeats.
 
-A list repeats where its ids and its weights equal those of the sample before. SGD, for in row-wise Adagrad a row's first
-gradient that is zero but for rounding makes a step of any size. Argument: folder, unused. Exits with an error where a
-loss or a weight differs.
+A list repeats where its ids and its weights equal those of the sample before. Trained by SGD: row-wise Adagrad divides
+gradients by their size, and with them the rounding of sums in another order. Argument: folder, unused. Exits with an
+error where a loss or a weight differs.
 """
 
 import logging
