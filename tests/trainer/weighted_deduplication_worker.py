@@ -49,6 +49,7 @@ class Weighted:
 
     ids: Jagged
     weights: Jagged
+    """In quarters."""
 
     def kept(self, kept: NDArray[np.bool_], *, with_bags: bool) -> "Weighted":
         """Return the lists of these samples: with empty lists for the others, or without them."""
@@ -175,11 +176,11 @@ def batch(step: int, form: DeduplicationForm | None) -> tuple[list[KeyedJaggedTe
         lengths = rng.integers(0, 5, size=SAMPLES)
         count = int(lengths.sum())
         ids = Jagged.of_lengths(rng.integers(0, 40, size=count), lengths)
-        weights = Jagged.of_lengths(rng.integers(1, 5, size=count) / 4, lengths)
+        weights = Jagged.of_lengths(rng.integers(1, 5, size=count), lengths)
         if name in GROUP:
             ids, weights = ids.take(version), weights.take(version)
             if step % 2:
-                other = np.where(rng.random(len(weights.values)) < 0.1, 2.0, weights.values)
+                other = np.where(rng.random(len(weights.values)) < 0.1, 8, weights.values)
                 weights = Jagged.of_lengths(other, weights.lengths)
         lists[name] = Weighted(ids, weights)
     labels = torch.from_numpy(rng.integers(0, 2, size=SAMPLES).astype(np.float32))
@@ -202,7 +203,7 @@ def keyed(lists: Mapping[str, Weighted], names: Sequence[str]) -> KeyedJaggedTen
         keys=list(names),
         values=torch.from_numpy(np.concatenate([each.ids.values for each in own])),
         lengths=torch.from_numpy(np.concatenate([each.ids.lengths for each in own])),
-        weights=torch.from_numpy(np.concatenate([each.weights.values for each in own]).astype(np.float32)),
+        weights=torch.from_numpy(np.concatenate([each.weights.values for each in own]).astype(np.float32) / 4),
     )
 
 
