@@ -19,7 +19,8 @@ def test_each_planted_fault_is_named_rightly(tmp_path: Path, ranks: RankServer) 
     """
     ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=2)
 
-    planted = json.loads((tmp_path / "found.json").read_text())
+    found = json.loads((tmp_path / "found.json").read_text())
+    planted = [each for each in found if each["fault"] != "nothing"]
     assert [each["fault"] for each in planted] == ["device", "exchange", "inputs", "data", "dense"]
     assert [each["found"] for each in planted] == [each["expected"] for each in planted]
     assert InputStatistics.read(tmp_path / "input-statistics.json").changed_features == ()
