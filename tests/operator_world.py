@@ -73,6 +73,8 @@ class World:
         self.created: list[Json] = []
         self.statuses: list[Json] = []
         """Every status that was written, in order."""
+        self.candidate_moves = 1
+        """Devices by which a candidate moves each shard; 0: it places them as the plan in force does."""
         self.candidate_ms = (3.0, 6.0)
         """Predicted cost of candidates, and of the plan in force for the same inputs."""
         self.too_early: list[str] = []
@@ -434,17 +436,18 @@ class World:
         self.end_pod(pod, 0)
 
     def _candidate(self, plan: Plan, pod: Json, volumes: Mapping[str, Json]) -> Plan:
-        """Return a plan for the mounted statistics that gives each table of the mounted plan to the next device."""
+        """Return a plan for the mounted statistics that gives each table of the mounted plan to another device."""
         mounted = self._mounted[pod["metadata"]["uid"]]
         files = {each: unpack_files(contents_of(mounted[volumes[each]["configMap"]["name"]])) for each in _OF_CANDIDATE}
         InputStatistics.from_json(files["inputs"]["input-statistics.json"])
         before = Plan.from_json(files["incumbent"]["plan.json"])
+        moves = self.candidate_moves
         count, (candidate_ms, incumbent_ms) = before.request.topology.num_devices, self.candidate_ms
         tables = tuple(
             each.model_copy(
                 update={
                     "shards": tuple(
-                        shard.model_copy(update={"device": (shard.device + 1) % count}) for shard in each.shards
+                        shard.model_copy(update={"device": (shard.device + moves) % count}) for shard in each.shards
                     )
                 }
             )

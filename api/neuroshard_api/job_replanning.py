@@ -51,7 +51,7 @@ class TrainedPlan(Part):
     hash: _Text
     """SHA-256 of the plan document."""
     placement_hash: _Text | None = None
-    """SHA-256 of its shards alone: plans for other inputs may have equal ones."""
+    """SHA-256 of its placement without prices: plans for other inputs may have equal ones."""
     reason: _Text
     """Why it was taken, in one CamelCase word: PlanWritten, InputsDrifted, or NodeSlow."""
     message: _Text | None = None

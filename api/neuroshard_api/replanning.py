@@ -37,7 +37,7 @@ class Verdict(StrEnum):
     """What was decided about a candidate plan or a slow node."""
 
     NO_BETTER_PLAN = "NoBetterPlan"
-    """The plan in force is predicted to cost no more."""
+    """The plan in force is predicted to cost no more, or the candidate places everything as it does."""
     GAIN_TOO_SMALL = "GainTooSmall"
     """The expected gain is below minGainPercent, or below twice the price of a restart."""
     BETTER_PLAN_FOUND = "BetterPlanFound"
@@ -180,6 +180,8 @@ class Candidate:
     """Predicted for the plan in force, for the inputs that it was made for. None: not known."""
     measured_ms: float | None = None
     """Measured time of the candidate, where the job trained under it before. It counts in place of the prediction."""
+    is_in_force: bool = False
+    """Whether its workers would do what those of the plan in force do."""
 
     @property
     def model_error(self) -> float:
@@ -208,10 +210,11 @@ def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_app
         restart: price, remaining steps, and record of the job.
         policy: of the job.
         is_approved: whether the user has asked for this plan; neither mode, cooldown, nor budget holds it up then.
+            A plan whose workers would do what they do now is not taken all the same.
     """
-    unusable = _unusable(*candidate.times_ms, restart.step_ms)
-    if unusable is not None:
-        return unusable
+    settled = _in_force(candidate) or _unusable(*candidate.times_ms, restart.step_ms)
+    if settled is not None:
+        return settled
     gain_ms, why = _gain(candidate, restart)
     price_ms = restart.price_ms
 
@@ -237,6 +240,14 @@ def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_app
         verdict, message = obstacle
         return decided(verdict, f"{gained}; {message}")
     return decided(Verdict.BETTER_PLAN_FOUND, gained, acts=policy.mode is ReplanningMode.AUTO)
+
+
+def _in_force(candidate: Candidate) -> Decision | None:
+    """Return the decision on a plan whose workers would do what they do now. None: they would do something else."""
+    if not candidate.is_in_force:
+        return None
+    why = "for the changed inputs the same placement is the best one found, and a restart would change nothing"
+    return Decision(verdict=Verdict.NO_BETTER_PLAN, acts=False, message=why)
 
 
 def _unusable(*times_ms: float) -> Decision | None:

@@ -71,6 +71,7 @@ def next_to_plan_in_force(
     record: ReplanningStatus,
     *,
     placement_hash: str,
+    in_force_hash: str,
     measured_us: int,
     predicted_ms: float,
     incumbent_ms: float,
@@ -80,8 +81,9 @@ def next_to_plan_in_force(
     """Return a candidate's times next to those of the plan in force.
 
     Args:
-        record: of the job; its last plan of the same shards has the candidate's measured time.
-        placement_hash: of the candidate's shards.
+        record: of the job; its last plan of the same placement has the candidate's measured time.
+        placement_hash: of the candidate's placement.
+        in_force_hash: of the placement in force.
         measured_us: embedding part of a step under the plan in force, in microseconds.
         predicted_ms: of the candidate, for the changed inputs.
         incumbent_ms: of the plan in force, for the changed inputs.
@@ -97,6 +99,7 @@ def next_to_plan_in_force(
         reference_ms=reference_ms or None,
         planned_ms=planned_ms or None,
         measured_ms=None if known_us is None else known_us / US_PER_MS,
+        is_in_force=placement_hash == in_force_hash,
     )
 
 
@@ -161,7 +164,7 @@ def with_candidate_taken(
         record: of the job.
         candidate: as `judged` returned it, with its hash.
         decision: on it.
-        placement_hash: of its shards.
+        placement_hash: of its placement.
         in_force: see `with_restart`.
         measured_us: see `with_restart`.
         message: why it is taken.

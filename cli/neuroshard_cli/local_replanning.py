@@ -217,6 +217,7 @@ class LocalReplanning:
             next_to_plan_in_force(
                 self._record,
                 placement_hash=plan.placement_sha256,
+                in_force_hash=self._plan_in_force().placement_sha256,
                 measured_us=measured_us,
                 predicted_ms=plan.predicted.total_ms,
                 incumbent_ms=plan.incumbent.total_ms,

@@ -3,6 +3,7 @@
 import pytest
 from builders import data_with, device_cost, plan, request
 from hypothesis import given, settings
+from neuroshard_api.communication import Communication, WireType, WireTypes
 from neuroshard_api.document import DocumentError
 from neuroshard_api.plan import PRICE_FIELDS, GivenPlan, Plan, any_plan
 from neuroshard_api.request import ComputePeak, PlanRequest
@@ -55,6 +56,18 @@ def test_the_slowest_device_of_joint_passes_has_the_longest_sum_of_both() -> Non
         answer = plan(request(num_devices=2, compute_peak=compute_peak))
         predicted = answer.predicted.model_copy(update={"devices": costs})
         assert answer.model_copy(update={"predicted": predicted}).slowest_device == slowest
+
+
+def test_a_placement_is_what_workers_do_and_no_price() -> None:
+    """Other types that travel are another placement; another price, and exchange that stays exact, are not."""
+    first = plan()
+    dearer = first.model_copy(update={"lower_bound_ms": first.lower_bound_ms / 2})
+    exact = Communication(chosen=WireTypes(), reason="nothing is gained")
+    narrow = Communication(chosen=WireTypes(forward=WireType.FP16))
+    found = [first.model_copy(update={"communication": each}).placement_sha256 for each in (exact, narrow)]
+
+    assert dearer.placement_sha256 == first.placement_sha256 == found[0]
+    assert found[1] != found[0]
 
 
 def test_a_plan_of_the_version_before_is_read() -> None:

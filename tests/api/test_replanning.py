@@ -129,6 +129,16 @@ def test_a_candidate_that_is_predicted_to_cost_more_is_no_better_plan() -> None:
         assert (decision.verdict, decision.acts) == (Verdict.NO_BETTER_PLAN, False)
 
 
+@pytest.mark.parametrize("is_approved", [False, True])
+def test_a_candidate_that_places_everything_as_now_is_never_taken(*, is_approved: bool) -> None:
+    """Neither for what the models predict, nor for what that placement took before, nor since the user asks for it."""
+    for candidate in (PAYS, replace(PAYS, measured_ms=50.0)):
+        decision = decide(replace(candidate, is_in_force=True), restart(), AUTO, is_approved=is_approved)
+
+        assert (decision.verdict, decision.acts) == (Verdict.NO_BETTER_PLAN, False)
+        assert "a restart would change nothing" in decision.message
+
+
 def test_models_that_are_far_from_the_measured_time_promise_less() -> None:
     """Models that are off by a factor of four leave a quarter of the gain, in either direction."""
     exact = replace(PAYS, incumbent_ms=117.4, predicted_ms=58.7)

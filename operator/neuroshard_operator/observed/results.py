@@ -45,7 +45,7 @@ class PlanSummary:
     tables_hash: str
     """Hash of everything that the plan's request says of the tables."""
     placement_hash: str
-    """Hash of the shards alone."""
+    """Hash of what workers do under the plan, without its prices."""
     num_tables: int
     key: str
     """Key of the plan's file in its ConfigMap: large plans are compressed."""

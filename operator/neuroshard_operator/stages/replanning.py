@@ -211,6 +211,7 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
         next_to_plan_in_force(
             training.record,
             placement_hash=found.placement_hash,
+            in_force_hash=training.planned.summary.placement_hash,
             measured_us=measured_us,
             predicted_ms=found.total_ms,
             incumbent_ms=found.incumbent_ms,
