@@ -1,12 +1,13 @@
 """One `neuroshard run` whose inputs drift: noticed, planned for, and trained on under another plan, on two processes.
 
-    python -m benchmarks.replanned_run
+    python -m benchmarks.replanned_run [--note SENTENCE]
 
 The job is planned first: the tables that its plan puts on device 0 are those whose lookups grow in mid-training. The
 run is in mode Auto, and decides by itself. Then its two plans, and one made for the grown lookups from the start, are
-trained in turns on these lookups.
+trained in turns on these lookups. What the run itself measured is written before that comparison begins.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -39,18 +40,20 @@ TIMES: Final = 30
 NAMES: Final = ("t0", "t1", "t2", "t3")
 ROWS, COLUMNS = 20_000, 128
 DRIFT_STEP: Final = 400
-STEPS: Final = 8_000
+STEPS: Final = 4_000
 REPORT_STEPS: Final = 50
 ROUNDS, ROUND_STEPS = 12, 20
 POLL_S: Final = 0.2
 
 HEAD = """# A run that plans again by itself
 
-Machine: {machine}, two cores shared with other programs; load average of the last minute at the start {start:.1f}, at
-the end {end:.1f}. One `neuroshard run` in mode Auto: {tables} tables of {rows:,} rows and {columns} columns, {pooling}
+Machine: {machine}, two cores; load average of the last minute at the start {start:.1f}, at the end {end:.1f}. {note}
+One `neuroshard run` in mode Auto: {tables} tables of {rows:,} rows and {columns} columns, {pooling}
 lookups each, {batch} samples per process, two processes over gloo with one thread each, cost models measured by the
 run itself in {budget} s. From step {drift:,} of {steps:,} on, the tables of device 0 ({hot}) are looked up {times}
 times as often. Nothing but the job and its data is given."""
+
+NOT_COMPARED = "The plans were not compared in turns: that part did not come to its end."
 
 COMPARED = """Then the plans took turns in the same two processes, on the grown lookups, {rounds} rounds of {steps}
 steps:
@@ -209,7 +212,10 @@ def parts(measured: Sequence[Measured]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run it, compare the plans, and write the result."""
+    """Run it, write what it measured, compare the plans, and write the whole result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--note", default="", help="sentence about what else ran on the machine")
+    note = parser.parse_args().note
     start = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
         scratch = Scratch(Path(name))
@@ -222,6 +228,8 @@ def main() -> None:
         found = parts(measured)
         if drift is None or "replanned" not in found:
             raise SystemExit(f"no restart under another plan: {json.dumps(scratch.record)}; drift: {drift}")
+        facts = facts_of(found, drift, scratch.record, hot, correction=scratch.correction, start=start, note=note)
+        print(write_result("replanned-run", [*facts, "", NOT_COMPARED], hardware=hardware_slug()), file=sys.stderr)
         fresh_job = job("fresh", hot=hot)
         fresh = scratch.planned(fresh_job, "--bundle", scratch.run_dir / "profile")
         (scratch.folder / "new.json").write_text((scratch.run_dir / "plan.json").read_text())
@@ -231,22 +239,21 @@ def main() -> None:
         options = ("--rounds", ROUNDS, "--steps", ROUND_STEPS, "--out", out)
         command = scratch.neuroshard("compare-training", scratch.write(fresh_job), *plans, *options)
         subprocess.run(command, check=True)  # noqa: S603
-        comparison = TrainingComparison.read(out)
-        lines = report(found, drift, scratch.record, hot, comparison, correction=scratch.correction, start=start)
+        lines = [*facts, "", *compared(TrainingComparison.read(out))]
         print(write_result("replanned-run", lines, hardware=hardware_slug()))
 
 
-def report(
+def facts_of(
     found: Mapping[str, float],
     drift: DriftReport,
     record: Mapping[str, Any],
     hot: Sequence[str],
-    comparison: TrainingComparison,
     *,
     correction: str,
     start: float,
+    note: str,
 ) -> list[str]:
-    """Return the result's lines."""
+    """Return the lines of what the run itself measured and decided."""
     change = first_change(drift.changes, Cause.INPUTS_DRIFTED)
     assert change is not None, "the caller checked"
     second = record["history"][1]
@@ -264,6 +271,7 @@ def report(
         steps=STEPS,
         hot=", ".join(hot),
         times=TIMES,
+        note=note,
     )
     steps = {
         "embedding part of a step before the change, ms (median of reports)": f"{found['before']:.1f}",
@@ -278,6 +286,12 @@ def report(
         "restarts for a plan": f"{record['replans']}",
         "correction of the cost models by the run's own last steps": correction,
     }
+    table = ["| of the run | |", "|---|---|", *(f"| {name} | {value} |" for name, value in steps.items())]
+    return [*head.split("\n"), "", *table]
+
+
+def compared(comparison: TrainingComparison) -> list[str]:
+    """Return the lines of the plans that took turns."""
     names = {"before": "in force at the change", "new": "taken by the run", "fresh": "made for the grown lookups"}
     medians = {name: median(comparison.plans[name].embedding_ms or ()) for name in names}
     lines = [
@@ -285,7 +299,7 @@ def report(
         for name, words in names.items()
     ]
     gain, best = (medians["before"] - medians[name] for name in ("new", "fresh"))
-    compared = COMPARED.format(
+    text = COMPARED.format(
         rounds=ROUNDS,
         steps=ROUND_STEPS,
         rows="\n".join(lines),
@@ -293,8 +307,7 @@ def report(
         best=best / medians["before"],
         share=gain / best if best > 0 else float("nan"),
     )
-    table = ["| of the run | |", "|---|---|", *(f"| {name} | {value} |" for name, value in steps.items())]
-    return [*head.split("\n"), "", *table, "", *compared.split("\n"), "", *NOTE.split("\n")]
+    return [*text.split("\n"), "", *NOTE.split("\n")]
 
 
 if __name__ == "__main__":
