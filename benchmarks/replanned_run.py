@@ -48,10 +48,10 @@ POLL_S: Final = 0.2
 HEAD = """# A run that plans again by itself
 
 Machine: {machine}, two cores; load average of the last minute at the start {start:.1f}, at the end {end:.1f}. {note}
-One `neuroshard run` in mode Auto: {tables} tables of {rows:,} rows and {columns} columns, {pooling}
-lookups each, {batch} samples per process, two processes over gloo with one thread each, cost models measured by the
-run itself in {budget} s. From step {drift:,} of {steps:,} on, the tables of device 0 ({hot}) are looked up {times}
-times as often. Nothing but the job and its data is given."""
+One `neuroshard run` in mode Auto: {tables} tables of {rows:,} rows and {columns} columns, {pooling} lookups each,
+{batch} samples per process, two processes over gloo with one thread each, cost models measured by the run itself in
+{budget} s, the samples of {steps:,} steps, of which a tenth is held out. From step {drift:,} on, the tables of device 0
+({hot}) are looked up {times} times as often. Nothing but the job and its data is given."""
 
 NOT_COMPARED = "The plans were not compared in turns: that part did not come to its end."
 

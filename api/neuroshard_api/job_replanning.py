@@ -64,6 +64,11 @@ class TrainedPlan(Part):
     """Predicted time of the embedding part of a step, for the inputs that the plan was made for."""
     measured_microseconds: Count | None = None
     """Measured time of the embedding part of a step, as last reported."""
+    predicted_when_measured_microseconds: Count | None = None
+    """Predicted time for the inputs that the measured time is of. If unset: not known, and the measured time says
+    nothing of other inputs."""
+    predicted_gain_percent: _Percent | None = None
+    """Predicted decrease of the embedding part of a step, of which a share is promised."""
     promised_gain_percent: _Percent | None = None
     """Expected decrease of the measured time, in percent of the time under the plan before."""
     measured_gain_percent: _Percent | None = None

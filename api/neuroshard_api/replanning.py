@@ -1,9 +1,9 @@
 """Whether a running job should take another plan, or leave a slow node. Pure functions of recorded facts.
 
 A restart costs a checkpoint, a start, and a warm-up, all measured in the job. It pays where the expected gain of the
-remaining steps is twice that. Promised gains come true in part, and cost models err: the gain counts by the share that
-earlier plans of the job brought, divided by how many times predicted and measured growth differ. Cooldown, budget, and
-the record of earlier plans bound the number of restarts whatever is reported.
+remaining steps is twice that. Predicted gains come true in part, and cost models err: the gain counts by the share that
+earlier plans of the job brought of theirs, divided by how many times predicted and measured growth differ. Cooldown,
+budget, and the record of earlier plans bound the number of restarts whatever is reported.
 """
 
 from collections.abc import Sequence
@@ -76,16 +76,25 @@ class Outcome:
     """What an earlier plan of the job brought."""
 
     promised_percent: float
-    """Expected decrease of the embedding part of a step."""
+    """Expected decrease of the embedding part of a step, above 0."""
     measured_percent: float | None
     """Measured decrease. None: not measured yet."""
+    predicted_percent: float | None = None
+    """Decrease that the models predicted, of which a share was promised. None: not known."""
 
     @property
     def share(self) -> float | None:
         """Share of the promise that came true, within 0 and 1. None: not measured yet."""
         if self.measured_percent is None:
             return None
-        return min(max(self.measured_percent / self.promised_percent, 0.0), 1.0) if self.promised_percent > 0 else 1.0
+        return min(max(self.measured_percent / self.promised_percent, 0.0), 1.0)
+
+    @property
+    def predicted_share(self) -> float | None:
+        """Share of the predicted decrease that came true, within 0 and 1. None: not known."""
+        if self.measured_percent is None or not self.predicted_percent or self.predicted_percent < 0:
+            return None
+        return min(max(self.measured_percent / self.predicted_percent, 0.0), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,8 +136,8 @@ class Restart:
 
     @property
     def counted_share(self) -> float:
-        """Share of a promised gain that counts."""
-        known = [each.share for each in self.outcomes if each.share is not None]
+        """Share of a predicted gain that counts: half, or what came true of earlier predictions."""
+        known = [each.predicted_share for each in self.outcomes if each.predicted_share is not None]
         return max(sum(known) / len(known), MIN_SHARE) if known else USUAL_SHARE
 
     def cooldown_s(self, policy: Replanning) -> float:
@@ -179,7 +188,8 @@ class Candidate:
     planned_ms: float | None = None
     """Predicted for the plan in force, for the inputs that it was made for. None: not known."""
     measured_ms: float | None = None
-    """Measured time of the candidate, where the job trained under it before. It counts in place of the prediction."""
+    """Time of the candidate where the job trained under it before, as measured then and scaled to the inputs of now. It
+    counts in place of the prediction."""
     is_in_force: bool = False
     """Whether its workers would do what those of the plan in force do."""
 
@@ -262,7 +272,7 @@ def _gain(candidate: Candidate, restart: Restart) -> tuple[float, str]:
     """Return the expected gain of a step in milliseconds, and how it was found."""
     now_ms = candidate.embedding_ms
     if candidate.measured_ms is not None:
-        before = f"the candidate took {candidate.measured_ms:.3g} ms in this job before"
+        before = f"the candidate's measured time of before is {candidate.measured_ms:.3g} ms for the inputs of now"
         return now_ms - candidate.measured_ms, f"{before}, and the plan in force takes {now_ms:.3g} ms"
     promised = 1 - candidate.predicted_ms / candidate.incumbent_ms
     why = (

@@ -46,18 +46,24 @@ def with_candidate_asked(record: ReplanningStatus, *, since_step: int, now: date
 
 
 def outcomes_of(record: ReplanningStatus, plan_hash: str) -> tuple[Outcome, ...]:
-    """Return what plans promised and brought, the newest last; restarts for a slow node promise nothing.
+    """Return what plans promised and brought, the newest last.
 
-    A plan that was left before it was measured says nothing, and is left out.
+    A plan that promised nothing, as of a restart for a slow node, and one that was left before it was measured say
+    nothing, and are left out.
 
     Args:
         record: of the job.
         plan_hash: of the plan in force, as the record has it.
     """
     return tuple(
-        Outcome(promised_percent=each.promised_gain_percent, measured_percent=each.measured_gain_percent)
+        Outcome(
+            promised_percent=each.promised_gain_percent,
+            measured_percent=each.measured_gain_percent,
+            predicted_percent=each.predicted_gain_percent,
+        )
         for each in record.history
         if each.promised_gain_percent is not None
+        and each.promised_gain_percent > 0
         and (each.measured_gain_percent is not None or (each is record.history[-1] and each.hash == plan_hash))
     )
 
@@ -81,7 +87,7 @@ def next_to_plan_in_force(
     """Return a candidate's times next to those of the plan in force.
 
     Args:
-        record: of the job; its last plan of the same placement has the candidate's measured time.
+        record: of the job; its last plan of the same placement has a measured time.
         placement_hash: of the candidate's placement.
         in_force_hash: of the placement in force.
         measured_us: embedding part of a step under the plan in force, in microseconds.
@@ -91,16 +97,21 @@ def next_to_plan_in_force(
         planned_ms: of the plan in force, for the inputs that it was made for. None: not known.
     """
     trained = [each for each in record.history if each.placement_hash == placement_hash]
-    known_us = trained[-1].measured_microseconds if trained else None
     return Candidate(
         embedding_ms=measured_us / US_PER_MS,
         incumbent_ms=incumbent_ms,
         predicted_ms=predicted_ms,
         reference_ms=reference_ms or None,
         planned_ms=planned_ms or None,
-        measured_ms=None if known_us is None else known_us / US_PER_MS,
+        measured_ms=_scaled_ms(trained[-1], predicted_ms) if trained else None,
         is_in_force=placement_hash == in_force_hash,
     )
+
+
+def _scaled_ms(trained: TrainedPlan, predicted_ms: float) -> float | None:
+    """Return a plan's measured time, scaled from the inputs of then to those of a prediction. None: not known."""
+    measured, predicted = trained.measured_microseconds, trained.predicted_when_measured_microseconds
+    return measured / predicted * predicted_ms if measured and predicted else None
 
 
 def with_measured_gain(
@@ -122,7 +133,13 @@ def with_measured_gain(
     if newest.hash != plan_hash or not is_open or not is_warm or not before.measured_microseconds:
         return record
     gain = _whole(100 * (1 - measured_us / before.measured_microseconds), _INT32)
-    measured = newest.model_copy(update={"measured_microseconds": measured_us, "measured_gain_percent": gain})
+    measured = newest.model_copy(
+        update={
+            "measured_microseconds": measured_us,
+            "predicted_when_measured_microseconds": newest.predicted_microseconds,
+            "measured_gain_percent": gain,
+        }
+    )
     return record.model_copy(update={"history": (*record.history[:-1], measured)})
 
 
@@ -144,6 +161,12 @@ def promised_percent(decision: Decision, measured_us: int | None) -> int:
     if decision.gain_ms is None or not measured_us:
         return 0
     return _whole(100 * decision.gain_ms * US_PER_MS / measured_us, _INT32)
+
+
+def _predicted_percent(candidate: CandidatePlan) -> int | None:
+    """Return the predicted decrease of the embedding part of a step, in percent; None where it is not known."""
+    predicted, incumbent = candidate.predicted_microseconds, candidate.incumbent_microseconds
+    return None if predicted is None or not incumbent else _whole(100 * (1 - predicted / incumbent), _INT32)
 
 
 def with_candidate_taken(
@@ -179,14 +202,26 @@ def with_candidate_taken(
         start_time=now,
         from_step=from_step,
         predicted_microseconds=candidate.predicted_microseconds,
+        predicted_gain_percent=_predicted_percent(candidate),
         promised_gain_percent=promised_percent(decision, measured_us),
     )
-    recorded = with_restart(record, in_force=in_force, measured_us=measured_us, taken=taken)
+    recorded = with_restart(
+        record,
+        in_force=in_force,
+        measured_us=measured_us,
+        predicted_us=candidate.incumbent_microseconds,
+        taken=taken,
+    )
     return recorded.model_copy(update={"accepted": candidate.number, "candidate": None})
 
 
 def with_restart(
-    record: ReplanningStatus, *, in_force: TrainedPlan, measured_us: int | None, taken: TrainedPlan
+    record: ReplanningStatus,
+    *,
+    in_force: TrainedPlan,
+    measured_us: int | None,
+    taken: TrainedPlan,
+    predicted_us: int | None = None,
 ) -> ReplanningStatus:
     """Return the record of one more restart: the plan in force as it was measured, and what is taken now.
 
@@ -195,11 +230,14 @@ def with_restart(
         in_force: entry of the plan in force, where the history has none of it.
         measured_us: embedding part of a step under it, in microseconds. None: not known.
         taken: entry of the plan that the workers restart under.
+        predicted_us: of the plan in force for the inputs of now, in microseconds. If unset: not known, or its measured
+            time is that of a slow node, and says nothing of other inputs.
     """
     history = list(record.history)
     if not history or history[-1].hash != in_force.hash:
         history.append(in_force)
-    history[-1] = history[-1].model_copy(update={"measured_microseconds": measured_us})
+    measured = {"measured_microseconds": measured_us, "predicted_when_measured_microseconds": predicted_us}
+    history[-1] = history[-1].model_copy(update=measured)
     kept = tuple([*history, taken][-MAX_PLANS_KEPT:])
     return record.model_copy(update={"replans": (record.replans or 0) + 1, "history": kept})
 

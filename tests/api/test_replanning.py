@@ -22,6 +22,7 @@ from neuroshard_api.replanning import (
 from neuroshard_api.replanning_record import (
     is_candidate_due,
     judged,
+    next_to_plan_in_force,
     outcomes_of,
     promised_percent,
     with_measured_gain,
@@ -150,9 +151,9 @@ def test_models_that_are_far_from_the_measured_time_promise_less() -> None:
 
 
 def test_the_record_of_the_job_replaces_the_usual_share() -> None:
-    """What earlier plans brought of their promise counts, never less than a quarter."""
+    """What came true of earlier predictions counts, however little was promised, never less than a quarter."""
     shares = [
-        restart(outcomes=[Outcome(promised_percent=40, measured_percent=measured)]).counted_share
+        restart(outcomes=[Outcome(promised_percent=20, predicted_percent=40, measured_percent=measured)]).counted_share
         for measured in (40.0, 30.0, -10.0, 80.0)
     ]
 
@@ -174,7 +175,8 @@ def test_a_missed_promise_doubles_the_cooldown_and_two_end_the_restarts() -> Non
 @pytest.mark.parametrize("field_name", ["embedding_ms", "incumbent_ms", "predicted_ms"])
 def test_times_that_cannot_be_are_no_reason_to_restart(field_name: str, wrong: float) -> None:
     """Reports with NaN, infinities, zeros, and negative times decide nothing."""
-    decision = decide(replace(PAYS, **{field_name: wrong}), restart(), AUTO)
+    changed: dict[str, Any] = {field_name: wrong}
+    decision = decide(replace(PAYS, **changed), restart(), AUTO)
 
     assert (decision.verdict, decision.acts) == (Verdict.UNUSABLE_REPORT, False)
 
@@ -334,6 +336,46 @@ def test_a_plan_that_was_left_before_it_was_measured_holds_nothing_up() -> None:
 
     assert (waits.verdict, goes_on.verdict) == (Verdict.COOLING_DOWN, Verdict.BETTER_PLAN_FOUND)
     assert goes_on.acts
+
+
+@pytest.mark.parametrize(
+    ("predicted_when_measured_us", "counted_ms"),
+    [(20_000, 2.5), (5_000, 10.0), (None, None)],
+    ids=["for four times the lookups", "for the inputs of now", "on a slow node"],
+)
+def test_a_measured_time_counts_for_other_inputs_by_how_predictions_differ(
+    predicted_when_measured_us: int | None, counted_ms: float | None
+) -> None:
+    """So the way back is open once the inputs return, and a time of a slow node closes none."""
+    before = FIRST.model_copy(
+        update={
+            "placement_hash": "a",
+            "measured_microseconds": 10_000,
+            "predicted_when_measured_microseconds": predicted_when_measured_us,
+        }
+    )
+    candidate = next_to_plan_in_force(
+        RECORD.model_copy(update={"history": (before, SECOND)}),
+        placement_hash="a",
+        in_force_hash="b",
+        measured_us=12_000,
+        predicted_ms=5.0,
+        incumbent_ms=6.0,
+        reference_ms=None,
+        planned_ms=None,
+    )
+
+    assert candidate.measured_ms == (None if counted_ms is None else pytest.approx(counted_ms))
+    assert not candidate.is_in_force
+
+
+def test_a_plan_that_promised_nothing_teaches_nothing() -> None:
+    """A user may approve one; what it brings is no share of anything."""
+    approved = SECOND.model_copy(update={"promised_gain_percent": -3, "measured_gain_percent": -40})
+    record = RECORD.model_copy(update={"history": (FIRST, approved)})
+
+    assert outcomes_of(record, "B") == ()
+    assert restart(outcomes=outcomes_of(record, "B")).counted_share == 0.5
 
 
 @pytest.mark.parametrize(("steps", "gain"), [(5_050, None), (5_149, None), (5_150, 20)])

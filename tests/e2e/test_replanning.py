@@ -29,8 +29,9 @@ EVERY_STEPS = 200
 TABLES = [{"name": f"t{index}", "numEmbeddings": 20_000, "embeddingDim": 64} for index in range(4)]
 DRIFT = [
     {"atSample": DRIFT_STEP * BATCH_SIZE * NUM_PROCS, "feature": name, "poolingFactorTimes": 60}
-    for name in ("t0", "t1")
+    for name in ("t0", "t2")
 ]
+"""Tables that the bundled models put on one device: a plan for the changed inputs separates them, and moves shards."""
 NOTICED_WITHIN_S = 600.0
 CONTROL_S = 300.0
 KILLS_SEED = 17
