@@ -412,6 +412,8 @@ def status(**fields: Any) -> Status:
                     "fromStep": 50,
                     "predictedMicroseconds": 1500,
                     "measuredMicroseconds": 1650,
+                    "predictedWhenMeasuredMicroseconds": 1100,
+                    "predictedGainPercent": 31,
                     "promisedGainPercent": 20,
                     "measuredGainPercent": 15,
                 }
