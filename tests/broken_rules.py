@@ -28,6 +28,12 @@ RULES = (
         model=model(TABLE | {"dataType": "INT8"}),
     ),
     broken_rule(
+        "permitted-types-without-a-kernel",
+        "spec.planner",
+        "dataTypes BF16 and INT8 have no training kernel on any device; use FP32, FP16, or both",
+        planner={"dataTypes": ["FP32", "BF16"]},
+    ),
+    broken_rule(
         "plan-only-with-a-plan",
         "spec",
         "launchPolicy PlanOnly makes no plan where planRef brings one; remove one of them",
