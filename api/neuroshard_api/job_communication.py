@@ -8,6 +8,7 @@ from pydantic import Field
 
 from neuroshard_api.communication import LEAST_GAIN_PERCENT, CommunicationChoices, WireType, WireTypes
 from neuroshard_api.counts import PositiveCount
+from neuroshard_api.gradient_exchange import GradientChoices, GradientExchange, GradientSettings, GradientType
 from neuroshard_api.resource import ATOMIC, Part, PositiveDecimal, Rule
 
 NARROWEST = (WireType.FP8, WireType.MX4)
@@ -50,6 +51,38 @@ class EmbeddingWires(Part):
     """Of their gradients, likewise. FP16 gradients are scaled by a power of two, so that they do not become 0."""
 
 
+GradientTypeList = Annotated[
+    tuple[GradientType, ...], Field(min_length=1, max_length=len(GradientType), json_schema_extra=ATOMIC)
+]
+
+
+class PowerSgd(Part):
+    """Settings of PowerSGD."""
+
+    rank: Annotated[int, Field(ge=1, le=64)] = 2
+    """Columns of the two matrices whose product stands for the gradient of a weight."""
+    start_step: Annotated[int, Field(ge=2, le=2**31)] = 1000
+    """Steps of the training before which gradients travel as they are."""
+
+
+class Threshold(Part):
+    """Settings of Threshold."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!quantity(string(self.keepPercent)).isGreaterThan(quantity('50'))",
+            message="keepPercent must be at most 50",
+            holds=lambda own: Decimal(own.keep_percent) <= 50,  # noqa: PLR2004 - percent
+        ),
+    )
+
+    keep_percent: PositiveDecimal = "5"
+    """Share of the gradients' entries that a step sends, in percent: the largest. There is room for twice as many; all
+    others are added to the next step's gradients."""
+    refresh_steps: PositiveCount = 2000
+    """Steps after which the threshold is computed again; at once where the kept share leaves half to double."""
+
+
 class CommunicationGuard(Part):
     """Measures what narrow types do to the loss: the same held-out batch, forward with and without them, no update."""
 
@@ -69,11 +102,11 @@ class Communication(Part):
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="self.policy != 'Fixed' || "
-            "(self.embeddings.forward.size() == 1 && self.embeddings.backward.size() == 1)",
-            message="policy Fixed takes exactly one type in embeddings.forward and one in embeddings.backward",
+            "(self.embeddings.forward.size() == 1 && self.embeddings.backward.size() == 1 && self.dense.size() == 1)",
+            message="policy Fixed takes exactly one type in embeddings.forward, in embeddings.backward, and in dense",
             holds=lambda own: (
                 own.policy is not CommunicationPolicy.FIXED
-                or len(own.embeddings.forward) == len(own.embeddings.backward) == 1
+                or len(own.embeddings.forward) == len(own.embeddings.backward) == len(own.dense) == 1
             ),
         ),
         Rule(
@@ -95,6 +128,14 @@ class Communication(Part):
     to shorten the step. Fixed: the given types."""
     embeddings: EmbeddingWires = EmbeddingWires()
     """Types for pooled embeddings and their gradients."""
+    dense: GradientTypeList = (GradientType.FP32,)
+    """Types of the replicated dense part's gradients. Auto: permitted types; Fixed: exactly one. FP32 is exact, and
+    with Auto always permitted. FP16 or BF16; PowerSGD (products of thin matrices); Threshold (the largest entries
+    alone). Gradients of sharded units travel as they are."""
+    power_sgd: PowerSgd = PowerSgd()
+    """Settings of PowerSGD."""
+    threshold: Threshold = Threshold()
+    """Settings of Threshold."""
     least_gain_percent: Annotated[int, Field(ge=0, le=100)] = int(LEAST_GAIN_PERCENT)
     """Auto: share of the predicted step that narrow types must save, in percent."""
     guard: CommunicationGuard = CommunicationGuard()
@@ -118,3 +159,30 @@ class Communication(Part):
             return None
         types = WireTypes(forward=self.embeddings.forward[0], backward=self.embeddings.backward[0])
         return None if types.is_exact else types
+
+    @property
+    def gradient_choices(self) -> GradientChoices | None:
+        """How gradients may travel. None: there is no choice but FP32."""
+        if self.policy is not CommunicationPolicy.AUTO or set(self.dense) == {GradientType.FP32}:
+            return None
+        return GradientChoices(
+            types=self.dense,
+            least_gain_percent=float(self.least_gain_percent),
+            **self._gradient_settings.model_dump(),
+        )
+
+    @property
+    def fixed_gradients(self) -> GradientExchange | None:
+        """How gradients travel by the job. None: as they are."""
+        if self.policy is not CommunicationPolicy.FIXED or self.dense[0] is GradientType.FP32:
+            return None
+        return GradientExchange(type=self.dense[0], **self._gradient_settings.model_dump())
+
+    @property
+    def _gradient_settings(self) -> GradientSettings:
+        return GradientSettings(
+            rank=self.power_sgd.rank,
+            start_step=self.power_sgd.start_step,
+            keep_percent=float(self.threshold.keep_percent),
+            refresh_steps=self.threshold.refresh_steps,
+        )

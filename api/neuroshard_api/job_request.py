@@ -47,6 +47,8 @@ def plan_request(
         else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=groups.sync_every_steps),
         communication=narrow.choices,
         wire=narrow.fixed,
+        gradient_choices=narrow.gradient_choices,
+        gradients=narrow.fixed_gradients,
         pipeline=Pipeline[job.spec.training.pipeline.name],
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),

@@ -13,6 +13,7 @@ from neuroshard_api.communication import Communication
 from neuroshard_api.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.dense_layout import DenseLayout
 from neuroshard_api.document import Document, DocumentError, Value
+from neuroshard_api.gradient_exchange import GradientDecision
 from neuroshard_api.replication import Replication, group_members, replication_problem
 from neuroshard_api.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
 from neuroshard_api.sharding import ComputeKernel, ShardingType
@@ -295,6 +296,8 @@ class GivenPlan(Document):
     """Types that were chosen for what travels. If unset: there was no choice."""
     stored_types: StoredTypes | None = None
     """Types that were chosen for the tables; the request has its tables in these. If unset: there was no choice."""
+    gradients: GradientDecision | None = None
+    """How gradients of the replicated dense part travel. If unset: there was no choice."""
     search: SearchStatistics | None = None
     incumbent: IncumbentPlan | None = None
     """The plan in force when this one was made. If unset: there was none, or it was not given."""

@@ -8,19 +8,24 @@ from pydantic import Field
 from neuroshard_api.communication import WireTypes
 from neuroshard_api.counts import Count, PositiveCount
 from neuroshard_api.document import Document, Value
+from neuroshard_api.gradient_exchange import GradientExchange
 
 
 class GuardState(StrEnum):
-    """Whether pooled embeddings travel in narrow types."""
+    """Whether pooled embeddings, or gradients, travel in narrow types."""
 
     NARROW = "Narrow"
     SUSPENDED = "Suspended"
 
 
+CHECKS_TO_SUSPEND = 3
+"""Checks in a row above the maximum, of which the last one suspends."""
+
+
 class GuardRecord(Value):
     """What the guard of narrow types found so far."""
 
-    types: WireTypes | None = None
+    types: WireTypes | GradientExchange | None = None
     """Types that are checked. If unset: not known."""
     maximum_percent: Annotated[float, Field(ge=0)] | None = None
     """Maximum of ``change_percent``. If unset: not known."""
@@ -29,8 +34,8 @@ class GuardRecord(Value):
     """Step after which the state began."""
     num_checks: Count = 0
     change_percent: Annotated[float, Field(ge=0)] | None = None
-    """Relative change of the held-out loss in the last check, without its sign. If unset: there was none, or it was
-    not finite."""
+    """Relative change of the held-out loss in the last check, without its sign; of gradients, what a step lost of their
+    norm. If unset: there was none, or it was not finite."""
     exceeded_in_a_row: Count = 0
     """Last checks whose change was above the maximum."""
     checks_suspended: Count = 0
@@ -58,5 +63,7 @@ class TrainingProgress(Document):
     """Steps that the newest whole checkpoint holds. None: there is none."""
     guard: GuardRecord | None = None
     """Of narrow types. If unset: everything travels as it is."""
+    gradient_guard: GuardRecord | None = None
+    """Of the dense part's gradients. If unset: they travel as they are."""
     checkpoint_path: str | None = None
     """Where it lies."""

@@ -10,6 +10,7 @@ from neuroshard_api.counts import MAX_MEMORY_BYTES, Count, PositiveCount
 from neuroshard_api.dense_layout import DenseChoices, DenseMemory, DensePolicy
 from neuroshard_api.dense_profile import DenseProfile
 from neuroshard_api.document import Document, DocumentError, Value
+from neuroshard_api.gradient_exchange import GradientChoices, GradientExchange
 from neuroshard_api.kernels import trained_output, trained_weights
 from neuroshard_api.replication import ReplicationChoices
 from neuroshard_api.sharding import ComputeKernel, ShardingType
@@ -205,6 +206,10 @@ class PlanRequest(Document):
     wire: WireTypes | None = None
     """Types in which they travel, by codecs; in the request that a plan carries, those that it chose. If unset:
     memory.wire_type in both directions."""
+    gradient_choices: GradientChoices | None = None
+    """How gradients of the replicated dense part may travel. If unset: as ``gradients`` says."""
+    gradients: GradientExchange | None = None
+    """How they travel; in the request that a plan carries, what it chose. If unset: as they are."""
     dense: DenseProfile | None = None
     """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
     dense_choices: DenseChoices | None = None
@@ -293,6 +298,16 @@ class PlanRequest(Document):
         if self.dense_memory is not None:
             return self.dense_memory.total_bytes
         return (self.memory.dense_bytes or 0) if self.dense is None else self.dense.total_bytes
+
+    @property
+    def carried_gradient_bytes(self) -> int:
+        """Memory for what is left over of the counted dense part's gradients, and for a copy of them while it is made.
+
+        An upper bound where units are sharded, which carry nothing.
+        """
+        if self.gradients is None or not self.gradients.type.carries or self.dense is None:
+            return 0
+        return 2 * self.dense.gradient_bytes
 
     def wire_problem(self, types: WireTypes) -> str | None:
         """Return the reason that types cannot be trained on the request's devices, field first. None: they can be."""

@@ -8,6 +8,7 @@ from neuroshard_api.collectives import CollectiveTime
 from neuroshard_api.communication import WireTypes
 from neuroshard_api.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.document import Value
+from neuroshard_api.gradient_exchange import GradientType
 from neuroshard_api.run_document import RunDocument
 
 
@@ -69,6 +70,19 @@ class MeasuredCommunication(WireTypes):
     """The same of gradients."""
 
 
+class MeasuredGradients(Value):
+    """What the hook of the dense part's gradients did since the report before; per step."""
+
+    type: GradientType
+    is_encoded: bool
+    """Whether the next step is encoded. PowerSGD and Threshold send the first steps whole; and the guard may have
+    suspended the type."""
+    sent_bytes: Annotated[float, Field(ge=0)]
+    """Handed to collectives by all ranks."""
+    kept_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Threshold: share of the entries that were sent, in percent. If unset: none were by it."""
+
+
 class StepReport(RunDocument):
     """Measured steps, to be held beside the plan's prediction."""
 
@@ -82,6 +96,8 @@ class StepReport(RunDocument):
     ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
     duplication: tuple[MeasuredDuplication, ...] | None = None
     """Of the groups whose repeats the plan leaves out. If unset: there are none."""
+    gradients: MeasuredGradients | None = None
+    """Of the replicated dense part. If unset: they travel as they are."""
     communication: MeasuredCommunication | None = None
     """Narrow types of pooled embeddings. If unset: everything travels as it is."""
 

@@ -77,6 +77,7 @@ class Reason(StrEnum):
     NOT_REPORTED = "NotReported"
     WITHIN_REFERENCE = "WithinReference"
     ACCURACY_KEPT = "AccuracyKept"
+    ACCURACY_CHANGED = "AccuracyChanged"
 
     # When narrow types cost accuracy
     COMPRESSION_SUSPENDED = "CompressionSuspended"

@@ -13,6 +13,7 @@ from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.communication import encoded_plan
 from neuroshard_planner.deduplicated import deduplicated_plan
+from neuroshard_planner.dense.gradients import with_gradients
 from neuroshard_planner.dense.joint import joint_plan
 from neuroshard_planner.device_groups import plan_in_groups
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
@@ -65,7 +66,7 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
     Where the request names groups whose repeated lists may be left out, the plan's request has those that the plan
     leaves out. Where it permits types on the wire, the plan's request has those that the plan chose. Where it permits
     groups of devices and the plan has some, the plan's request is that of one group. Where it permits types of tables,
-    the plan's request has the tables in those that it chose. Where the counted dense part is
+    the plan's request has the tables in those that it chose; likewise of gradients. Where the counted dense part is
     not replicated as a whole, the plan's request has the memory of its layout.
 
     Args:
@@ -79,6 +80,11 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
+    choices = request.gradient_choices
+    if choices is not None:
+        return with_gradients(
+            request, choices, costs=bundle, search=lambda asked: plan(asked, bundle=bundle, incumbent=incumbent)
+        )
     if request.replication is not None:
         if incumbent is not None:
             raise RequestError(

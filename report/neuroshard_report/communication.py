@@ -1,6 +1,7 @@
 """What a plan sends in narrow types, and what that gives, in a line."""
 
 from neuroshard_api.communication import Communication, WireTypes
+from neuroshard_api.gradient_exchange import GradientDecision, GradientExchange
 
 from neuroshard_report.quantities import format_ms
 
@@ -18,4 +19,21 @@ def communication_line(wire: WireTypes | None, decided: Communication | None, to
     return (
         f"all-to-all {wire.text}: {format_ms(decided.exact_ms)} -> {format_ms(total_ms)} ms{codecs}; accuracy is not "
         "predicted, the trainer's guard watches it"
+    )
+
+
+def gradients_line(exchange: GradientExchange | None, decided: GradientDecision | None) -> str:
+    """Return how gradients of the replicated dense part travel, and what that gives, in a line."""
+    if decided is not None and decided.reason is not None:
+        return f"exact: {decided.reason}"
+    if exchange is None:
+        return "exact"
+    if decided is None:
+        return f"{exchange.type}, as asked for; accuracy is not predicted"
+    chosen = next((each for each in decided.alternatives if each.refusal is None), None)
+    if chosen is None or chosen.saved_ms is None or chosen.codec_ms is None:
+        return f"{exchange.type}; accuracy is not predicted"
+    return (
+        f"{exchange.type} saves {format_ms(chosen.saved_ms)} ms, after {format_ms(chosen.codec_ms)} ms of codecs; "
+        "accuracy is not predicted"
     )

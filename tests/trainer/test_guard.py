@@ -5,8 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.communication import WireType, WireTypes
-from neuroshard_api.progress import GuardRecord, GuardState
-from neuroshard_trainer.guard import CHECKS_SUSPENDED, MAX_EXCEEDED, next_record, resumed_record
+from neuroshard_api.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
+from neuroshard_trainer.guard import CHECKS_SUSPENDED, next_record, resumed_record
 
 MAXIMUM = 0.05
 
@@ -33,17 +33,17 @@ def test_narrow_types_are_tried_once_again_and_then_never() -> None:
     records = course([1.0] * 100)
 
     changed = [(step, after.state) for step, after in enumerate(records, 1) if after.since_step == step]
-    again = MAX_EXCEEDED + CHECKS_SUSPENDED
+    again = CHECKS_TO_SUSPEND + CHECKS_SUSPENDED
     assert changed == [
-        (MAX_EXCEEDED, GuardState.SUSPENDED),
+        (CHECKS_TO_SUSPEND, GuardState.SUSPENDED),
         (again, GuardState.NARROW),
-        (again + MAX_EXCEEDED, GuardState.SUSPENDED),
+        (again + CHECKS_TO_SUSPEND, GuardState.SUSPENDED),
     ]
 
 
 def test_a_loss_that_is_not_finite_is_above_every_maximum() -> None:
     """It has no number in the record."""
-    last = course([math.inf] * MAX_EXCEEDED)[-1]
+    last = course([math.inf] * CHECKS_TO_SUSPEND)[-1]
 
     assert (last.state, last.change_percent) == (GuardState.SUSPENDED, None)
 
@@ -69,7 +69,7 @@ def test_exchange_is_suspended_by_three_in_a_row_alone_and_twice_at_most(changes
     for position in range(1, len(records)):
         before, after = records[position - 1], records[position]
         if before.state is GuardState.NARROW and after.state is GuardState.SUSPENDED:
-            assert all(change > MAXIMUM for change in changes[position - MAX_EXCEEDED : position])
+            assert all(change > MAXIMUM for change in changes[position - CHECKS_TO_SUSPEND : position])
             assert after.times_suspended == before.times_suspended + 1
         if before.state is GuardState.SUSPENDED and after.state is GuardState.NARROW:
             assert before.times_suspended == 1

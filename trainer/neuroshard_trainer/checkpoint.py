@@ -66,6 +66,10 @@ class CheckpointManifest(Document):
     """What must be the same in a run and its continuation, by the job's field."""
     guard: GuardRecord | None = None
     """Of narrow types. If unset: there was no guard."""
+    gradient_guard: GuardRecord | None = None
+    """Of the dense part's gradients. If unset: there was no guard."""
+    carries_gradients: bool = False
+    """Whether it has what was left over of gradients."""
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file, by name."""
 

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.communication import WireTypes
-from neuroshard_api.step_report import MeasuredCommunication
+from neuroshard_api.step_report import MeasuredCommunication, MeasuredGradients
 
 from neuroshard_trainer.clocks import Clock, Mark
 from neuroshard_trainer.codecs import Codecs, SwitchableCodec
+from neuroshard_trainer.gradient_codec import RankGradients
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +61,19 @@ def measured_communication(ranks: Sequence[RankCodecs], num_steps: int) -> Measu
         decode_ms=max(each.decode_ms for each in ranks) / steps,
         forward_error=forward_error,
         backward_error=backward_error,
+    )
+
+
+def measured_gradients(ranks: Sequence[RankGradients]) -> MeasuredGradients | None:
+    """Return what all ranks' codecs of gradients did in a step, on the mean. None: there are none."""
+    if not ranks:
+        return None
+    shares = [each.kept_share for each in ranks if each.kept_share is not None]
+    return MeasuredGradients(
+        type=ranks[0].type,
+        is_encoded=ranks[0].is_encoded,
+        sent_bytes=sum(each.step_bytes for each in ranks),
+        kept_percent=100 * sum(shares) / len(shares) if shares else None,
     )
 
 

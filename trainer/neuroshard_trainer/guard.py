@@ -15,14 +15,13 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from neuroshard_api.communication import WireTypes
+from neuroshard_api.gradient_exchange import GradientExchange
 from neuroshard_api.job_communication import CommunicationGuard, GuardAction
-from neuroshard_api.progress import GuardRecord, GuardState
+from neuroshard_api.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
 
 from neuroshard_trainer.codecs import Codecs
 from neuroshard_trainer.errors import InputError
 
-MAX_EXCEEDED = 3
-"""Checks in a row above the maximum, of which the last one suspends."""
 CHECKS_SUSPENDED = 10
 """Checks that are left out before narrow types are tried once again."""
 _PERCENT = 100
@@ -45,7 +44,7 @@ def next_record(record: GuardRecord, *, step: int, change_percent: float | None,
             update={"state": GuardState.NARROW, "since_step": step, "exceeded_in_a_row": 0, "checks_suspended": 0}
         )
     exceeded = record.exceeded_in_a_row + 1 if change_percent > maximum_percent else 0
-    is_over = exceeded >= MAX_EXCEEDED
+    is_over = exceeded >= CHECKS_TO_SUSPEND
     return record.model_copy(
         update={
             "state": GuardState.SUSPENDED if is_over else GuardState.NARROW,
@@ -59,7 +58,9 @@ def next_record(record: GuardRecord, *, step: int, change_percent: float | None,
     )
 
 
-def resumed_record(record: GuardRecord | None, types: WireTypes, *, maximum_percent: float) -> GuardRecord:
+def resumed_record(
+    record: GuardRecord | None, types: WireTypes | GradientExchange, *, maximum_percent: float
+) -> GuardRecord:
     """Return the record of a checkpoint, or a new one where that is of other types or another maximum.
 
     Args:
@@ -108,8 +109,8 @@ class Guard:
         if is_over and self.settings.action is GuardAction.FAIL:
             raise InputError(
                 f"step {step}: {self.codecs.types.text} change the held-out loss by {change:.3g} %, above "
-                f"spec.training.communication.guard.maxEntropyIncreasePercent {maximum:g} in {MAX_EXCEEDED} checks in "
-                "a row; take wider types, or policy Exact"
+                f"spec.training.communication.guard.maxEntropyIncreasePercent {maximum:g} in {CHECKS_TO_SUSPEND} "
+                "checks in a row; take wider types, or policy Exact"
             )
         if is_over and self.settings.action is GuardAction.REPORT:
             found = found.model_copy(

@@ -9,6 +9,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocati
 from neuroshard_api.communication import WireTypes
 from neuroshard_api.dense_layout import PlannedUnit
 from neuroshard_api.document import Document
+from neuroshard_api.gradient_exchange import GradientExchange
 from neuroshard_api.plan import GivenPlan, Shard
 from neuroshard_api.sharding import ComputeKernel
 from neuroshard_api.tables import Pooling
@@ -63,6 +64,8 @@ class LiveSharding(Document):
     tables: dict[str, tuple[Shard, ...]]
     wire: WireTypes | None = None
     """Types that the live codecs write. If unset: there are none."""
+    gradients: GradientExchange | None = None
+    """How the live hook exchanges gradients of the replicated dense part. If unset: they travel as they are."""
     dense: tuple[PlannedUnit, ...] | None = None
     """How each unit of the dense part is kept. If unset: all of it is replicated."""
 

@@ -32,6 +32,8 @@ from neuroshard_trainer.drift.watch import forget
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.failures import lost_peers
 from neuroshard_trainer.files import storage_error, write_file
+from neuroshard_trainer.gradient_codec import live_exchange, with_gradient_codec
+from neuroshard_trainer.gradient_guard import GradientGuard
 from neuroshard_trainer.grouped_model import TableCollections, planned_model
 from neuroshard_trainer.guard import Guard, resumed_record
 from neuroshard_trainer.heartbeat import Heartbeat
@@ -152,6 +154,7 @@ def _set_up(
     sharding = prove_sharding(model, plan, process.group)
     codecs = live_codecs(model)
     dense = prove_dense(model, plan, process.group)
+    gradients = with_gradient_codec(model, plan, device=process.device)
     state = TrainingState(
         model=model,
         dense_optimizer=dense_optimizer(model, spec.training, tables_path=TABLES_PATH),
@@ -161,10 +164,13 @@ def _set_up(
             learning_rate=float(spec.training.embedding_learning_rate),
         ),
         widths=widths_of(sharding),
+        gradients=gradients,
     )
     if process.is_first:
         wire = None if codecs is None else codecs.types
-        live = LiveSharding(plan_sha256=plan_sha256, tables=dict(sharding), wire=wire, dense=dense)
+        live = LiveSharding(
+            plan_sha256=plan_sha256, tables=dict(sharding), wire=wire, gradients=live_exchange(model), dense=dense
+        )
         write_file(places.run_dir / SHARDING_FILE, live.to_json())
         logger.info("the ranks hold the shards of plan %s", plan_sha256[:12])
     manifest = CheckpointManifest(
@@ -174,6 +180,7 @@ def _set_up(
         plan_sha256=plan_sha256,
         table_widths=dict(state.widths),
         signature=_signature(job, plan, data),
+        carries_gradients=state.carries_gradients,
     )
     in_background = spec.checkpoint.in_background
     checkpoints = CheckpointFolder(
@@ -215,6 +222,7 @@ def _set_up(
         drift_conditions=_drift_conditions(job),
         groups=[each.group for each in plan.deduplication or ()],
         codecs=codecs,
+        gradients=gradients,
     )
     show: Show = show_nothing
     if spec.training.tensorboard and process.is_first:
@@ -233,6 +241,14 @@ def _set_up(
         trace=Trace(traced_steps if process.is_first else None, places.run_dir / TRACE_FILE),
         show=show,
         guard=None if codecs is None else _guard(job, codecs, data, process, None if found is None else found[1].guard),
+        gradient_guard=None
+        if gradients is None
+        else GradientGuard.of(
+            gradients,
+            spec.training.narrow_types.guard,
+            process.group,
+            None if found is None else found[1].gradient_guard,
+        ),
         resumed_from=resumed_from,
     )
 
@@ -305,7 +321,11 @@ def _resumed(
                     f"{folder}: was trained with {field} = {before}, the job has {value}; "
                     "change it back, take another run directory, or set spec.checkpoint.resumePolicy: None"
                 )
-        state.load(checkpoints, folder, manifest.table_widths)
+        state.load(checkpoints, folder, manifest.table_widths, has_carried=manifest.carries_gradients)
+        if manifest.carries_gradients and not state.carries_gradients:
+            logger.warning("%s: what was left over of gradients is dropped, for nothing carries it any more", folder)
+        if state.gradients is not None:
+            state.gradients.first_step = manifest.step
         set_optimizer_step(state.model, manifest.step)
         logger.info("going on from step %d of %s", manifest.step, folder)
         return folder, manifest

@@ -30,11 +30,12 @@ from torch import nn
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.clocks import Clock, Mark, clock_of
-from neuroshard_trainer.codec_report import RankCodecs, measured_communication, taken_work
+from neuroshard_trainer.codec_report import RankCodecs, measured_communication, measured_gradients, taken_work
 from neuroshard_trainer.codecs import Codecs
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, process_age_ms
 from neuroshard_trainer.embedding_timers import COMMUNICATION, COMPUTE, EmbeddingTimers, Interval, Member, Part
 from neuroshard_trainer.files import write_file
+from neuroshard_trainer.gradient_codec import GradientCodec, RankGradients
 from neuroshard_trainer.run_identity import RunIdentity
 from neuroshard_trainer.tracing import traced
 
@@ -82,6 +83,7 @@ class _Gathered:
     codecs: RankCodecs | None = None
     num_distinct: tuple[int, ...] = ()
     """Samples since the report before, and of each duplication group those that have lists of their own."""
+    gradients: RankGradients | None = None
 
 
 class StepReporter:
@@ -105,6 +107,7 @@ class StepReporter:
             on comparing.
         clock: marks and reads times. If unset: that of the model's device.
         groups: duplication groups of which `count_distinct` is told. Empty: there are none.
+        gradients: codec of the dense part's gradients. If unset: it has none.
         codecs: of the model's all-to-all; they take the reporter's clock. If unset: it has none.
     """
 
@@ -125,7 +128,9 @@ class StepReporter:
         clock: Clock | None = None,
         groups: Sequence[str] = (),
         codecs: Codecs | None = None,
+        gradients: GradientCodec | None = None,
     ) -> None:
+        self._gradients = gradients
         self._codecs = codecs
         self._groups = tuple(groups)
         self._num_samples = 0
@@ -243,7 +248,9 @@ class StepReporter:
         own["collectives"] = _collectives(medians)
         own["peak_memory_bytes"] = peak_memory_bytes(self._device)
         work = None if self._codecs is None else taken_work(self._codecs, self._clock)
-        gathered = _Gathered(own, step_ms, self._reference.medians, work, (self._num_samples, *self._num_distinct))
+        distinct = (self._num_samples, *self._num_distinct)
+        of_gradients = None if self._gradients is None else self._gradients.take_work()
+        gathered = _Gathered(own, step_ms, self._reference.medians, work, distinct, of_gradients)
         self._num_samples, self._num_distinct = 0, [0] * len(self._groups)
         is_first = dist.get_rank() == 0
         everyone: list[_Gathered] | None = [gathered] * dist.get_world_size() if is_first else None
@@ -262,6 +269,7 @@ class StepReporter:
             ranks=tuple(RankTimes(rank=rank, **each.medians) for rank, each in enumerate(everyone)),
             duplication=duplication,
             communication=measured_communication(works, num_unread) if works else None,
+            gradients=measured_gradients([each.gradients for each in everyone if each.gradients is not None]),
         )
         if callable(self._write):
             self._write(report)

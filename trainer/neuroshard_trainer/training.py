@@ -18,6 +18,7 @@ from neuroshard_trainer.data.batches import Batch, counted
 from neuroshard_trainer.data.training_data import TrainingData
 from neuroshard_trainer.errors import InputError, StoppedError, StorageError
 from neuroshard_trainer.files import write_file
+from neuroshard_trainer.gradient_guard import GradientGuard
 from neuroshard_trainer.guard import Guard
 from neuroshard_trainer.metrics import DIVERGED_REMEDY, Evaluation
 from neuroshard_trainer.optimizer_step import set_optimizer_step
@@ -52,6 +53,7 @@ class TrainingLoop:
         trace: of some steps of this rank.
         show: takes the loss at each line of the log, and the metrics of each evaluation.
         guard: of narrow types. If unset: everything travels as it is.
+        gradient_guard: of the dense part's gradients. If unset: they travel as they are.
         resumed_from: checkpoint that the state is of. If unset: there is none.
         clock: seconds, for checkpoints by time and votes.
     """
@@ -72,6 +74,7 @@ class TrainingLoop:
         trace: Trace,
         show: Show,
         guard: Guard | None = None,
+        gradient_guard: GradientGuard | None = None,
         resumed_from: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,6 +87,7 @@ class TrainingLoop:
         self._trace = trace
         self._show = show
         self._guard = guard
+        self._gradient_guard = gradient_guard
         self._guarded: Batch | None = None
         """The held-out batch of the guard, once it was needed."""
         self._manifest = manifest
@@ -107,6 +111,8 @@ class TrainingLoop:
         """Steps done."""
         if guard is not None:
             self._progress.guard = guard.record
+        if gradient_guard is not None:
+            self._progress.gradient_guard = gradient_guard.record
         self._evaluated_step: int | None = None
         self._loss_sum = torch.zeros((), device=process.device)
         """Of this rank's losses since the last line of the log."""
@@ -163,6 +169,7 @@ class TrainingLoop:
             if wish is Wish.STOP:
                 raise self._stopped(vote)
             self._check_narrow_types()
+            self._check_gradients()
             if self.step < self._schedule.num_steps:  # what is due at the end comes after the loop
                 self._after_step(vote, save=wish is Wish.SAVE)
                 if self._reached_target():
@@ -243,6 +250,18 @@ class TrainingLoop:
         if has_changed:
             state = "suspended: exchange is exact" if guard.record.state is GuardState.SUSPENDED else "tried once again"
             self._progress.log(self.step, f"{guard.codecs.types.text} {state}")
+            self._progress.write(self.step)
+
+    def _check_gradients(self) -> None:
+        """Let the guard of gradients check where that is due. Raises InputError where the job fails by it."""
+        guard = self._gradient_guard
+        if guard is None or not guard.is_due(self.step):
+            return
+        has_changed = guard.check(self.step)
+        self._progress.gradient_guard = guard.record
+        if has_changed:
+            state = "suspended: they travel whole" if guard.record.state is GuardState.SUSPENDED else "tried once again"
+            self._progress.log(self.step, f"gradients by {guard.codec.exchange.type} {state}")
             self._progress.write(self.step)
 
     def _held_out_loss(self) -> torch.Tensor:
@@ -332,6 +351,8 @@ class TrainingLoop:
         where: dict[str, object] = {"step": self.step, "position": self._schedule.position(self.step)}
         if self._guard is not None:
             where["guard"] = self._guard.record
+        if self._gradient_guard is not None:
+            where["gradient_guard"] = self._gradient_guard.record
         self._saver.begin(self._state.tensors(), self._manifest.model_copy(update=where))
         self._saved_step = self.step
         self._saved_at_s = self._clock()
@@ -360,6 +381,7 @@ class _Progress:
     def __init__(self, file: Path, schedule: Schedule, process: Process) -> None:
         self.metrics: dict[str, float] = {}
         self.guard: GuardRecord | None = None
+        self.gradient_guard: GuardRecord | None = None
         self.checkpoint: tuple[int, Path] | None = None
         """Step and place of the newest."""
         self._file = file
@@ -388,6 +410,7 @@ class _Progress:
             remaining_seconds=None if per_step is None else per_step * (self._schedule.num_steps - step),
             metrics=self.metrics,
             guard=self.guard,
+            gradient_guard=self.gradient_guard,
             checkpoint_step=number,
             checkpoint_path=None if path is None else str(path),
         )

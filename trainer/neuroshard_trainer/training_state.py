@@ -12,6 +12,7 @@ from torchrec.optim.keyed import KeyedOptimizerWrapper
 from neuroshard_trainer.averaged_model import AveragedModel
 from neuroshard_trainer.checkpoint import CheckpointFolder, State
 from neuroshard_trainer.cross_network import saved_name
+from neuroshard_trainer.gradient_codec import GradientCodec
 from neuroshard_trainer.grouped_model import common_name
 from neuroshard_trainer.live_sharding import Sharding
 
@@ -34,6 +35,8 @@ class TrainingState:
     replicated_optimizer: KeyedOptimizerWrapper | None
     """Of data_parallel tables. None: there are none."""
     widths: TableWidths
+    gradients: GradientCodec | None = None
+    """Of the dense part. If unset: its gradients travel as they are."""
 
     def agree(self) -> None:
         """Average the copies that groups of ranks hold, if they differ: what is saved or evaluated is one model."""
@@ -53,8 +56,23 @@ class TrainingState:
             # An empty mapping, as of SGD or of a rank without tables, would count as a value of its own.
             "tables_optimizer": {common_name(name): tensors for name, tensors in tables_state.items() if tensors},
             "dense_optimizer": {saved_name(name): tensors for name, tensors in dense_state.items() if tensors},
+            "carried_gradients": self._carried_gradients(),
         }
         return {part: tensors for part, tensors in state.items() if tensors}
+
+    @property
+    def carries_gradients(self) -> bool:
+        """Whether what is left over of a step's gradients is part of the state."""
+        return self.gradients is not None and self.gradients.exchange.type.carries
+
+    def _carried_gradients(self) -> Mapping[str, torch.Tensor]:
+        if self.gradients is None or not self.carries_gradients:
+            return {}
+        return self.gradients.mean_carried(self._dense_names())
+
+    def _dense_names(self) -> dict[torch.Tensor, str]:
+        """Return the saved name of each parameter of the dense part."""
+        return {weight: saved_name(name) for name, weight in self.dense_optimizer.params.items()}
 
     def _replicated_state(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
         optimizer = self.replicated_optimizer
@@ -67,7 +85,9 @@ class TrainingState:
             if total is not None
         }
 
-    def load(self, checkpoints: CheckpointFolder, folder: Path, old_widths: TableWidths) -> None:
+    def load(
+        self, checkpoints: CheckpointFolder, folder: Path, old_widths: TableWidths, *, has_carried: bool = False
+    ) -> None:
         """Take over a checkpoint. All ranks must call this.
 
         Tables, element-wise optimizer state and the dense part are exactly those that were saved, however the tables
@@ -79,10 +99,13 @@ class TrainingState:
             checkpoints: reads it.
             folder: a checkpoint.
             old_widths: how the tables were cut when it was saved.
+            has_carried: whether it has what was left over of gradients.
         """
         self.dense_optimizer.init_state()  # makes the tensors to load into; their values are replaced
         self.dense_optimizer.zero_grad()
         state = dict(self.tensors())
+        if not has_carried:
+            state.pop("carried_gradients", None)
         per_row: list[_Recut] = []
         tables_state = {}
         for key, tensors in state.get("tables_optimizer", {}).items():
@@ -97,6 +120,8 @@ class TrainingState:
         if tables_state:
             state["tables_optimizer"] = tables_state
         checkpoints.load(folder, state)
+        if self.gradients is not None and "carried_gradients" in state:
+            self.gradients.begin_with(state["carried_gradients"], self._dense_names())
         for recut in per_row:
             recut.apply()
 

@@ -1,10 +1,10 @@
 """What the workers report of their progress and step times, at most every `measured_seconds`. Pure functions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 from neuroshard_api.job_status import CheckpointStatus, Cost, Metric, TrainerStatus
-from neuroshard_api.progress import GuardState
+from neuroshard_api.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
 from neuroshard_api.stage_commands import is_run_id, run_id
 from neuroshard_api.step_cost import error_percent, is_same_device
 
@@ -135,23 +135,39 @@ def device_as_planned(context: Context, status_fields: Mapping[str, object]) -> 
 
 
 def narrow_exchange(context: Context) -> tuple[tuple[ConditionUpdate, ...], tuple[Event, ...]]:
-    """Return whether the workers exchange in narrow types, and an event where their guard suspended them."""
+    """Return whether the workers exchange in narrow types, and an event where a guard suspended them."""
     report = latest(context)
     progress = None if report is None else report.progress
-    guard = None if progress is None or is_of_another_attempt(context, progress.run_id) else progress.guard
-    if guard is None:
+    if progress is None or is_of_another_attempt(context, progress.run_id):
         return (), ()
-    kind = ConditionType.NARROW_EXCHANGE
-    limit = context.spec.training.narrow_types.guard.max_entropy_increase_percent
-    last = "no check so far" if guard.change_percent is None else f"{guard.change_percent:.3g} % in the last check"
-    measured = f"change of the held-out loss by narrow types: {last}, at most {limit} % (checks: {guard.num_checks})"
-    if guard.state is GuardState.NARROW:
-        return (condition(kind, Reason.ACCURACY_KEPT, measured, holds=True),), ()
-    message = f"exchange is exact since step {guard.since_step}; {measured}"
+    limit = str(context.spec.training.narrow_types.guard.max_entropy_increase_percent)
+    of_gradients = progress.gradient_guard
+    measured = [
+        *_measured(progress.guard, "change of the held-out loss by narrow types", limit),
+        *_measured(of_gradients, "difference of narrow gradients", f"{of_gradients and of_gradients.maximum_percent}"),
+    ]
+    if not measured:
+        return (), ()
+    kind, text = ConditionType.NARROW_EXCHANGE, "; ".join(measured)
+    guards = [each for each in (progress.guard, of_gradients) if each is not None]
+    suspended = [each for each in guards if each.state is GuardState.SUSPENDED]
+    if not suspended:
+        is_kept = all(each.exceeded_in_a_row < CHECKS_TO_SUSPEND for each in guards)
+        reason = Reason.ACCURACY_KEPT if is_kept else Reason.ACCURACY_CHANGED
+        return (condition(kind, reason, text, holds=True),), ()
+    what = "exchange is exact" if progress.guard in suspended else "gradients travel whole"
+    message = f"{what} since step {suspended[0].since_step}; {text}"
     found = (condition(kind, Reason.COMPRESSION_SUSPENDED, message, holds=False),)
     if is_false(context.status.conditions, kind):
         return found, ()
     return found, (Event(kind="Warning", reason=Reason.COMPRESSION_SUSPENDED, message=message),)
+
+
+def _measured(guard: GuardRecord | None, what: str, limit: str) -> Iterator[str]:
+    """Yield what a guard measured last, if there is one."""
+    if guard is not None:
+        last = "no check so far" if guard.change_percent is None else f"{guard.change_percent:.3g} % in the last check"
+        yield f"{what}: {last}, at most {limit} % (checks: {guard.num_checks})"
 
 
 def last_progress(context: Context) -> datetime | None:

@@ -123,7 +123,7 @@ class MemoryLedger:
         """What a device may hold, all purposes together."""
         self.reserve_bytes = request.memory.reserve_bytes + int(request.memory.reserve_fraction * self.capacity_bytes)
         self._working_bytes = request.dense_working_bytes
-        self._resident_bytes = request.dense_bytes - self._working_bytes
+        self._resident_bytes = request.dense_bytes - self._working_bytes + request.carried_gradient_bytes
         # After the exchange a device holds fewer of its samples, and either pooled embeddings or the dense part's work.
         after_exchange = max(self._received_bytes, self._working_bytes) - self._freed_local_bytes
         self.fixed_bytes = (

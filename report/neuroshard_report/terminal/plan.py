@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from neuroshard_report.communication import communication_line
+from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import DeviceView, PlanSummary, Quantiles, cost_terms, cost_terms_ms, summarize
 from neuroshard_report.terminal.collections import collections_table
@@ -164,9 +164,12 @@ def _headline(summary: PlanSummary) -> RenderableType:
 
 
 def _exchange(plan: Plan) -> list[tuple[str, str]]:
-    if plan.request.wire is None and plan.communication is None:
-        return []
-    return [("exchange", communication_line(plan.request.wire, plan.communication, plan.predicted.total_ms))]
+    request, lines = plan.request, []
+    if request.wire is not None or plan.communication is not None:
+        lines.append(("exchange", communication_line(request.wire, plan.communication, plan.predicted.total_ms)))
+    if request.gradients is not None or plan.gradients is not None:
+        lines.append(("gradients", gradients_line(request.gradients, plan.gradients)))
+    return lines
 
 
 def _source(summary: PlanSummary) -> str:

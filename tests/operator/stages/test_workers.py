@@ -630,3 +630,13 @@ def test_narrow_types_that_a_guard_suspends_are_shown_with_one_event() -> None:
     assert (suspended["status"], suspended["reason"]) == ("False", "CompressionSuspended")
     assert suspended["message"].startswith("exchange is exact since step 400")
     assert [event["reason"] for event in story.world.events].count("CompressionSuspended") == 1
+
+
+def test_a_guard_that_only_reports_shows_changed_accuracy() -> None:
+    """Pooled embeddings travel on in narrow types, and the condition does not call the accuracy kept."""
+    story = Story().running()
+    guarded_by(story, num_checks=4, change_percent=0.2, exceeded_in_a_row=4)
+
+    changed = story.condition("NarrowExchange")
+    assert (changed["status"], changed["reason"]) == ("True", "AccuracyChanged")
+    assert "0.2 % in the last check, at most 0.05 % (checks: 4)" in changed["message"]

@@ -1,0 +1,206 @@
+"""How gradients of the replicated dense part travel: decided by the price of each permitted type.
+
+Price of a type = collectives that backward compute of their unit does not hide + passes of the codec, which nothing
+hides. Sharded units reduce their gradients themselves, in FP32: torch's fully_shard fixes the type of that collective
+when it is set up, so that a guard could not switch it off. What types do to the accuracy has no price.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from neuroshard_api.dense_layout import DenseStrategy
+from neuroshard_api.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.gradient_exchange import (
+    CAPACITY_OVER_KEPT,
+    SPARSE_ENTRY_BYTES,
+    GradientAlternative,
+    GradientChoices,
+    GradientDecision,
+    GradientType,
+)
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import PlanRequest
+from neuroshard_api.sharding import Family
+from neuroshard_costs.exchanges import Reduction, TransferModel
+from neuroshard_costs.simulator.dense import hidden_seconds, matrix_seconds
+from neuroshard_costs.simulator.gradients import gradient_codec_seconds
+
+from neuroshard_planner.errors import InfeasibleError
+
+LEAST_PARAMETERS = 100_000_000
+"""Replicated parameters below which nothing is gained: 400 MB of gradients, mostly hidden by backward compute."""
+_MOST_GATHERED = 0.5
+"""Of (devices - 1) x kept share: from there on an all-gather receives more than an all-reduce moves."""
+_MS_PER_SECOND = 1000.0
+_VALUE_BYTES = 4
+
+
+Search = Callable[[PlanRequest], Plan]
+
+
+def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: TransferModel, search: Search) -> Plan:
+    """Return the plan with the cheapest permitted type of gradients.
+
+    A type that carries gradients into the next step needs memory for them: the plan is made again with it.
+
+    Args:
+        request: what is planned.
+        choices: what is permitted.
+        costs: price collectives.
+        search: finds the plan of a request without a choice of gradients.
+
+    Raises:
+        PlannerError: as the search.
+    """
+    exact = search(request.model_copy(update={"gradient_choices": None, "gradients": None}))
+    plan, found = exact, _Choice(exact, choices, costs=costs).decision()
+    if found.chosen.carries:
+        try:
+            plan = search(
+                request.model_copy(update={"gradient_choices": None, "gradients": choices.exchange(found.chosen)})
+            )
+        except InfeasibleError as error:
+            left = choices.model_copy(update={"types": tuple(each for each in choices.types if not each.carries)})
+            plan, found = exact, _Choice(exact, left, costs=costs).decision()
+            refused = [
+                GradientAlternative(type=each, refusal=f"no plan fits next to what it carries: {error}")
+                for each in choices.narrow
+                if each.carries
+            ]
+            found = found.model_copy(update={"alternatives": (*found.alternatives, *refused)})
+    chosen = None if found.chosen is GradientType.FP32 else choices.exchange(found.chosen)
+    with_choice = plan.request.model_copy(update={"gradient_choices": choices, "gradients": chosen})
+    return plan.model_copy(update={"gradients": found, "request": with_choice})
+
+
+class _Choice:
+    def __init__(self, plan: Plan, choices: GradientChoices, *, costs: TransferModel) -> None:
+        self._request: PlanRequest = plan.request
+        self._has_groups = plan.replication is not None
+        self._choices = choices
+        self._costs = costs
+        self._units = [] if plan.request.dense is None else _replicated_units(plan, plan.request.dense)
+        self._num_parameters = sum(unit.num_parameters for unit in self._units)
+        self._exact_ms = sum(self._exposed_ms(unit, GradientType.FP32) for unit in self._units)
+        computed_ms = sum(self._backward_ms(unit) + _ms(self._forward_seconds(unit)) for unit in self._units)
+        dense_ms = computed_ms + self._exact_ms if plan.dense is None else plan.dense.dense_ms
+        self._step_ms = plan.predicted.total_ms + dense_ms
+
+    def decision(self) -> GradientDecision:
+        """Return what is chosen, with the price or the refusal of each type."""
+        refusal = self._refusal_of_all()
+        priced = [self._priced(kind, refusal) for kind in self._choices.narrow]
+        best = max(priced, key=lambda each: -math.inf if each.saved_ms is None else each.saved_ms, default=None)
+        least_ms = self._step_ms * self._choices.least_gain_percent / 100
+        exact_ms = self._exact_ms if self._units else None
+        if best is not None and best.saved_ms is not None and best.saved_ms > 0 and best.saved_ms >= least_ms:
+            judged = [
+                each
+                if each is best or each.saved_ms is None
+                else each.model_copy(update={"refusal": f"{best.type} saves {best.saved_ms:.3f} ms"})
+                for each in priced
+            ]
+            return GradientDecision(chosen=best.type, exact_exposed_ms=exact_ms, alternatives=tuple(judged))
+        below = f"below {self._choices.least_gain_percent:g} %"
+        judged = [
+            each
+            if each.saved_ms is None
+            else each.model_copy(update={"refusal": f"{self._gain(each.saved_ms)}, {below}"})
+            for each in priced
+        ]
+        reason = refusal or (
+            "only FP32 is permitted"
+            if best is None
+            else best.refusal or f"{best.type} {self._gain(best.saved_ms or 0.0)}, {below}"
+        )
+        return GradientDecision(
+            chosen=GradientType.FP32, exact_exposed_ms=exact_ms, alternatives=tuple(judged), reason=reason
+        )
+
+    def _refusal_of_all(self) -> str | None:
+        """Return why no type at all is worth a price. None: some may be."""
+        topology = self._request.topology
+        is_one_machine = topology.device.is_cpu and topology.num_nodes == 1
+        reasons = {
+            "the dense part is not counted, so that nothing is known of its gradients": self._request.dense is None,
+            "a single device exchanges nothing": topology.num_devices == 1,
+            "processes of one machine exchange through its memory, which is faster than any codec on its cores": (
+                is_one_machine
+            ),
+            "gradients have no price with groups of devices; name a type by the policy Fixed": self._has_groups,
+            "no unit of the dense part is replicated; sharded ones reduce their gradients in FP32": (
+                not self._num_parameters
+            ),
+            f"{self._num_parameters:,} replicated parameters are below {LEAST_PARAMETERS:,}: collectives of their "
+            f"gradients that compute does not hide take {self._exact_ms:.3f} ms of the step": (
+                self._num_parameters < LEAST_PARAMETERS
+            ),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    def _priced(self, kind: GradientType, refusal: str | None) -> GradientAlternative:
+        topology = self._request.topology
+        kept = self._choices.keep_percent / 100
+        if refusal is None and kind is GradientType.THRESHOLD and (topology.num_devices - 1) * kept > _MOST_GATHERED:
+            refusal = (
+                f"{topology.num_devices} devices x {self._choices.keep_percent:g} % kept receive more than an "
+                f"all-reduce moves; keep at most {100 * _MOST_GATHERED / (topology.num_devices - 1):.2g} %"
+            )
+        if refusal is not None:
+            return GradientAlternative(type=kind, refusal=refusal)
+        exposed_ms = sum(self._exposed_ms(unit, kind) for unit in self._units)
+        codec_ms = _ms(gradient_codec_seconds(topology.device, self._num_parameters, kind))
+        saved_ms = self._exact_ms - exposed_ms - codec_ms
+        return GradientAlternative(type=kind, exposed_ms=exposed_ms, codec_ms=codec_ms, saved_ms=saved_ms)
+
+    def _exposed_ms(self, unit: DenseUnit, kind: GradientType) -> float:
+        """Return what collectives of a unit's gradients take beyond what hides them."""
+        hidden_ms = _ms(hidden_seconds(self._backward_ms(unit) / _MS_PER_SECOND))
+        return max(0.0, self._collectives_ms(unit.num_parameters, kind) - hidden_ms)
+
+    def _collectives_ms(self, num_parameters: int, kind: GradientType) -> float:
+        if not num_parameters:
+            return 0.0
+        num_bytes = float(_VALUE_BYTES * num_parameters)
+        if kind is GradientType.THRESHOLD:
+            room = CAPACITY_OVER_KEPT * self._choices.keep_percent / 100 * num_parameters
+            gathered = self._request.topology.num_devices * SPARSE_ENTRY_BYTES * room
+            return self._reduction_ms(gathered, Family.ROWS)  # whose gradients are gathered likewise
+        if kind is GradientType.POWER_SGD:  # the profile has no shapes: a square matrix is assumed
+            thin = _VALUE_BYTES * self._choices.rank * math.sqrt(num_parameters)
+            return 2 * self._reduction_ms(thin, Family.REPLICATED)
+        share = 1.0 if kind is GradientType.FP32 else 0.5
+        return self._reduction_ms(share * num_bytes, Family.REPLICATED)
+
+    def _reduction_ms(self, num_bytes: float, family: Family) -> float:
+        reduction = Reduction(topology=self._request.topology, family=family)
+        return float(self._costs.reduction_ms(np.array(num_bytes), reduction)[1])
+
+    def _backward_ms(self, unit: DenseUnit) -> float:
+        return _ms(matrix_seconds(self._request.topology.device, unit.backward_flops))
+
+    def _forward_seconds(self, unit: DenseUnit) -> float:
+        return matrix_seconds(self._request.topology.device, unit.forward_flops)
+
+    def _gain(self, saved_ms: float) -> str:
+        share = abs(saved_ms) / self._step_ms if self._step_ms else 0.0
+        return f"{'saves' if saved_ms >= 0 else 'costs'} {abs(saved_ms):.3f} ms ({share:.1%} of the step)"
+
+
+def _replicated_units(plan: Plan, profile: DenseProfile) -> list[DenseUnit]:
+    """Return the modules whose gradients are all-reduced, each as a unit of its own."""
+    sharded = (
+        {each.module for each in plan.dense.units if each.strategy is not DenseStrategy.REPLICATE}
+        if plan.dense
+        else set()
+    )
+    found = []
+    for unit in profile.units:
+        num_sharded = sum(path in sharded for path in unit.modules)
+        found += [unit] * (unit.repeats - num_sharded)
+    return found
+
+
+def _ms(seconds: float) -> float:
+    return _MS_PER_SECOND * seconds

@@ -1,0 +1,135 @@
+"""Types of the dense part's gradients: chosen by price, refused with the numbers."""
+
+from typing import Any
+
+import pytest
+from builders import dense_profile, device_type, request, tables, topology
+from neuroshard_api.dense_layout import DenseChoices, DensePolicy
+from neuroshard_api.dense_profile import DenseUnit
+from neuroshard_api.gradient_exchange import GradientChoices, GradientExchange, GradientType
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import PlanRequest, SearchSettings
+from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_report.communication import gradients_line
+from searches import planned
+
+MEMBERS = tables(8, embedding_dim=128)
+ALL = GradientChoices(types=tuple(GradientType), keep_percent=0.1)
+
+
+def asked(num_parameters: int = 2**29, *, num_nodes: int = 4, per_node: int = 8, **fields: Any) -> PlanRequest:
+    """Return a request whose dense part has little compute to hide its gradients' all-reduce."""
+    unit = DenseUnit(
+        module="over_arch",
+        num_parameters=num_parameters,
+        forward_flops=2**30,
+        backward_flops=2**31,
+        activation_bytes=2**20,
+        input_bytes=2**20,
+        output_bytes=2**19,
+        transient_bytes=2**19,
+    )
+    weights = 4 * num_parameters
+    return request(
+        *MEMBERS,
+        **{
+            "topology": topology(num_nodes * per_node, num_nodes=num_nodes),
+            "dense": dense_profile(
+                *MEMBERS,
+                units=(unit,),
+                weights_bytes=weights,
+                gradient_bytes=weights,
+                optimizer_state_bytes=2 * weights,
+            ),
+            "gradient_choices": ALL,
+            "search": SearchSettings(work_budget=200),
+            **fields,
+        },
+    )
+
+
+def test_gradients_travel_in_the_type_that_saves_most() -> None:
+    """The plan's request has it; every other type has its price, and the reason why it was not chosen."""
+    plan = planned(asked())
+
+    found = plan.gradients
+    assert found is not None
+    by_type = {each.type: each for each in found.alternatives}
+    assert list(by_type) == list(ALL.narrow)
+    chosen = by_type[found.chosen]
+    assert plan.request.gradients == ALL.exchange(found.chosen)
+    assert chosen.refusal is None
+    assert chosen.saved_ms == max(each.saved_ms or 0.0 for each in found.alternatives)
+    assert all(each.refusal for each in found.alternatives if each is not chosen)
+    assert found.exact_exposed_ms == pytest.approx(
+        (chosen.exposed_ms or 0.0) + (chosen.codec_ms or 0.0) + (chosen.saved_ms or 0.0)
+    )
+    assert gradients_line(plan.request.gradients, found).startswith(f"{found.chosen} saves ")
+    assert not plan_problems(plan)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_rounded_gradients_take_half_the_collectives_and_two_passes() -> None:
+    """Latencies stay as they are, and there is little compute to hide either."""
+    plan = planned(asked(gradient_choices=GradientChoices(types=(GradientType.BF16,))))
+
+    assert plan.gradients is not None
+    (own,) = plan.gradients.alternatives
+    exact_ms = plan.gradients.exact_exposed_ms
+    assert exact_ms is not None
+    assert own.exposed_ms is not None
+    assert 0.5 * exact_ms < own.exposed_ms < 0.52 * exact_ms
+    passes_ms = 1000 * 12 * 2**29 / (0.8 * plan.request.topology.device.memory_bandwidth_bytes_per_second)
+    assert own.codec_ms is not None
+    assert passes_ms < own.codec_ms < passes_ms + 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"num_parameters": 50_000_000}, "50,000,000 replicated parameters are below 100,000,000"),
+        ({"dense": None}, "the dense part is not counted"),
+        ({"num_nodes": 1, "per_node": 1}, "a single device exchanges nothing"),
+        (
+            {"topology": topology(4, device=device_type(name="cpu-test"))},
+            "processes of one machine exchange through its memory",
+        ),
+        (
+            {"dense_choices": DenseChoices(policy=DensePolicy.SHARD)},
+            "no unit of the dense part is replicated; sharded ones reduce their gradients in FP32",
+        ),
+    ],
+)
+def test_types_that_cannot_help_are_refused_with_the_reason(fields: dict[str, Any], reason: str) -> None:
+    """Gradients travel as they are, and the plan is the one without a choice."""
+    wanted = asked(**fields)
+    plan, exact = planned(wanted), planned(wanted.model_copy(update={"gradient_choices": None}))
+
+    assert plan.gradients is not None
+    assert plan.gradients.chosen is GradientType.FP32
+    assert reason in (plan.gradients.reason or "")
+    assert gradients_line(None, plan.gradients) == f"exact: {plan.gradients.reason}"
+    assert all(reason in (each.refusal or "") for each in plan.gradients.alternatives)
+    assert plan.model_copy(update={"gradients": None, "request": exact.request}).to_json() == exact.to_json()
+
+
+def test_a_threshold_that_sends_more_than_an_all_reduce_is_refused_with_the_largest_share_that_does_not() -> None:
+    """An all-gather receives what every other device keeps."""
+    choices = GradientChoices(types=(GradientType.THRESHOLD,), keep_percent=5.0)
+    plan = planned(asked(gradient_choices=choices))
+
+    assert plan.gradients is not None
+    (own,) = plan.gradients.alternatives
+    assert own.refusal == "32 devices x 5 % kept receive more than an all-reduce moves; keep at most 1.6 %"
+
+
+def test_gradients_that_are_carried_need_memory_for_them_and_for_a_copy() -> None:
+    """Rounded ones need none that stays."""
+    fixed = asked(gradient_choices=None)
+    plans = {
+        kind: planned(fixed.model_copy(update={"gradients": GradientExchange(type=kind)}))
+        for kind in (GradientType.BF16, GradientType.POWER_SGD)
+    }
+
+    rounded, carried = (plans[kind].memory[0].dense_bytes for kind in plans)
+    assert carried - rounded == 2 * 4 * 2**29

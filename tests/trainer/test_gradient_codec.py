@@ -1,0 +1,72 @@
+"""Gradients of the replicated dense part between two ranks: what is sent, what is carried, and the way back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_server import RankServer
+
+pytestmark = pytest.mark.timeout(400)
+SUMS = 1e-5
+"""Sums in FP32, over their largest value."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, ranks: RankServer) -> list[dict[str, Any]]:
+    """What each of two ranks found."""
+    folder = tmp_path_factory.mktemp("gradients")
+    worker = Path(__file__).with_name("gradient_worker.py")
+    ranks.succeed(f"{worker}:main", folder, folder=folder, count=2)
+    ranks_found: list[dict[str, Any]] = json.loads((folder / "found.json").read_text())
+    return ranks_found
+
+
+def test_rounded_gradients_differ_by_their_rounding_and_take_half_the_bytes(found: list[dict[str, Any]]) -> None:
+    """FP16 has 10 bits after the point, BF16 7; the mean of two ranks rounds each and their sum."""
+    for rank in found:
+        for kind, bits in (("FP16", 10), ("BF16", 7)):
+            own = rank[kind]
+            assert 0 < max(own["errors"]) <= 2.0**-bits, kind
+            assert set(own["bytes"]) == {2 * own["num_parameters"]}, kind
+            assert min(own["errors"]) < own["measured"] < max(own["errors"]), kind
+
+
+def test_sent_and_carried_gradients_sum_to_the_gradients(found: list[dict[str, Any]]) -> None:
+    """After every step; and what is carried goes out in the first step that is not encoded."""
+    for rank in found:
+        for kind, first_encoded in (("PowerSGD", 3), ("Threshold", 2)):
+            own = rank[kind]
+            assert max(own["conserved"]) < SUMS, kind
+            assert max(own["errors"][:first_encoded]) < SUMS, kind
+            assert min(own["errors"][first_encoded:]) > 0.01, kind
+            assert own["flushed"] < SUMS, kind
+            assert max(own["bytes"][first_encoded:]) < 2 * own["num_parameters"], kind
+
+
+def test_gradients_are_exact_and_equal_on_all_ranks_once_the_codec_is_off(found: list[dict[str, Any]]) -> None:
+    """Otherwise copies of the dense part would drift apart."""
+    for rank in found:
+        for kind in ("FP16", "BF16", "PowerSGD", "Threshold"):
+            assert rank[kind]["off"] < 1e-7, kind
+            assert rank[kind]["equal"], kind
+
+
+def test_a_resumed_run_sends_what_the_one_before_it_carried(found: list[dict[str, Any]]) -> None:
+    """In its first step, from the checkpoint's means over the ranks."""
+    for rank in found:
+        assert max(rank["resumed"].values()) < SUMS
+
+
+def test_a_hook_that_doubles_gradients_is_off_within_three_checks_unless_the_guard_only_reports(
+    found: list[dict[str, Any]],
+) -> None:
+    """All ranks decide alike."""
+    for rank in found:
+        assert rank["guard"] == {"Exact": ["Narrow"] * 2 + ["Suspended"] * 3, "Report": ["Narrow"] * 5}
+
+
+def test_the_kept_share_stays_within_half_to_double_of_what_was_asked_for(found: list[dict[str, Any]]) -> None:
+    """In steps 400 to 500, although what is carried grows."""
+    for rank in found:
+        assert 0.025 <= min(rank["kept"]) <= max(rank["kept"]) <= 0.1 + 1e-3

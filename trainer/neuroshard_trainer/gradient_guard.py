@@ -1,0 +1,105 @@
+"""The guard of narrow gradients: what a step's encoding lost, and when gradients travel whole again.
+
+Held-out samples cannot judge gradients before they have trained for long. What can be measured is the loss of one step:
+
+type                  measured in a step after each check            maximum
+FP16, BF16            difference to the exact mean gradient          1 % of its norm: rounding is 0.4 % at most
+PowerSGD, Threshold   what is carried on, over all that waited       10 times: both carry most of it
+
+Underflow, overflow, and codecs that are wrong show in the first; the second ends what diverges. What a sound codec
+does to learning is measured by pairs of trainings alone.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from neuroshard_api.job_communication import CommunicationGuard, GuardAction
+from neuroshard_api.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
+
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.gradient_codec import GradientCodec
+from neuroshard_trainer.guard import next_record, resumed_record
+
+MAX_ROUNDING_PERCENT = 1.0
+"""BF16 rounds each value, and each sum of two, by 2^-9 of it."""
+MAX_CARRIED_PERCENT = 1000.0
+"""A rank carries the difference of its own gradient to the mean of all, which may be the larger one."""
+
+
+@dataclass(slots=True)
+class GradientGuard:
+    """Watches the codec of one model's gradients. All ranks have one, and call it in the same steps."""
+
+    codec: GradientCodec
+    settings: CommunicationGuard
+    group: dist.ProcessGroup
+    """Of all ranks, for CPU tensors."""
+    record: GuardRecord
+
+    @classmethod
+    def of(
+        cls,
+        codec: GradientCodec,
+        settings: CommunicationGuard,
+        group: dist.ProcessGroup,
+        record: GuardRecord | None,
+    ) -> "GradientGuard":
+        """Return a guard that goes on from a checkpoint's record. None: there is none."""
+        return cls(codec, settings, group, resumed_record(record, codec.exchange, maximum_percent=maximum_of(codec)))
+
+    def __post_init__(self) -> None:
+        self.codec.measures_error = True
+        self._obey()
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a check follows this step."""
+        return step % self.settings.check_every_steps == 0
+
+    def check(self, step: int) -> bool:
+        """Check what was measured since the last time, and return whether the exchange changed.
+
+        All ranks must call this.
+
+        Args:
+            step: steps done.
+
+        Raises:
+            InputError: on all ranks, where the job fails by the guard.
+        """
+        before = self.record.state
+        error = self._error_percent()
+        self.codec.measures_error = True
+        if before is GuardState.NARROW and error is None:  # gradients travel whole in the first steps
+            return False
+        found = next_record(self.record, step=step, change_percent=error, maximum_percent=maximum_of(self.codec))
+        is_over = before is GuardState.NARROW and found.state is GuardState.SUSPENDED
+        if is_over and self.settings.action is GuardAction.FAIL:
+            raise InputError(
+                f"step {step}: gradients by {self.codec.exchange.type} differ from the exact ones by {error:.3g} %, "
+                f"above {maximum_of(self.codec):g} in {CHECKS_TO_SUSPEND} checks in a row; "
+                "take another type in spec.training.communication.dense"
+            )
+        if is_over and self.settings.action is GuardAction.REPORT:
+            found = found.model_copy(
+                update={"state": GuardState.NARROW, "since_step": self.record.since_step, "times_suspended": 0}
+            )
+        self.record = found
+        self._obey()
+        return found.state is not before
+
+    def _error_percent(self) -> float | None:
+        """Return the largest error of all ranks. None: none measured one."""
+        own = self.codec.take_error()
+        errors: list[float | None] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(errors, own, group=self.group)
+        known = [each if math.isfinite(each) else math.inf for each in errors if each is not None]
+        return 100 * max(known) if known else None
+
+    def _obey(self) -> None:
+        self.codec.is_on = self.record.state is GuardState.NARROW
+
+
+def maximum_of(codec: GradientCodec) -> float:
+    """Return the maximum of what a step may lose, in percent."""
+    return MAX_CARRIED_PERCENT if codec.exchange.type.carries else MAX_ROUNDING_PERCENT

@@ -1,0 +1,102 @@
+"""Gradients of which only the largest entries are sent: those at or above a threshold, as many as there is room for.
+
+    all-gather of (position, value) from every rank  ->  sums, in the order of the ranks, over their number
+
+What is sent and what is left over are the entries themselves, so that both add up to the gradient bit by bit. No count
+reaches the host: the room is fixed, unused room holds a position past the end, and a threshold whose kept share left
+half to double is replaced on the device. Source of the method: Gupta and others, "Training Recommender Systems at
+Scale", KDD 2021, arXiv 2010.08899.
+"""
+
+import math
+
+import torch
+import torch.distributed as dist
+from neuroshard_api.gradient_exchange import CAPACITY_OVER_KEPT
+from torch.futures import Future
+
+SAMPLE = 65_536
+"""Entries of a bucket whose quantile is the threshold."""
+
+
+class SparseGradients:
+    """Thresholds of one model's buckets.
+
+    Args:
+        kept_share: of the entries, above 0 and at most 0.5.
+        refresh_steps: after which a threshold is computed again.
+        group: of all ranks.
+    """
+
+    def __init__(self, *, kept_share: float, refresh_steps: int, group: dist.ProcessGroup) -> None:
+        self._kept_share = kept_share
+        self._refresh_steps = refresh_steps
+        self._group = group
+        self._thresholds: dict[tuple[int, int], torch.Tensor] = {}
+        """Of each bucket, by index and size."""
+        self._places: dict[int, torch.Tensor] = {}
+        """Positions of sampled entries, by size."""
+        self._num_kept: torch.Tensor | None = None
+        self._num_entries = 0
+
+    def exchanged(
+        self, bucket: int, values: torch.Tensor, *, step: int
+    ) -> tuple[torch.Tensor, Future[torch.Tensor], int]:
+        """Return what is left over, the future mean of what all ranks sent, and the bytes that this one sent.
+
+        Args:
+            bucket: index, equal on all ranks.
+            values: [n] gradients in FP32; the mean is written here.
+            step: counted since the start.
+        """
+        size = values.numel()
+        room = max(1, math.ceil(CAPACITY_OVER_KEPT * self._kept_share * size))
+        magnitudes = values.abs()
+        is_large = magnitudes >= self._threshold(bucket, magnitudes, step=step)
+        places = torch.nonzero_static(is_large, size=room, fill_value=size).view(-1)
+        self._count(is_large, room)
+        late = torch.cat((values, values.new_zeros(1)))
+        message = torch.stack((places.to(torch.int32), late[places].view(torch.int32)))
+        late[places] = 0.0
+        received = message.new_empty((self._group.size(), *message.shape))
+        work = dist.all_gather(list(received), message, group=self._group, async_op=True)
+        assert work is not None, "asynchronous, and of a group with this rank"
+
+        def added(_: Future[torch.Tensor]) -> torch.Tensor:
+            total = values.new_zeros(size + 1)
+            for theirs in received:  # one rank after the other: equal sums on all ranks
+                total.index_add_(0, theirs[0].long(), theirs[1].view(torch.float32))
+            return values.copy_(total[:size]).div_(len(received))
+
+        return late[:size], work.get_future().then(added), message.nbytes
+
+    def take_kept_share(self) -> float | None:
+        """Return the share of entries that was sent since the last call. None: nothing was."""
+        kept, self._num_kept = self._num_kept, None
+        num_entries, self._num_entries = self._num_entries, 0
+        return None if kept is None else float(kept) / num_entries
+
+    def _count(self, is_large: torch.Tensor, room: int) -> None:
+        kept = is_large.sum(dtype=torch.float64).clamp(max=room)
+        self._num_kept = kept if self._num_kept is None else self._num_kept + kept
+        self._num_entries += is_large.numel()
+
+    def _threshold(self, bucket: int, magnitudes: torch.Tensor, *, step: int) -> torch.Tensor:
+        """Return the threshold of a step: the last one while it keeps half to double, else a quantile of a sample."""
+        size = magnitudes.numel()
+        if size not in self._places:
+            generator = torch.Generator().manual_seed(size)
+            places = torch.randint(size, (SAMPLE,), generator=generator) if size > SAMPLE else torch.arange(size)
+            self._places[size] = places.to(magnitudes.device)
+        sampled = magnitudes[self._places[size]]
+        rank = max(1, math.ceil(len(sampled) * (1 - self._kept_share)))
+        fresh = sampled.kthvalue(rank).values.clamp(min=torch.finfo(magnitudes.dtype).tiny)
+        last = self._thresholds.get((bucket, size))
+        if last is None or step % self._refresh_steps == 0:
+            threshold = fresh
+        else:
+            share = (magnitudes >= last).double().mean() / self._kept_share
+            is_off = (share < 1 / CAPACITY_OVER_KEPT) | (share > CAPACITY_OVER_KEPT)
+            threshold = torch.where(is_off, fresh, last)
+        self._thresholds[bucket, size] = threshold
+        return threshold
