@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neuroshard_api.gradient_exchange import GradientExchange, GradientType
+from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.step_report import StepReport
+from neuroshard_trainer.checkpoint import CheckpointManifest
+from neuroshard_trainer.live_sharding import LiveSharding
 from rank_server import RankServer
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from trainer_builders import job_data, plan_of, write_job, write_plan
 
 pytestmark = pytest.mark.timeout(400)
 SUMS = 1e-5
@@ -70,3 +77,35 @@ def test_the_kept_share_stays_within_half_to_double_of_what_was_asked_for(found:
     """In steps 400 to 500, although what is carried grows."""
     for rank in found:
         assert 0.025 <= min(rank["kept"]) <= max(rank["kept"]) <= 0.1 + 1e-3
+
+
+def test_a_job_trains_and_resumes_with_gradients_that_are_carried(tmp_path: Path, ranks: RankServer) -> None:
+    """Its documents have what really ran, and its checkpoints what was left over of each parameter's gradient."""
+    exchange = GradientExchange(type=GradientType.THRESHOLD)
+    plan = write_plan(tmp_path, plan_of(world_size=2, batch_size_per_device=16, gradients=exchange))
+    communication = {
+        "policy": "Fixed",
+        "embeddings": {"forward": ["FP32"], "backward": ["FP32"]},
+        "dense": ["Threshold"],
+        "guard": {"checkEverySteps": 2},
+    }
+    for max_steps in (6, 10):
+        training = {"maxSteps": max_steps, "reportEverySteps": 2, "communication": communication}
+        job = write_job(tmp_path, job_data(world_size=2, training=training))
+        arguments = [str(job), "--plan", str(plan), "--run-dir", str(tmp_path / "run")]
+        ranks.succeed("neuroshard_trainer.__main__:main", arguments, folder=tmp_path, count=2)
+
+    run = tmp_path / "run"
+    progress = TrainingProgress.read(run / "progress.json")
+    assert progress.step == 10
+    assert progress.gradient_guard is not None
+    assert progress.gradient_guard.num_checks >= 2
+    assert LiveSharding.read(run / "live-sharding.json").gradients == exchange
+    measured = StepReport.read(run / "step-report.json").gradients
+    assert measured is not None
+    assert measured.is_encoded
+    assert measured.kept_percent
+    folder = run / "checkpoints" / "step-00000006"
+    assert CheckpointManifest.read(folder / "checkpoint.json").carries_gradients
+    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+    assert "carried_gradients.over_arch.model.1.weight" in saved
