@@ -8,12 +8,33 @@ _LEAST_DRIVERS = {"13": 580, "12": 525, "11": 450}
 
 def driver_version() -> str | None:
     """Return the version of the GPU's driver. None: there is no NVIDIA driver."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return next(iter(_of_each_gpu("driver_version")), None)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Return the products of this machine's GPUs, as the driver names them; empty without a driver."""
+    return _of_each_gpu("name")
+
+
+def least_driver(*, built_for: str, driver: str) -> int | None:
+    """Return the first driver branch that a CUDA version needs. None: the driver is of that branch or newer.
+
+    Args:
+        built_for: CUDA version of torch's build.
+        driver: version of the driver.
+    """
+    least = _LEAST_DRIVERS.get(built_for.partition(".")[0])
+    return least if least is not None and int(driver.partition(".")[0]) < least else None
+
+
+def _of_each_gpu(field: str) -> tuple[str, ...]:
+    """Return a field of nvidia-smi for each GPU; empty where there is no driver that answers."""
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)  # noqa: S603 - a constant command
     except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.splitlines()[0].strip() if result.stdout.strip() else None
+        return ()
+    return tuple(line.strip() for line in result.stdout.splitlines() if line.strip())
 
 
 def why_no_gpu(*, built_for: str | None, driver: str | None) -> str:
@@ -33,8 +54,7 @@ def why_no_gpu(*, built_for: str | None, driver: str | None) -> str:
             "there is no GPU that torch can use: no NVIDIA driver answers nvidia-smi\n"
             "hint: run on a node with GPUs and ask for them (limits of nvidia.com/gpu), or give --device cpu"
         )
-    least = _LEAST_DRIVERS.get(built_for.partition(".")[0])
-    if least is not None and int(driver.partition(".")[0]) < least:
+    if (least := least_driver(built_for=built_for, driver=driver)) is not None:
         return (
             f"there is no GPU that torch can use: the NVIDIA driver {driver} is too old for torch built for CUDA "
             f"{built_for}, which needs {least} or newer\n"

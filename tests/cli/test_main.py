@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_cli.main import COMMANDS, run
+from neuroshard_cli.commands import ENTRIES, CommandEntry
+from neuroshard_cli.main import run
 
 COMMAND = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
 
@@ -25,18 +26,25 @@ def test_version_is_the_distributions(neuroshard: Callable[..., Any]) -> None:
     assert (result.code, result.out) == (0, f"neuroshard {version('neuroshard-operator')}\n")
 
 
-@pytest.mark.parametrize("name", [command.__name__.replace("_", "-") for command in COMMANDS])
+@pytest.mark.parametrize("name", ENTRIES)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Its first line says what it does, and every option is explained."""
     assert run([name, "--help"]) == 0
     assert f"Usage: neuroshard {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_the_list_of_commands_shows_the_first_line_of_each_commands_help(entry: CommandEntry) -> None:
+    """It is written down a second time, so that the list needs no import of the commands."""
+    assert (entry.load().__doc__ or "").partition("\n")[0] == entry.summary
+
+
 def test_help_needs_no_library_of_numbers_or_documents() -> None:
-    """It answers at once: neither numpy, pydantic, rich, TLS nor torch is imported for it."""
+    """It answers at once: neither numpy, pydantic, rich, TLS, torch, nor a command is imported for it."""
     program = (
         "import sys\nfrom neuroshard_cli.main import run\nrun(['--help'])\n"
-        "print([name for name in ('numpy', 'pydantic', 'rich', 'ssl', 'torch', 'jinja2') if name in sys.modules])"
+        "unwanted = ('numpy', 'pydantic', 'rich', 'ssl', 'torch', 'jinja2', 'neuroshard_cli.plan')\n"
+        "print([name for name in unwanted if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 

@@ -2,14 +2,15 @@ import re
 from pathlib import Path
 
 import pytest
-from neuroshard_cli.main import COMMANDS, run
+from neuroshard_cli.commands import ENTRIES
+from neuroshard_cli.main import run
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 SAME_AS = {"compare": "plan", "score": "plan"}
 """Commands whose options are documented under another."""
 
 
-@pytest.mark.parametrize("name", [command.__name__.replace("_", "-") for command in COMMANDS])
+@pytest.mark.parametrize("name", ENTRIES)
 def test_the_reference_names_every_option_of_every_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An option that is not documented is not found; one that does not exist misleads."""
     run([name, "--help"])
