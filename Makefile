@@ -21,6 +21,7 @@ DEMO := .venv-demo/.installed-$(KEY)
 RUN := .venv-run/.installed-$(KEY)
 OLD_TORCHREC := .venv-torchrec-1.8/.installed-$(KEY)
 SPARK := .venv-spark/.installed-$(KEY)
+DOCS := .venv-docs/.installed-$(KEY)
 FBGEMM_VERSION := $(shell sed -n 's/^fbgemm-gpu-cpu==//p' constraints.txt)
 CUDA_SYMBOLS := .cache/fbgemm-gpu-$(FBGEMM_VERSION).symbols
 # Of what calls TorchRec: drop-in, plan adapter, proof of the live sharding, and TorchRec's planner.
@@ -93,6 +94,13 @@ crds: $(DEV) ## Write the custom resource's definition to crds and the chart, it
 	$(BIN)/python -m neuroshard_api.crd crds/dlrmtrainingjobs.yaml docs/reference/job-file.md
 	cp crds/dlrmtrainingjobs.yaml charts/neuroshard-operator/files/
 
+.PHONY: docs
+docs: $(DOCS) ## Build the documentation site in build/site; every link and anchor must lead somewhere
+	rm -rf build/site-source && mkdir -p build/site-source
+	git ls-files -z --cached --others --exclude-standard -- '*.md' docs examples benchmarks/results benchmarks/data \
+		'charts/*/values.yaml' '*/presets/*.yaml' '*/workloads/*.yaml' | xargs -0 cp --parents -t build/site-source
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+
 .PHONY: bundles
 bundles: $(DEV) ## Train the bundled cost models anew (simulated A100, H100 and H200)
 	for device in $(BUNDLED_DEVICES); do \
@@ -114,7 +122,7 @@ include tests/cluster/cluster.mk
 
 .PHONY: clean
 clean: ## Remove environments, caches and what the demo wrote
-	rm -rf .venv .venv-demo .venv-run .venv-torchrec-1.8 .venv-spark .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
+	rm -rf .venv .venv-demo .venv-run .venv-torchrec-1.8 .venv-spark .venv-docs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
 
 $(DEV):
 	.ci/make-venv .venv dev
@@ -130,6 +138,10 @@ $(RUN):
 
 $(OLD_TORCHREC):
 	.ci/make-venv .venv-torchrec-1.8 torchrec-1.8
+	@touch $@
+
+$(DOCS):
+	.ci/make-venv .venv-docs docs
 	@touch $@
 
 $(SPARK):

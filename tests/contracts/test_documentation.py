@@ -1,5 +1,6 @@
 """What the documentation promises exists."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -40,9 +41,27 @@ def test_a_make_command_exists(page: Path) -> None:
 
 
 def test_the_index_leads_to_every_page() -> None:
-    """A page is found from the index: it is named there, or its folder is."""
+    """A page is found from the index: it is named there, or in the index of its folder."""
     index = ROOT / "docs" / "README.md"
     named = {(index.parent / target).resolve() for target in links(index)}
+    named |= {(page.parent / target).resolve() for page in named if page.name == "README.md" for target in links(page)}
     pages = set((ROOT / "docs").rglob("*.md")) - {index}
 
-    assert sorted(page for page in pages if not named & {page, page.parent}) == []
+    assert sorted(pages - named) == []
+
+
+def test_the_site_has_a_tab_for_each_group_of_the_index() -> None:
+    """Its navigation is read from the index, so that a page is listed once."""
+    spec = importlib.util.spec_from_file_location("site_navigation", ROOT / "docs" / "site_navigation.py")
+    assert spec is not None
+    assert spec.loader is not None
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    groups = site.navigation((ROOT / site.INDEX).read_text(encoding="utf-8"))
+
+    assert [title for group in groups for title in group] == [
+        "Home", "Start here", "Plan", "Train", "Operate", "Understand", "Look up",
+    ]  # fmt: skip
+    pages = [page for group in groups[1:] for named in next(iter(group.values())) for page in named.values()]
+    assert "docs/guides/plan-a-model.md" in pages
+    assert [page for page in pages if not (ROOT / page).is_file()] == []
