@@ -101,6 +101,10 @@ docs: $(DOCS) ## Build the documentation site in build/site; every link and anch
 		'charts/*/values.yaml' '*/presets/*.yaml' '*/workloads/*.yaml' | xargs -0 cp --parents -t build/site-source
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
 
+.PHONY: pictures
+pictures: $(DEV) ## Make the pictures of README from plans of this checkout (needs Chromium)
+	$(BIN)/python docs/pictures.py
+
 .PHONY: bundles
 bundles: $(DEV) ## Train the bundled cost models anew (simulated A100, H100 and H200)
 	for device in $(BUNDLED_DEVICES); do \

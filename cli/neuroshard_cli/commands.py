@@ -54,7 +54,7 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         ),
         _entry(
             "cluster-sessions",
-            "Write a log again with the samples of a session together, in constant memory.",
+            "Write a log again with the samples of a session together.",
             extra="sessions",
             package="neuroshard_profiler.sessions.commands",
         ),
@@ -74,7 +74,7 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         _entry("run", "Profile, plan and train a job on this machine.", extra="run", kernels=True),
         _entry(
             "compare-training",
-            "Train a job or a script under several plans in turns, and compare their steps.",
+            "Train a job or a script under several plans in turns, from equal weights, and compare their step times.",
             extra="run",
             kernels=True,
         ),

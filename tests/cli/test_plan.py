@@ -37,6 +37,13 @@ def test_a_workload_is_planned_by_its_name(neuroshard: Any) -> None:
     assert "above the lower bound" in result.out
     assert sum(line.startswith(f"{device}  ") for line in result.out.splitlines() for device in range(8)) == 8
 
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    sample = re.search(r"^    model      .*?(?=^    \.\.\.$)", readme, re.MULTILINE | re.DOTALL)
+    assert sample is not None
+    assert result.out.startswith("".join(f"{line.strip()}\n" for line in sample[0].splitlines())), (
+        "paste README's sample anew"
+    )
+
 
 def test_a_report_shows_the_plan_under_other_traffic(neuroshard: Any, tables: Path) -> None:
     """One row for the plan and one for each baseline, in the summary and the page."""
