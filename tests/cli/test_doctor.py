@@ -33,10 +33,10 @@ def test_doctor_as_json_holds_the_same_findings(neuroshard: Callable[..., Any]) 
 
 def test_doctor_of_an_unknown_command_is_refused_with_a_hint(neuroshard: Callable[..., Any]) -> None:
     """The list of commands is one option away."""
-    result = neuroshard("doctor", "trian")
+    result = neuroshard("doctor", "training")
 
     assert result.code == 2
-    assert "'trian'" in result.err
+    assert "'training'" in result.err
     assert "hint:" in result.err
 
 
