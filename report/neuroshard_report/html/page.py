@@ -50,7 +50,10 @@ class _Term:
 
 
 def _cost(plan: Plan) -> tuple[_Term, ...]:
-    return _terms(cost_terms(plan), "c")
+    """Return the terms that some device has, in the colors that they have in every report; all if no device has any."""
+    terms = _terms(cost_terms(plan), "c")
+    shown = tuple(term for term in terms if any(getattr(cost, term.field) for cost in plan.predicted.devices))
+    return shown or terms
 
 
 def _memory(plan: Plan) -> tuple[_Term, ...]:

@@ -8,7 +8,7 @@ from neuroshard_api.dense_layout import DenseLayout, DenseMemory, DensePoint, Pl
 from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm
 from neuroshard_report.html.page import render_html
-from neuroshard_report.summary import COST_TERMS, MEMORY_TERMS
+from neuroshard_report.summary import COST_TERMS, MEMORY_TERMS, cost_terms
 from plan_builders import in_collections, plan_of, random_tables, with_managed_collision, without_repeats
 
 HOSTILE = '<script>alert("x")</script>'
@@ -171,9 +171,29 @@ def test_repeats_that_are_left_out_have_a_section(plan: Plan) -> None:
     assert "expansion" not in render_html(plan)
 
 
+def _with_every_cost(plan: Plan) -> Plan:
+    """Return the plan with each term of the time on one device."""
+    terms = {field: getattr(plan.predicted.devices[0], field) or 0.5 for field, _ in cost_terms(plan)}
+    first = plan.predicted.devices[0].model_copy(update=terms)
+    predicted = plan.predicted.model_copy(update={"devices": (first, *plan.predicted.devices[1:])})
+    return plan.model_copy(update={"predicted": predicted})
+
+
+def test_a_part_of_the_time_that_no_device_has_is_left_out(plan: Plan) -> None:
+    """By columns in device memory: no dense updates, no host memory; a device that has them brings them back."""
+    never = {"dense update", "host memory"}
+    section = render_html(plan).partition('id="time"')[2].partition("</section>")[0]
+    names = re.findall(r'class="swatch c\d+"></span>([^<]+)', section)
+
+    assert not any(device.dense_update_ms or device.host_link_ms for device in plan.predicted.devices)
+    assert {"forward compute", "backward compute"} <= set(names)
+    assert not any(name in section for name in never)
+    assert all(name in render_html(_with_every_cost(plan)) for name in never)
+
+
 def test_every_term_of_a_legend_has_a_color_of_its_own(plan: Plan) -> None:
     """In the light and in the dark palette; a class without one would be an invisible bar, and black in a strip."""
-    page = render_html(with_managed_collision(without_repeats(plan), 2**30))
+    page = render_html(_with_every_cost(with_managed_collision(without_repeats(plan), 2**30)))
     classes = set(re.findall(r'class="swatch ([cm]\d+)"', page))
     palettes = [
         colors
