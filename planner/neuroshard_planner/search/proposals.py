@@ -73,6 +73,7 @@ class Proposals:
         savings = {unit: self._now(unit) - self._form_cost(form) for unit, form in chosen.items()}
         ranked = sorted((unit for unit in chosen if unit not in set(bound)), key=lambda unit: -savings[unit])
         counts, least_ms = set(_counts(len(ranked))), np.inf
+        leaves_columns = len(ranked) + len(bound) == len(self._problem.units)
         for count, unit in enumerate(ranked, start=1):
             sweep.convert(unit, chosen[unit], slice(*self._ends[unit : unit + 2]))
             if count in counts:
@@ -80,7 +81,9 @@ class Proposals:
                 yield proposal
                 least_ms = min(least_ms, proposal.evened_ms)
                 if proposal.evened_ms > MOST_ABOVE * least_ms:
-                    return
+                    if not leaves_columns:
+                        return
+                    counts = {len(ranked)}  # without any table by columns, their call and collectives cost nothing
 
     def choice(self, families: IndexArray) -> Proposal | None:
         """Return the proposal in which each unit is of a family [units]; None where all are by columns.

@@ -14,7 +14,7 @@ from neuroshard_api.tables import Optimizer
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.planning import attempts, find
+from neuroshard_planner.planning import attempts, find, plan
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import IteratedSearch
@@ -25,7 +25,7 @@ from neuroshard_planner.workload_store import read_workload
 from searches import planned, problem_of, search_requests
 
 from benchmarks.exhaustion import least_ms
-from benchmarks.optimality import drawn_tables
+from benchmarks.optimality import drawn_request, drawn_tables
 from benchmarks.tasks import workload_request
 
 ALL = tuple(ShardingType)
@@ -151,6 +151,15 @@ def test_one_table_by_rows_goes_beside_others_by_columns() -> None:
     assert found.tables[1].sharding_type is ShardingType.ROW_WISE
     assert all(each.sharding_type.is_by_columns for each in found.tables if each.name != "t1")
     assert plan_problems(found) == []
+
+
+def test_all_tables_by_rows_are_tried_where_the_first_few_by_rows_are_dear() -> None:
+    """Without any table by columns, the collectives of columns cost nothing; each step on the way there costs more."""
+    asked, bundle = drawn_request(40002), bundled_bundle("h100-80gb")
+    rows = asked.model_copy(update={"constraints": Constraints(sharding_types=(ShardingType.ROW_WISE,))})
+
+    found, by_rows = (plan(each, bundle=bundle).predicted.total_ms for each in (asked, rows))
+    assert found <= by_rows
 
 
 def test_a_table_that_no_column_of_fits_a_device_is_cut_by_rows() -> None:
