@@ -424,13 +424,14 @@ class GivenPlan(Document):
     def placement_sha256(self) -> str:
         """Hash of what workers do under the plan, without its prices: plans for other inputs may have equal ones.
 
-        Shards, and where the plan has them features whose repeats are left out, narrow types that travel, and the
-        layout of the dense part.
+        Shards, and where the plan has them features whose repeats are left out, narrow types that travel, the
+        layout of the dense part, and how its gradients travel.
         """
         does: list[Value] = list(self.tables)
         if self.communication is not None and not self.communication.chosen.is_exact:
             does.append(self.communication.chosen)
         does += () if self.dense is None else self.dense.units
+        does += () if self.request.gradients is None else (self.request.gradients,)
         said = [each.model_dump_json() for each in does]
         said += [each.model_dump_json(include={"features", "form"}) for each in self.deduplication or ()]
         return hashlib.sha256("\n".join(said).encode()).hexdigest()

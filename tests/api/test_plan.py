@@ -5,6 +5,7 @@ from builders import data_with, device_cost, plan, request
 from hypothesis import given, settings
 from neuroshard_api.communication import Communication, WireType, WireTypes
 from neuroshard_api.document import DocumentError
+from neuroshard_api.gradient_exchange import GradientExchange, GradientType
 from neuroshard_api.plan import PRICE_FIELDS, GivenPlan, Plan, any_plan
 from neuroshard_api.request import ComputePeak, PlanRequest
 from strategies import requests
@@ -68,6 +69,9 @@ def test_a_placement_is_what_workers_do_and_no_price() -> None:
 
     assert dearer.placement_sha256 == first.placement_sha256 == found[0]
     assert found[1] != found[0]
+
+    carried = first.request.model_copy(update={"gradients": GradientExchange(type=GradientType.POWER_SGD)})
+    assert first.model_copy(update={"request": carried}).placement_sha256 != first.placement_sha256
 
 
 def test_a_plan_of_the_version_before_is_read() -> None:

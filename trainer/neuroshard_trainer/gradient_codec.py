@@ -21,8 +21,10 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.tensor import DTensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+from torchrec.distributed import DistributedModelParallel
 
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.sparse_gradients import SparseGradients
@@ -197,6 +199,8 @@ class GradientCodec:
         """
         found = {}
         for parameter, name in names.items():
+            if isinstance(parameter, DTensor):  # of a sharded unit, which reduces its gradients itself
+                continue
             carried = self._carried.get(parameter)
             mean = torch.zeros_like(parameter) if carried is None else carried / self._num_ranks
             dist.all_reduce(mean, group=self._group)
@@ -230,7 +234,7 @@ def with_gradient_codec(model: nn.Module, plan: GivenPlan, *, device: torch.devi
     exchange = plan.request.gradients
     if exchange is None or exchange.type is GradientType.FP32:
         return None
-    wrapped = next((each for each in model.modules() if isinstance(each, DistributedDataParallel)), None)
+    wrapped = _replicated(model)
     if wrapped is None:
         raise InputError(
             f"the plan sends gradients of the dense part by {exchange.type}, and no unit of it is replicated; "
@@ -252,11 +256,15 @@ def own_group() -> dist.ProcessGroup:
 
 def live_exchange(model: nn.Module) -> GradientExchange | None:
     """Return how the live hook of a model exchanges gradients. None: there is none of ours."""
-    for module in model.modules():
-        if isinstance(module, DistributedDataParallel):
-            hooks: Sequence[tuple[Any, Any]] = module._comm_hooks  # noqa: SLF001 - no public way
-            return next((state.exchange for _, state in hooks if isinstance(state, GradientCodec)), None)
-    return None
+    wrapped = _replicated(model)
+    hooks: Sequence[tuple[Any, Any]] = () if wrapped is None else wrapped._comm_hooks  # noqa: SLF001 - no public way
+    return next((state.exchange for _, state in hooks if isinstance(state, GradientCodec)), None)
+
+
+def _replicated(model: nn.Module) -> DistributedDataParallel | None:
+    """Return the wrapper of the replicated dense part; tables with a copy on each device have wrappers of their own."""
+    wrapped = model._dmp_wrapped_module if isinstance(model, DistributedModelParallel) else model  # noqa: SLF001 - no public way
+    return wrapped if isinstance(wrapped, DistributedDataParallel) else None
 
 
 def _squares(lost: torch.Tensor, whole: torch.Tensor) -> _Squares:

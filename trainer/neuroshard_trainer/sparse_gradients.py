@@ -52,7 +52,9 @@ class SparseGradients:
         size = values.numel()
         room = max(1, math.ceil(CAPACITY_OVER_KEPT * self._kept_share * size))
         magnitudes = values.abs()
-        is_large = magnitudes >= self._threshold(bucket, magnitudes, step=step)
+        is_large = ~(
+            magnitudes < self._threshold(bucket, magnitudes, step=step)
+        )  # NaN is sent, so that all ranks see it
         places = torch.nonzero_static(is_large, size=room, fill_value=size).view(-1)
         self._count(is_large, room)
         late = torch.cat((values, values.new_zeros(1)))

@@ -56,22 +56,31 @@ def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: Tra
     exact = search(request.model_copy(update={"gradient_choices": None, "gradients": None}))
     plan, found = exact, _Choice(exact, choices, costs=costs).decision()
     if found.chosen.carries:
+        refusal = None
         try:
             plan = search(
                 request.model_copy(update={"gradient_choices": None, "gradients": choices.exchange(found.chosen)})
             )
         except InfeasibleError as error:
-            left = choices.model_copy(update={"types": tuple(each for each in choices.types if not each.carries)})
-            plan, found = exact, _Choice(exact, left, costs=costs).decision()
-            refused = [
-                GradientAlternative(type=each, refusal=f"no plan fits next to what it carries: {error}")
-                for each in choices.narrow
-                if each.carries
-            ]
-            found = found.model_copy(update={"alternatives": (*found.alternatives, *refused)})
+            refusal = f"no plan fits next to what it carries: {error}"
+        else:
+            after = _Choice(plan, choices, costs=costs)
+            if not after.saves(found.chosen, step_ms=_Choice(exact, choices, costs=costs).step_ms):
+                refusal = "the plan that fits next to what it carries takes as long as exact gradients"
+        if refusal is not None:
+            plan, found = exact, _without_carried(exact, choices, refusal, costs=costs)
     chosen = None if found.chosen is GradientType.FP32 else choices.exchange(found.chosen)
     with_choice = plan.request.model_copy(update={"gradient_choices": choices, "gradients": chosen})
     return plan.model_copy(update={"gradients": found, "request": with_choice})
+
+
+def _without_carried(exact: Plan, choices: GradientChoices, refusal: str, *, costs: TransferModel) -> GradientDecision:
+    """Return the decision among the types that carry nothing; the others are refused for one reason."""
+    left = choices.model_copy(update={"types": tuple(each for each in choices.types if not each.carries)})
+    found = _Choice(exact, left, costs=costs).decision()
+    refused = [GradientAlternative(type=each, refusal=refusal) for each in choices.narrow if each.carries]
+    reason = found.reason if left.narrow else refusal
+    return found.model_copy(update={"alternatives": (*found.alternatives, *refused), "reason": reason})
 
 
 class _Choice:
@@ -85,14 +94,19 @@ class _Choice:
         self._exact_ms = sum(self._exposed_ms(unit, GradientType.FP32) for unit in self._units)
         computed_ms = sum(self._backward_ms(unit) + _ms(self._forward_seconds(unit)) for unit in self._units)
         dense_ms = computed_ms + self._exact_ms if plan.dense is None else plan.dense.dense_ms
-        self._step_ms = plan.predicted.total_ms + dense_ms
+        self.step_ms = plan.predicted.total_ms + dense_ms
+
+    def saves(self, kind: GradientType, *, step_ms: float) -> bool:
+        """Return whether a step of this plan with a type is shorter than another plan's of ``step_ms``."""
+        saved_ms = self._priced(kind, self._refusal_of_all()).saved_ms
+        return saved_ms is not None and self.step_ms - saved_ms < step_ms
 
     def decision(self) -> GradientDecision:
         """Return what is chosen, with the price or the refusal of each type."""
         refusal = self._refusal_of_all()
         priced = [self._priced(kind, refusal) for kind in self._choices.narrow]
         best = max(priced, key=lambda each: -math.inf if each.saved_ms is None else each.saved_ms, default=None)
-        least_ms = self._step_ms * self._choices.least_gain_percent / 100
+        least_ms = self.step_ms * self._choices.least_gain_percent / 100
         exact_ms = self._exact_ms if self._units else None
         if best is not None and best.saved_ms is not None and best.saved_ms > 0 and best.saved_ms >= least_ms:
             judged = [
@@ -184,7 +198,7 @@ class _Choice:
         return matrix_seconds(self._request.topology.device, unit.forward_flops)
 
     def _gain(self, saved_ms: float) -> str:
-        share = abs(saved_ms) / self._step_ms if self._step_ms else 0.0
+        share = abs(saved_ms) / self.step_ms if self.step_ms else 0.0
         return f"{'saves' if saved_ms >= 0 else 'costs'} {abs(saved_ms):.3f} ms ({share:.1%} of the step)"
 
 
