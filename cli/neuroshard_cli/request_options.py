@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from neuroshard_torchrec import ModelTables
 
 TABLE_SET_SUFFIXES = (".csv", ".json", ".yaml", ".yml")
+BATCH_PLACEHOLDER = "{batch}"
+"""In the path of a counted dense part: samples per device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +122,11 @@ class RequestOptions:
         int, typer.Option(min=1, help="Steps between averages of the groups' tables, with --group-sizes.")
     ] = 1
     dense: Annotated[
-        Path | None, typer.Option(help="The dense part as `python -m neuroshard_trainer.dense_profile` counted it.")
+        Path | None,
+        typer.Option(
+            help="The dense part as `python -m neuroshard_trainer.dense_profile` counted it; {batch} in the path is "
+            "the batch size."
+        ),
     ] = None
     dense_memory: Annotated[
         str | None,
@@ -293,7 +299,8 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         request = with_managed_collision(request, of_module)
     if options.dense is None:
         return request
-    return request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
+    counted = Path(str(options.dense).replace(BATCH_PLACEHOLDER, str(request.batch_size_per_device)))
+    return request.with_dense(DenseProfile.read(counted), where=str(counted))
 
 
 def _data_types(options: RequestOptions) -> list[str]:

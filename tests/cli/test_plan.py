@@ -266,9 +266,73 @@ def test_choices_of_a_dense_part_that_cannot_be_read_are_one_sentence(
     assert words in result.err
 
 
+def test_batch_sizes_have_speed_and_memory_and_leave_the_plan_as_it_is(neuroshard: Any, tables: Path) -> None:
+    """Each row is the plan of a request of that size; one that does not fit has its reason."""
+    asked = ("plan", tables, *DEVICES, "--max-memory", "10GiB", "--json", "--algorithm", "size_greedy")
+
+    alone = neuroshard(*asked)
+    result = neuroshard(*asked, "--batch-sizes", "1024,8192,1048576")
+
+    assert (alone.code, result.code) == (0, 0)
+    found = json.loads(result.out)
+    plan = json.loads(alone.out)
+    small, same, large = found["batch_sizes"]
+    assert found["plan"] == plan
+    assert same["embedding_ms"] == plan["predicted"]["total_ms"]
+    assert same["samples_per_second"] == pytest.approx(1000 * 8 * 8192 / plan["predicted"]["total_ms"])
+    assert same["dense_ms"] is None
+    assert small["memory_bytes"] < same["memory_bytes"] <= same["capacity_bytes"]
+    assert large["batch_size_per_device"] == 1048576
+    assert "no device with memory" in large["problem"]
+
+
+def test_batch_sizes_take_a_dense_part_counted_for_each(neuroshard: Any, tables: Path) -> None:
+    """The placeholder names the file of a size, for the plan too; its time is in the samples per second."""
+    members = TableSet.read(tables).tables
+    for size in (4096, 8192):
+        profile = dense_profile(*members, batch_size_per_device=size)
+        tables.with_name(f"dense-{size}.json").write_text(profile.to_json())
+    asked = ("plan", tables, *DEVICES, "--dense", tables.with_name("dense-{batch}.json"), "--algorithm", "size_greedy")
+
+    result = neuroshard(*asked, "--batch-sizes", "4096,8192", "--json")
+    missing = neuroshard(*asked, "--batch-sizes", "4096,16384")
+    single = neuroshard(*asked[:-4], "--dense", tables.with_name("dense-8192.json"), "--batch-sizes", "4096,8192")
+    shown = neuroshard(*asked, "--batch-sizes", "4096")
+
+    first, second = json.loads(result.out)["batch_sizes"]
+    assert first["dense_ms"] == second["dense_ms"] > 0  # the counts differ by their batch size alone
+    step_ms = second["embedding_ms"] + second["dense_ms"]
+    assert second["samples_per_second"] == pytest.approx(1000 * 8 * 8192 / step_ms)
+    assert (missing.code, single.code) == (2, 2)
+    assert "dense-16384.json: does not exist" in missing.err
+    assert "is counted for one batch size" in single.err
+    assert "hint: " in single.err
+    assert "samples/s" in shown.out
+    assert "4,096" in shown.out
+
+
+def test_batch_sizes_are_shown_where_the_plan_does_not_fit(neuroshard: Any, tables: Path) -> None:
+    """The error stays what it is; the table says which sizes fit."""
+    asked = ("plan", tables, *DEVICES, "--max-memory", "10GiB", "--batch-size", "1048576", "--algorithm", "size_greedy")
+
+    result = neuroshard(*asked, "--batch-sizes", "1024,1048576")
+    as_json = neuroshard(*asked, "--batch-sizes", "1024", "--json")
+
+    assert (result.code, as_json.code) == (ExitCode.INFEASIBLE, ExitCode.INFEASIBLE)
+    assert "does not fit" in result.out
+    assert "1,024" in result.out
+    assert "no device with memory" in result.err
+    assert json.loads(as_json.out)["plan"] is None
+    assert json.loads(as_json.out)["batch_sizes"][0]["samples_per_second"] > 0
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
+        (("--batch-sizes", "4096,much"), "--batch-sizes: is no list of numbers"),
+        (("--batch-sizes", "0"), "--batch-sizes: is no list of numbers"),
+        (("--batch-sizes", "64,64"), "--batch-sizes: has 64 twice"),
+        (("--batch-sizes", ",".join(map(str, range(1, 18)))), "--batch-sizes: plans at most 16 sizes (found 17)"),
         (("--batch-size", "0"), "--batch-size"),
         (("--max-memory", "much"), "--max-memory: 'much' is not a size"),
         (("--host-memory", "much"), "--host-memory: 'much' is not a size"),
@@ -314,7 +378,7 @@ def test_host_memory_takes_what_device_memory_does_not(neuroshard: Any, tmp_path
 
 def test_a_limit_that_nothing_fits_is_infeasible(neuroshard: Any) -> None:
     """98 GiB of tables do not fit eight times 2 GiB."""
-    result = neuroshard("plan", "mlperf-dlrm-dcnv2", *DEVICES, "--max-memory", "2GiB")
+    result = neuroshard("plan", "mlperf-dlrm-dcnv2", *DEVICES, "--max-memory", "10GiB")
 
     assert (result.code, result.out) == (3, "")
 

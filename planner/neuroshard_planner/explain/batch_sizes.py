@@ -1,0 +1,77 @@
+"""The same tables and devices at other batch sizes: speed and memory of a plan for each. Changes no plan."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from neuroshard_api.dense_layout import DenseChoices
+from neuroshard_api.plan import Plan
+from neuroshard_api.request import PlanRequest
+from neuroshard_costs.exchanges import TransferModel
+
+from neuroshard_planner.dense.options import UnitOptions
+from neuroshard_planner.errors import InfeasibleError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizedPlan:
+    """What the plan at a batch size comes to. Times are predicted, those of a dense part simulated."""
+
+    embedding_ms: float
+    """Embedding part of a step."""
+    dense_ms: float | None
+    """Compute and exposed collectives of the counted dense part. None: it was not counted."""
+    samples_per_second: float
+    """Of all devices: the batch over the sum of both times, as if nothing of one hid behind the other."""
+    memory_bytes: int
+    """Ledger of the fullest device, reserve included."""
+    capacity_bytes: int
+    """Memory of that device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchSize:
+    """One batch size: its plan, or the reason that there is none."""
+
+    samples_per_device: int
+    plan: SizedPlan | None = None
+    problem: str | None = None
+    """None where there is a plan."""
+
+
+def at_batch_size(request: PlanRequest, *, costs: TransferModel, search: Callable[[PlanRequest], Plan]) -> BatchSize:
+    """Return what a request comes to at its own batch size.
+
+    Args:
+        request: what is planned.
+        costs: prices collectives of a dense part that is replicated.
+        search: finds the plan of a request.
+
+    Raises:
+        RequestError: as the search does. A batch size at which nothing fits is no error.
+    """
+    samples = request.batch_size_per_device
+    try:
+        plan = search(request)
+    except InfeasibleError as error:
+        return BatchSize(samples_per_device=samples, problem=str(error))
+    fullest = max(plan.memory, key=lambda each: each.used_bytes / each.capacity_bytes)
+    dense_ms = _dense_ms(request, plan, costs)
+    step_ms = plan.predicted.total_ms + (dense_ms or 0.0)
+    sized = SizedPlan(
+        embedding_ms=plan.predicted.total_ms,
+        dense_ms=dense_ms,
+        samples_per_second=1000.0 * samples * request.topology.num_devices / step_ms,
+        memory_bytes=fullest.used_bytes,
+        capacity_bytes=fullest.capacity_bytes,
+    )
+    return BatchSize(samples_per_device=samples, plan=sized)
+
+
+def _dense_ms(request: PlanRequest, plan: Plan, costs: TransferModel) -> float | None:
+    """Return the dense part's time as the plan has it, or that of replicas where it has no layout."""
+    if plan.dense is not None:
+        return plan.dense.dense_ms
+    if request.dense is None:
+        return None
+    options = UnitOptions(request.dense, request.topology, costs=costs, choices=DenseChoices(), groups=())
+    return sum(unit.repeats * options.replicated(unit).ms for unit in request.dense.units)
