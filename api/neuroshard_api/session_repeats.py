@@ -37,7 +37,8 @@ class SessionRuns:
         if self.run == 0:
             return starts + others
         num_runs = starts * self.block_samples
-        return starts - self._repeating_pairs(change_probability) / num_runs / self.block_samples + others
+        share = starts - self._repeating_pairs(change_probability) / num_runs / self.block_samples + others
+        return max(share, 1 / self.block_samples)  # the first sample of a block repeats nothing
 
     def _run_starts(self) -> float:
         """Return the share of samples that start a run."""
