@@ -58,8 +58,14 @@ RULES = (
     broken_rule(
         "fixed-types-with-a-choice",
         "spec.training.communication",
-        "policy Fixed takes exactly one type in embeddings.forward and one in embeddings.backward",
+        "policy Fixed takes exactly one type in embeddings.forward, in embeddings.backward, and in dense",
         training={"communication": {"policy": "Fixed", "embeddings": {"forward": ["FP16", "INT8"]}}},
+    ),
+    broken_rule(
+        "most-gradients-kept",
+        "spec.training.communication.threshold",
+        "keepPercent must be at most 50",
+        training={"communication": {"threshold": {"keepPercent": "60"}}},
     ),
     broken_rule(
         "narrowest-gradients-without-an-end",

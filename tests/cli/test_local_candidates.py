@@ -64,7 +64,12 @@ class Training:
     def candidate(self, *, incumbent: str, since_step: int = SINCE_STEP) -> None:
         """Leave a candidate for a change, made near a plan of that hash a minute ago."""
         near = IncumbentPlan(plan_sha256=incumbent, total_ms=2 * self.half_ms, fits=True)
-        plan = builders.plan(builders.request(*builders.tables(4))).model_copy(update={"incumbent": near})
+        plan = builders.plan(builders.request(*builders.tables(4)))
+        places = [each.shards for each in reversed(plan.tables)]
+        moved = tuple(
+            each.model_copy(update={"shards": shards}) for each, shards in zip(plan.tables, places, strict=True)
+        )
+        plan = plan.model_copy(update={"incumbent": near, "tables": moved})
         self.directory.candidate_file.write_text(plan.to_json(), encoding="utf-8")
         self.asked(since_step=since_step)
 
