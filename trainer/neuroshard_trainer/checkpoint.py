@@ -139,6 +139,15 @@ class CheckpointFolder:
                 continue
             yield folder, CheckpointManifest.read(folder / MANIFEST_FILE)
 
+    @staticmethod
+    def saved_names(folder: Path, part: str) -> set[str]:
+        """Return the names of the tensors that a checkpoint has in a part of the state. Raises StorageError."""
+        try:
+            keys = FileSystemReader(folder).read_metadata().state_dict_metadata
+        except OSError as error:
+            raise StorageError(f"{folder}: cannot be read: {error.strerror or error}") from error
+        return {key.removeprefix(f"{part}.") for key in keys if key.startswith(f"{part}.")}
+
     def load(self, folder: Path, state: State) -> None:
         """Read a checkpoint's tensors into the state's own, each rank what it holds. Raises StorageError."""
         try:

@@ -104,8 +104,13 @@ class TrainingState:
         self.dense_optimizer.init_state()  # makes the tensors to load into; their values are replaced
         self.dense_optimizer.zero_grad()
         state = dict(self.tensors())
-        if not has_carried:
-            state.pop("carried_gradients", None)
+        carried = state.pop("carried_gradients", {}) if has_carried else {}
+        if carried:  # of the units that were replicated then: a unit that was sharded carried nothing
+            saved = checkpoints.saved_names(folder, "carried_gradients")
+            carried = {name: tensor for name, tensor in carried.items() if name in saved}
+        state.pop("carried_gradients", None)
+        if carried:
+            state["carried_gradients"] = carried
         per_row: list[_Recut] = []
         tables_state = {}
         for key, tensors in state.get("tables_optimizer", {}).items():
@@ -120,8 +125,8 @@ class TrainingState:
         if tables_state:
             state["tables_optimizer"] = tables_state
         checkpoints.load(folder, state)
-        if self.gradients is not None and "carried_gradients" in state:
-            self.gradients.begin_with(state["carried_gradients"], self._dense_names())
+        if self.gradients is not None:
+            self.gradients.begin_with(carried, self._dense_names())
         for recut in per_row:
             recut.apply()
 
