@@ -58,11 +58,11 @@ class Measured:
         return float(np.median(self.embedding(form, CLOCK) / self.embedding(PLAIN, CLOCK)))
 
     def saved_ms(self, form: str, by: str) -> float:
-        """Return what the embedding part takes less than on all lists."""
+        """Return the measured saving of the embedding part, next to all lists."""
         return float(np.median(self.embedding(PLAIN, by) - self.embedding(form, by)))
 
     def predicted_saved_ms(self, form: str) -> float:
-        """Return what it is predicted to take less."""
+        """Return the predicted saving."""
         return embedding_ms(self.predicted[PLAIN]) - embedding_ms(self.predicted[form])
 
     @property

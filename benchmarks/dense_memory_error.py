@@ -7,35 +7,31 @@ the median of the steps' peaks. The highest peak of a step is given next to it: 
 as late as they get a core.
 """
 
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from neuroshard_api.dense_layout import CheckpointingChoice, DenseChoices, DenseGroup, DenseStrategy, UnitChoice
-from neuroshard_api.document import validated
-from neuroshard_api.job_request import plan_request
 from neuroshard_api.plan import DeviceMemory, Plan
-from neuroshard_api.presets import preset
 from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.dense.layouts import Layouts
 from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.planning import plan as search
-from neuroshard_trainer.dense_profile import dense_profile
 
-from benchmarks.memory_error import ledger_on_cpu
 from benchmarks.results_file import hardware_slug, write_result
-from benchmarks.sharded_training import WORLD_SIZE, torchrun
+from benchmarks.trained_memory import (
+    DEVICE,
+    counted_bytes,
+    counted_request,
+    errors_text,
+    ledger_on_cpu,
+    peak_bytes,
+    training_job,
+)
 
 MIB = 2**20
-DEVICE = "h100-80gb"  # its price of collectives; it decides no byte
 NUM_TABLES = 8
 PARTS = ("dense_arch", "interaction", "over_arch")
 MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -48,31 +44,20 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 TARGET = 0.02
+TABLES = tuple({"name": f"t{index}", "numEmbeddings": 1000, "embeddingDim": 64} for index in range(NUM_TABLES))
 
 
 def main(models: Sequence[str]) -> None:
     """Plan, train, and write the result."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        names, ledgers, files = [], [], []
-        for model in models or MODELS:
-            job = _job(model)
-            counted = _request(job)
-            for strategy in DenseStrategy:
-                for checkpointing in (CheckpointingChoice.NEVER, CheckpointingChoice.ALWAYS):
-                    plan = _plan(counted, strategy, checkpointing)
-                    names.append((model, strategy, checkpointing is CheckpointingChoice.ALWAYS))
-                    ledgers.append(ledger_on_cpu(plan))
-                    for kind, document in (("job", job), ("plan", plan)):
-                        files.append(folder / f"{len(names)}.{kind}.json")
-                        files[-1].write_text(document.to_json(), encoding="utf-8")
-        command = [
-            sys.executable,
-            *torchrun(Path(__file__).with_name("allocated_memory.py"), *map(str, files), scratch),
-        ]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - a script of this folder
-        measured = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
-    lines = report(names, ledgers, measured)
+    names, trained = [], []
+    for model in models or MODELS:
+        job = training_job(TABLES, MODELS[model], where=model)
+        counted = counted_request(job).model_copy(update={"algorithm": Algorithm.SIZE_GREEDY})
+        for strategy in DenseStrategy:
+            for checkpointing in (CheckpointingChoice.NEVER, CheckpointingChoice.ALWAYS):
+                names.append((model, strategy, checkpointing is CheckpointingChoice.ALWAYS))
+                trained.append((job, _plan(counted, strategy, checkpointing)))
+    lines = report(names, [ledger_on_cpu(plan) for _, plan in trained], peak_bytes(trained))
     if models:
         print("\n".join(lines))
     else:
@@ -95,18 +80,13 @@ def report(
     for index, (model, strategy, is_checkpointed) in enumerate(names):
         for rank, memory in enumerate(ledgers[index]):
             found, highest = median(measured[rank][index]), max(measured[rank][index])
-            counted = memory.used_bytes - memory.reserve_bytes
+            counted = counted_bytes(memory)
             errors.append(counted / found - 1)
             rows.append(
                 f"| {model} | {strategy} | {'yes' if is_checkpointed else 'no'} | {rank} | {found / MIB:.1f} | "
                 f"{highest / MIB:.1f} | {counted / MIB:.1f} | {100 * errors[-1]:+.1f} % | "
                 f"{memory.dense_bytes / MIB:.1f} |"
             )
-    within = sum(abs(error) <= TARGET for error in errors)
-    summary = (
-        f"{within} of {len(errors)} within {100 * TARGET:.0f} %; median {100 * median(map(abs, errors)):.1f} %, "
-        f"from {100 * min(errors):+.1f} to {100 * max(errors):+.1f} %."
-    )
     return [
         "# The counted dense part beside torch's allocator",
         "",
@@ -118,32 +98,8 @@ def report(
         "|---|---|---|---|---|---|---|---|---|",
         *rows,
         "",
-        summary,
+        errors_text(errors, target=TARGET),
     ]
-
-
-def _job(model: str) -> DLRMTrainingJob:
-    tables = [{"name": f"t{index}", "numEmbeddings": 1000, "embeddingDim": 64} for index in range(NUM_TABLES)]
-    raw = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": "memory"},
-        "spec": {
-            "model": {"embeddingTables": tables, **MODELS[model]},
-            "training": {"pipeline": "None"},
-        },
-    }
-    return validated(DLRMTrainingJob, raw, where=model)
-
-
-def _request(job: DLRMTrainingJob) -> PlanRequest:
-    tables = job.spec.model.inline_tables("memory")
-    assert tables is not None, "they are in the job"
-    topology = preset(DEVICE).topology(num_nodes=1, devices_per_node=WORLD_SIZE)
-    request = plan_request(job, tables=tables, topology=topology).model_copy(
-        update={"algorithm": Algorithm.SIZE_GREEDY}
-    )
-    return request.with_dense(dense_profile(job, tables, multi_tensor=False), where="dense profile")
 
 
 def _plan(request: PlanRequest, strategy: DenseStrategy, checkpointing: CheckpointingChoice) -> Plan:

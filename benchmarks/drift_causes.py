@@ -95,7 +95,7 @@ def report(found: Sequence[dict[str, Any]], *, seeds: Sequence[int], start: floa
 
 
 def is_right(each: Mapping[str, Any]) -> bool:
-    """Tell whether what was named is what was planted, and nothing else."""
+    """Return whether the planted cause alone was named."""
     return bool(each["found"] == each["expected"])
 
 

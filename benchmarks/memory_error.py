@@ -9,36 +9,31 @@ allocator keeps. The plans are made for a trainer with a pipeline, where the neu
 The DLRM is also trained under three plans by hand, of blocks of rows on both processes, copies, and columns.
 """
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from neuroshard_api.document import validated
-from neuroshard_api.job_request import plan_request
 from neuroshard_api.plan import DeviceMemory, GivenPlan, Shard, TablePlacement
-from neuroshard_api.presets import preset
 from neuroshard_api.request import Algorithm, Pipeline, PlanRequest
 from neuroshard_api.sharding import ShardingType, row_blocks
 from neuroshard_api.tables import Table
-from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.interop.imported_plan import plan_without_price
 from neuroshard_planner.planning import plan as search
-from neuroshard_planner.plans.tables import tables_memory
-from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from neuroshard_trainer.dense_profile import dense_profile
 
 from benchmarks.results_file import hardware_slug, write_result
-from benchmarks.sharded_training import WORLD_SIZE, torchrun
+from benchmarks.sharded_training import WORLD_SIZE
+from benchmarks.trained_memory import (
+    DEVICE,
+    counted_bytes,
+    counted_request,
+    errors_text,
+    ledger_on_cpu,
+    peak_bytes,
+    training_job,
+)
 
 MIB = 2**20
-DEVICE = "h100-80gb"  # whose cost models search the plans; they decide no byte of them
 POOLING_FACTORS = (1, 1, 2, 3, 1, 5, 1, 20, 10, 1, 1, 30, 60)  # of every 13 tables
 LARGEST = 400  # of the last table, so that the search cuts it
 NUM_TABLES = 26
@@ -53,36 +48,34 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 MIXED_MODEL = "DLRM"
+TABLES = tuple(
+    {
+        "name": f"t{index}",
+        "numEmbeddings": 20_000,
+        "embeddingDim": 64,
+        "poolingFactor": POOLING_FACTORS[index % len(POOLING_FACTORS)] if index < NUM_TABLES - 1 else LARGEST,
+    }
+    for index in range(NUM_TABLES)
+)
 TARGET = 0.05
 
 
 def main() -> None:
     """Plan, train and write the result."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        names, ledgers, files = [], [], []
-        for model in MODELS:
-            job = _job(model)
-            request = _request(job).model_copy(update={"pipeline": Pipeline.SPARSE_DIST})  # where cutting pays
-            plans: dict[str, GivenPlan] = {
-                str(each): search(request.model_copy(update={"algorithm": each}), bundle=bundled_bundle(DEVICE))
-                for each in ALGORITHMS
-            }
-            if model == MIXED_MODEL:
-                plans |= _mixed_plans(request)
-            for name, plan in plans.items():
-                names.append((model, name, max(len(table.shards) for table in plan.tables)))
-                ledgers.append(ledger_on_cpu(plan))
-                for kind, document in (("job", job), ("plan", plan)):
-                    files.append(folder / f"{len(names)}.{kind}.json")
-                    files[-1].write_text(document.to_json(), encoding="utf-8")
-        command = [
-            sys.executable,
-            *torchrun(Path(__file__).with_name("allocated_memory.py"), *map(str, files), scratch),
-        ]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - a script of this folder
-        measured = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
-    print(write_result("memory-error", report(names, ledgers, measured), hardware=hardware_slug()))
+    names, trained = [], []
+    for model in MODELS:
+        job = training_job(TABLES, {"overArchLayerSizes": [512, 256], **MODELS[model]}, where=model)
+        request = counted_request(job).model_copy(update={"pipeline": Pipeline.SPARSE_DIST})  # where cutting pays
+        plans: dict[str, GivenPlan] = {
+            str(each): search(request.model_copy(update={"algorithm": each}), bundle=bundled_bundle(DEVICE))
+            for each in ALGORITHMS
+        }
+        if model == MIXED_MODEL:
+            plans |= _mixed_plans(request)
+        names += [(model, name, max(len(table.shards) for table in plan.tables)) for name, plan in plans.items()]
+        trained += [(job, plan) for plan in plans.values()]
+    ledgers = [ledger_on_cpu(plan) for _, plan in trained]
+    print(write_result("memory-error", report(names, ledgers, peak_bytes(trained)), hardware=hardware_slug()))
 
 
 def report(
@@ -102,7 +95,7 @@ def report(
         for rank, memory in enumerate(ledgers[index]):
             found = median(measured[rank][index])
             highest = max(measured[rank][index])
-            counted = memory.used_bytes - memory.reserve_bytes
+            counted = counted_bytes(memory)
             errors.append(counted / found - 1)
             tables = (memory.weights_bytes + memory.optimizer_state_bytes) / MIB
             dense = memory.dense_bytes / MIB
@@ -111,10 +104,8 @@ def report(
                 f"{counted / MIB:.1f} | {100 * errors[-1]:+.1f} % | {tables:.1f} | {dense:.1f} |"
             )
             above.append(counted / highest - 1)
-    within = sum(abs(error) <= TARGET for error in errors)
     summary = (
-        f"{within} of {len(errors)} within {100 * TARGET:.0f} %; median {100 * median(map(abs, errors)):.1f} %, "
-        f"from {100 * min(errors):+.1f} to {100 * max(errors):+.1f} %. To the highest step: from "
+        f"{errors_text(errors, target=TARGET)} To the highest step: from "
         f"{100 * min(above):+.1f} to {100 * max(above):+.1f} %."
     )
     return [
@@ -130,36 +121,6 @@ def report(
         "",
         summary,
     ]
-
-
-def _job(model: str) -> DLRMTrainingJob:
-    tables = [
-        {
-            "name": f"t{index}",
-            "numEmbeddings": 20_000,
-            "embeddingDim": 64,
-            "poolingFactor": POOLING_FACTORS[index % len(POOLING_FACTORS)] if index < NUM_TABLES - 1 else LARGEST,
-        }
-        for index in range(NUM_TABLES)
-    ]
-    raw = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": "memory"},
-        "spec": {
-            "model": {"embeddingTables": tables, "overArchLayerSizes": [512, 256], **MODELS[model]},
-            "training": {"pipeline": "None"},
-        },
-    }
-    return validated(DLRMTrainingJob, raw, where=model)
-
-
-def _request(job: DLRMTrainingJob) -> PlanRequest:
-    tables = job.spec.model.inline_tables("memory")
-    assert tables is not None, "they are in the job"
-    topology = preset(DEVICE).topology(num_nodes=1, devices_per_node=WORLD_SIZE)
-    request = plan_request(job, tables=tables, topology=topology)
-    return request.with_dense(dense_profile(job, tables, multi_tensor=False), where="dense profile")
 
 
 def _mixed_plans(request: PlanRequest) -> dict[str, GivenPlan]:
@@ -198,14 +159,6 @@ def _placed(table: Table, kind: ShardingType, index: int) -> TablePlacement:
         ],
     }
     return TablePlacement(name=table.name, sharding_type=kind, shards=tuple(shards[kind]))
-
-
-def ledger_on_cpu(plan: GivenPlan) -> Sequence[DeviceMemory]:
-    """Return the ledger of the same shards on processes of a CPU, without a pipeline."""
-    topology = plan.request.topology
-    device = topology.device.model_copy(update={"name": "cpu-benchmark"})
-    update = {"topology": topology.model_copy(update={"device": device}), "pipeline": Pipeline.NONE}
-    return tables_memory(MemoryLedger(plan.request.model_copy(update=update)), plan.tables)
 
 
 if __name__ == "__main__":

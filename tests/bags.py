@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from neuroshard_api.tables import Pooling, Table
+from neuroshard_trainer.grouped_model import common_name
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
@@ -68,3 +69,15 @@ def lookups_of(tables: Sequence[Table], *, seed: int) -> KeyedJaggedTensor:
         for (_, table), count in zip(features, lengths.sum(dim=1), strict=True)
     ]
     return KeyedJaggedTensor(keys=[name for name, _ in features], values=torch.cat(values), lengths=lengths.flatten())
+
+
+def local_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of this rank's shards and other tensors of a model, by names that all forms have in common."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        key = common_name(name)
+        if isinstance(tensor, ShardedTensor):
+            found |= {f"{key} {number}": each.tensor.clone() for number, each in enumerate(tensor.local_shards())}
+        else:
+            found[key] = tensor.detach().as_subclass(torch.Tensor).clone()
+    return found

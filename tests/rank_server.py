@@ -72,6 +72,11 @@ class RankServer:
         """End the server and all ranks."""
         self.close()
 
+    def found(self, worker: Path, *, folder: Path, count: int) -> Any:
+        """Run a worker's ``main(folder)`` on ranks that must succeed, and return the content of its ``found.json``."""
+        self.succeed(f"{worker}:main", folder, folder=folder, count=count)
+        return json.loads((folder / "found.json").read_text())
+
     def succeed(self, target: str, *arguments: object, folder: Path, count: int, per_node: int | None = None) -> str:
         """Run a group of which every rank must succeed, and return the output of rank 0."""
         ended = self.run(target, *arguments, folder=folder, count=count, per_node=per_node)

@@ -60,7 +60,7 @@ class PowerSgd(Part):
     """Settings of PowerSGD."""
 
     rank: Annotated[int, Field(ge=1, le=64)] = 2
-    """Columns of the two matrices whose product stands for the gradient of a weight."""
+    """Columns of the two matrices whose product approximates the gradient of a weight."""
     start_step: Annotated[int, Field(ge=2, le=2**31)] = 1000
     """Steps of the training before which gradients travel as they are."""
 

@@ -46,7 +46,7 @@ def with_candidate_asked(record: ReplanningStatus, *, since_step: int, now: date
 
 
 def outcomes_of(record: ReplanningStatus, plan_hash: str) -> tuple[Outcome, ...]:
-    """Return what plans promised and brought, the newest last.
+    """Return promised and measured gains of plans, the newest last.
 
     A plan that promised nothing, as of a restart for a slow node, and one that was left before it was measured say
     nothing, and are left out.

@@ -52,7 +52,7 @@ def doctor(
 
 
 def _machine() -> tuple[dict[str, Any], list[str]]:
-    """Return what this machine has, and what of it does not work together."""
+    """Return the facts of this machine, and the problems among them."""
     from neuroshard_api.gpu_driver import driver_version, gpu_names
 
     from neuroshard_cli.installation import DISTRIBUTION, conflicts, cuda_of_torch, installed_version

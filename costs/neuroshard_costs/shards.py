@@ -5,7 +5,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 from neuroshard_api.sharding import Family
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.tables import DataType, Optimizer, Table
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
@@ -39,6 +39,11 @@ _STATES_PER_COLUMN = {Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
 _STATES_PER_ROW = {Optimizer.ROWWISE_ADAGRAD: 1}
 
 _Columns = TypeVar("_Columns", int, FloatArray, IndexArray)
+
+
+def weights_bytes(table: Table, data_type: DataType | None = None) -> int:
+    """Return the bytes of the weights of a whole table, in its own type or in another one."""
+    return table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[data_type or table.data_type]
 
 
 def state_row_bytes(optimizer: Optimizer, num_columns: _Columns) -> _Columns:

@@ -16,7 +16,7 @@ from neuroshard_api.request import PlanRequest, TableConstraints
 from neuroshard_api.sharding import Family, ShardingType
 from neuroshard_api.tables import Optimizer
 from neuroshard_costs.exchanges import Reduction, TransferModel
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.shards import weights_bytes
 
 from neuroshard_planner.dense.joint import excludes_replicas
 from neuroshard_planner.errors import InfeasibleError, RequestError
@@ -155,10 +155,7 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
     every = request.replication.sync_every_steps
     needed = [each.weights_bytes + each.optimizer_state_bytes for each in plan.memory]
     ms = _all_reduce_ms(max(needed), way, costs) / every
-    weights = sum(
-        table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
-        for table in plan.request.tables.tables
-    )
+    weights = sum(map(weights_bytes, plan.request.tables.tables))
     least_ms = _all_reduce_ms(weights / way.group.num_devices, way, costs) / every
     devices = tuple(
         _with_average(each, ms, num_bytes) for each, num_bytes in zip(plan.predicted.devices, needed, strict=True)

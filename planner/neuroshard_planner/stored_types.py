@@ -15,7 +15,7 @@ from neuroshard_api.request import PlanRequest
 from neuroshard_api.sharding import ShardingType
 from neuroshard_api.stored_types import StoredTable, StoredTypes, with_types
 from neuroshard_api.tables import DataType, Table
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 
 from neuroshard_planner.deduplicated import MIN_SAVED_SHARE
 from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
@@ -187,7 +187,7 @@ class _Choice:
                 name=table.name,
                 own=own[table.name],
                 chosen=table.data_type,
-                saved_bytes=max(0, _weights_bytes(table, own[table.name]) - _weights_bytes(table, table.data_type)),
+                saved_bytes=max(0, weights_bytes(table, own[table.name]) - weights_bytes(table)),
             )
             for table in plan.request.tables.tables
             if table.data_type is not own[table.name]
@@ -291,7 +291,3 @@ def _least_share(plan: Plan) -> float:
     """Return the share of a step that narrow types must save: the cost models' error, or a floor below it."""
     error = plan.bundle.measured_compute_mape
     return max(MIN_SAVED_SHARE, plan.bundle.compute_mape if error is None else error)
-
-
-def _weights_bytes(table: Table, kind: DataType) -> int:
-    return table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[kind]

@@ -12,6 +12,7 @@ import builders
 import numpy as np
 import torch
 import torch.distributed as dist
+from bags import local_weights
 from neuroshard_api.document import validated
 from neuroshard_api.job_model import Model
 from neuroshard_api.job_training import DenseOptimizer, Training, TrainPipeline
@@ -25,7 +26,7 @@ from neuroshard_trainer.data.collation import collated
 from neuroshard_trainer.data.deduplication import deduplicated
 from neuroshard_trainer.data.samples import Jagged, Samples, features_of
 from neuroshard_trainer.equal_weights import set_equal_weights
-from neuroshard_trainer.grouped_model import TableCollections, common_name, planned_model
+from neuroshard_trainer.grouped_model import TableCollections, planned_model
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.optimizers import (
@@ -40,7 +41,6 @@ from neuroshard_trainer.sharded_model import sharded_model
 from neuroshard_trainer.step_optimizer import StepOptimizer
 from placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
 from rank_server import joined_ranks
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from trainer_builders import job_data
 
@@ -142,19 +142,7 @@ def trained(plan: GivenPlan, *, pipelined: bool) -> tuple[list[torch.Tensor], di
             torch.autograd.backward(loss)
             stepping.step()
             losses.append(loss.detach())
-    return losses, weights_of(model)
-
-
-def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return what this rank holds."""
-    found: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, ShardedTensor):
-            shards = {f"{common_name(name)} {number}": each.tensor for number, each in enumerate(tensor.local_shards())}
-            found.update(shards)
-        else:
-            found[common_name(name)] = tensor.detach().as_subclass(torch.Tensor)
-    return found
+    return losses, local_weights(model)
 
 
 def batch(step: int, groups: Sequence[DeduplicatedGroup]) -> Batch:

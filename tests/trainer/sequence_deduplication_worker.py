@@ -11,6 +11,7 @@ import builders
 import numpy as np
 import torch
 import torch.distributed as dist
+from bags import local_weights
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.plan import TablePlacement
 from neuroshard_api.request import PlanRequest
@@ -26,7 +27,6 @@ from neuroshard_trainer.plan_adapter import sharding_plan
 from placements import by_columns, by_rows, given_plan
 from rank_server import joined_ranks
 from torch import nn
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
@@ -97,7 +97,7 @@ def trained(family: ShardingType, *, repeats_left_out: bool) -> tuple[list[torch
     dense = [weight for name, weight in model.named_parameters() if not name.startswith("sequences.")]
     optimizer = torch.optim.SGD(dense, lr=0.1)
     losses = []
-    begun = {name: weight.clone() for name, weight in weights_of(model).items() if name.startswith("sequences.")}
+    begun = {name: weight for name, weight in local_weights(model).items() if name.startswith("sequences.")}
     for step in range(STEPS):
         each = batch(step, repeats_left_out=repeats_left_out)
         positions = torch.arange(SAMPLES).expand(1, -1) if each.first_samples is None else each.first_samples
@@ -107,21 +107,10 @@ def trained(family: ShardingType, *, repeats_left_out: bool) -> tuple[list[torch
         torch.autograd.backward(loss)
         optimizer.step()
         losses.append(loss.detach())
-    weights = weights_of(model)
+    weights = local_weights(model)
     assert begun, "each rank has a shard"
     assert all(not torch.equal(weights[name], first) for name, first in begun.items()), "every shard is trained"
     return losses, weights
-
-
-def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return what this rank holds."""
-    weights: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, ShardedTensor):
-            weights.update({f"{name} {number}": each.tensor for number, each in enumerate(tensor.local_shards())})
-        else:
-            weights[name] = tensor.detach().as_subclass(torch.Tensor)
-    return weights
 
 
 def batch(step: int, *, repeats_left_out: bool) -> Batch:

@@ -1,6 +1,5 @@
 """Narrow types between four ranks: bytes, errors, and the way back to exact exchange."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ range, which is twice its largest value; half of the distance of two numbers of 
 def found(tmp_path_factory: pytest.TempPathFactory, ranks: RankServer) -> list[dict[str, Any]]:
     """What each of four ranks found, by types."""
     folder = tmp_path_factory.mktemp("communication")
-    worker = Path(__file__).with_name("communication_worker.py")
-    ranks.succeed(f"{worker}:main", folder, folder=folder, count=4)
-    ranks_found: list[dict[str, Any]] = json.loads((folder / "found.json").read_text())
+    ranks_found: list[dict[str, Any]] = ranks.found(
+        Path(__file__).with_name("communication_worker.py"), folder=folder, count=4
+    )
     return ranks_found
 
 

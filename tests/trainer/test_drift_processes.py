@@ -1,6 +1,5 @@
 """Causes of slow steps of real ranks, each planted in turn in one training."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ def test_each_planted_fault_is_named_rightly(tmp_path: Path, ranks: RankServer) 
     Times are the processor's, which other programs on this machine disturb least: a rank's wait for another is not in
     them.
     """
-    ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=2)
+    found = ranks.found(WORKER, folder=tmp_path, count=2)
 
-    found = json.loads((tmp_path / "found.json").read_text())
     planted = [each for each in found if each["fault"] != "nothing"]
     assert [each["fault"] for each in planted] == ["device", "exchange", "inputs", "data", "dense"]
     assert [each["found"] for each in planted] == [each["expected"] for each in planted]

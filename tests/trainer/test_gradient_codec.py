@@ -1,6 +1,5 @@
 """Gradients of the replicated dense part between two ranks: what is sent, what is carried, and the way back."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ SUMS = 1e-5
 def found(tmp_path_factory: pytest.TempPathFactory, ranks: RankServer) -> list[dict[str, Any]]:
     """What each of two ranks found."""
     folder = tmp_path_factory.mktemp("gradients")
-    worker = Path(__file__).with_name("gradient_worker.py")
-    ranks.succeed(f"{worker}:main", folder, folder=folder, count=2)
-    ranks_found: list[dict[str, Any]] = json.loads((folder / "found.json").read_text())
+    ranks_found: list[dict[str, Any]] = ranks.found(
+        Path(__file__).with_name("gradient_worker.py"), folder=folder, count=2
+    )
     return ranks_found
 
 

@@ -13,6 +13,7 @@ import builders
 import numpy as np
 import torch
 import torch.distributed as dist
+from bags import local_weights
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
 from neuroshard_api.request import PlanRequest
@@ -22,14 +23,13 @@ from neuroshard_trainer.data.deduplication import repeated
 from neuroshard_trainer.data.samples import Jagged
 from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.expansion import Expansion
-from neuroshard_trainer.grouped_model import TableCollections, common_name
+from neuroshard_trainer.grouped_model import TableCollections
 from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.plan_adapter import sharding_plan
 from numpy.typing import NDArray
 from placements import by_columns, by_rows, given_plan
 from rank_server import joined_ranks
 from torch import nn
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
@@ -136,7 +136,7 @@ def trained(
     set_equal_weights(model)
     dense = [weight for name, weight in model.named_parameters() if not name.startswith(f"{TABLES_PATH}.")]
     optimizer = torch.optim.SGD(dense, lr=0.1)
-    begun, losses = weights_of(model), []
+    begun, losses = local_weights(model), []
     for step in range(STEPS):
         lookups, first_samples, labels = batch(step, form)
         optimizer.zero_grad()
@@ -144,23 +144,9 @@ def trained(
         torch.autograd.backward(loss)
         optimizer.step()
         losses.append(loss.detach())
-    weights = weights_of(model)
+    weights = local_weights(model)
     assert all(not torch.equal(weights[name], first) for name, first in begun.items()), "every shard is trained"
     return losses, weights
-
-
-def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return copies of what this rank holds."""
-    weights: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, ShardedTensor):
-            weights |= {
-                f"{common_name(name)} {number}": each.tensor.clone()
-                for number, each in enumerate(tensor.local_shards())
-            }
-        else:
-            weights[name] = tensor.detach().as_subclass(torch.Tensor).clone()
-    return weights
 
 
 def batch(step: int, form: DeduplicationForm | None) -> tuple[list[KeyedJaggedTensor], torch.Tensor, torch.Tensor]:

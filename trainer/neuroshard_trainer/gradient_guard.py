@@ -14,12 +14,11 @@ import math
 from dataclasses import dataclass
 
 import torch.distributed as dist
-from neuroshard_api.job_communication import CommunicationGuard, GuardAction
+from neuroshard_api.job_communication import CommunicationGuard
 from neuroshard_api.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
 
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.gradient_codec import GradientCodec
-from neuroshard_trainer.guard import next_record, resumed_record
+from neuroshard_trainer.guard import after_action, next_record, resumed_record
 
 MAX_ROUNDING_PERCENT = 1.0
 """BF16 rounds each value, and each sum of two, by 2^-9 of it."""
@@ -73,20 +72,18 @@ class GradientGuard:
         if before is GuardState.NARROW and error is None:  # gradients travel whole in the first steps
             return False
         found = next_record(self.record, step=step, change_percent=error, maximum_percent=maximum_of(self.codec))
-        is_over = before is GuardState.NARROW and found.state is GuardState.SUSPENDED
-        if is_over and self.settings.action is GuardAction.FAIL:
-            raise InputError(
-                f"step {step}: gradients by {self.codec.exchange.type} differ from the exact ones by {error:.3g} %, "
-                f"above {maximum_of(self.codec):g} in {CHECKS_TO_SUSPEND} checks in a row; "
+        self.record = after_action(
+            self.record,
+            found,
+            self.settings.action,
+            failure=lambda: (
+                f"step {step}: gradients by {self.codec.exchange.type} differ from the exact ones by "
+                f"{error:.3g} %, above {maximum_of(self.codec):g} in {CHECKS_TO_SUSPEND} checks in a row; "
                 "take another type in spec.training.communication.dense"
-            )
-        if is_over and self.settings.action is GuardAction.REPORT:
-            found = found.model_copy(
-                update={"state": GuardState.NARROW, "since_step": self.record.since_step, "times_suspended": 0}
-            )
-        self.record = found
+            ),
+        )
         self._obey()
-        return found.state is not before
+        return self.record.state is not before
 
     def _error_percent(self) -> float | None:
         """Return the largest error of all ranks. None: none measured one."""

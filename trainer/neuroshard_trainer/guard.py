@@ -58,6 +58,30 @@ def next_record(record: GuardRecord, *, step: int, change_percent: float | None,
     )
 
 
+def after_action(
+    before: GuardRecord, found: GuardRecord, action: GuardAction, *, failure: Callable[[], str]
+) -> GuardRecord:
+    """Return the record of a check as the guard's action has it.
+
+    Args:
+        before: record before the check.
+        found: record after it, if the action is Exact.
+        action: of the guard.
+        failure: makes the error of a job that fails by the guard.
+
+    Raises:
+        InputError: the job fails by the guard.
+    """
+    if not (before.state is GuardState.NARROW and found.state is GuardState.SUSPENDED):
+        return found
+    if action is GuardAction.FAIL:
+        raise InputError(failure())
+    if action is GuardAction.REPORT:
+        update = {"state": GuardState.NARROW, "since_step": before.since_step, "times_suspended": 0}
+        return found.model_copy(update=update)
+    return found
+
+
 def resumed_record(
     record: GuardRecord | None, types: WireTypes | GradientExchange, *, maximum_percent: float
 ) -> GuardRecord:
@@ -105,20 +129,18 @@ class Guard:
         change = self._change_percent(loss) if before is GuardState.NARROW else None
         maximum = float(self.settings.max_entropy_increase_percent)
         found = next_record(self.record, step=step, change_percent=change, maximum_percent=maximum)
-        is_over = before is GuardState.NARROW and found.state is GuardState.SUSPENDED
-        if is_over and self.settings.action is GuardAction.FAIL:
-            raise InputError(
+        self.record = after_action(
+            self.record,
+            found,
+            self.settings.action,
+            failure=lambda: (
                 f"step {step}: {self.codecs.types.text} change the held-out loss by {change:.3g} %, above "
                 f"spec.training.communication.guard.maxEntropyIncreasePercent {maximum:g} in {CHECKS_TO_SUSPEND} "
                 "checks in a row; take wider types, or policy Exact"
-            )
-        if is_over and self.settings.action is GuardAction.REPORT:
-            found = found.model_copy(
-                update={"state": GuardState.NARROW, "since_step": self.record.since_step, "times_suspended": 0}
-            )
-        self.record = found
+            ),
+        )
         self._obey()
-        return found.state is not before
+        return self.record.state is not before
 
     def _change_percent(self, loss: Callable[[], torch.Tensor]) -> float:
         """Return the relative change of the loss of all ranks by the codecs, in percent and without its sign."""

@@ -54,7 +54,8 @@ def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: Tra
         PlannerError: as the search.
     """
     exact = search(request.model_copy(update={"gradient_choices": None, "gradients": None}))
-    plan, found = exact, _Choice(exact, choices, costs=costs).decision()
+    priced = _Choice(exact, choices, costs=costs)
+    plan, found = exact, priced.decision()
     if found.chosen.carries:
         refusal = None
         try:
@@ -64,8 +65,7 @@ def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: Tra
         except InfeasibleError as error:
             refusal = f"no plan fits next to what it carries: {error}"
         else:
-            after = _Choice(plan, choices, costs=costs)
-            if not after.saves(found.chosen, step_ms=_Choice(exact, choices, costs=costs).step_ms):
+            if not _Choice(plan, choices, costs=costs).saves(found.chosen, step_ms=priced.step_ms):
                 refusal = "the plan that fits next to what it carries takes as long as exact gradients"
         if refusal is not None:
             plan, found = exact, _without_carried(exact, choices, refusal, costs=costs)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.plan import GivenPlan
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.shards import weights_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +49,7 @@ def placed_collections(plan: GivenPlan) -> Sequence[PlacedCollection]:
                 tables=tuple(table.name for table in members),
                 num_columns=sum(table.embedding_dim for table in members),
                 lookups=sum(table.pooling_factor for table in members),
-                weights_bytes=sum(
-                    table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type] for table in members
-                ),
+                weights_bytes=sum(map(weights_bytes, members)),
                 sharding_types=tuple(types.most_common()),
                 devices=tuple(sorted({shard.device for each in placed for shard in each.shards})),
             )

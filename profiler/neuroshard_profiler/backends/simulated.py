@@ -9,7 +9,7 @@ from neuroshard_api.records import ComputeSample
 from neuroshard_api.request import Pipeline
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.reuse.shard_arrays import sample_shards
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.shards import weights_bytes
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 from neuroshard_profiler.backends.base import Repeats, Times
@@ -47,9 +47,7 @@ class SimulatedBackend:
 
     def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
         """Return simulated times. Raises OutOfDeviceMemoryError where the weights exceed the device's memory."""
-        num_bytes = sum(
-            table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type] for table in sample.tables
-        )
+        num_bytes = sum(map(weights_bytes, sample.tables))
         if num_bytes > self.device.memory_bytes:
             raise OutOfDeviceMemoryError(f"tables of {num_bytes} bytes on {self.device.memory_bytes} bytes")
         simulator = DeviceSimulator(self.device, noise=NOISE, seed=seed)

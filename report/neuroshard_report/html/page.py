@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from neuroshard_api.plan import DeviceCost, DeviceMemory, Plan
 from neuroshard_api.topology import Topology
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.shards import weights_bytes
 from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.trust import trust_text
@@ -218,8 +218,7 @@ def _reads(placed: PlacedTable) -> float:
 
 
 def _weights(placed: PlacedTable) -> int:
-    table = placed.table
-    return table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
+    return weights_bytes(placed.table)
 
 
 def _mib(number: float) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 from neuroshard_api.presets import DevicePreset
 from neuroshard_api.tables import Pooling, TableSet
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_costs.shards import weights_bytes
 from rich.console import RenderableType
 
 from neuroshard_report.quantities import format_bytes, format_count
@@ -18,9 +18,7 @@ def render_workloads(sets: Mapping[str, TableSet]) -> RenderableType:
     rows = []
     for name, table_set in sets.items():
         tables = table_set.tables
-        weights = sum(
-            table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type] for table in tables
-        )
+        weights = sum(map(weights_bytes, tables))
         rows.append(
             (
                 name,
