@@ -9,6 +9,7 @@ A table goes back where the step costs no more than the search's tolerance allow
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import PlanRequest
@@ -38,7 +39,7 @@ Types = Mapping[str, DataType]
 def plan_with_types(request: PlanRequest, *, costs: CostModel, search: Search, incumbent: Incumbent | None) -> Plan:
     """Return the plan under the best of the types that the constraints permit; its request has the tables in these.
 
-    Near an incumbent, tables keep the types that they have there.
+    Near an incumbent, tables keep the types that they have there, where they fit in them.
 
     Args:
         request: permits types.
@@ -71,13 +72,14 @@ class _Choice:
         self._narrow = {name: types[-1] for name, types in permitted.items()}
 
     def plan(self, in_force: Types | None) -> Plan:
-        """Return the best plan found; ``in_force``: other types than the tables' own that it must have."""
+        """Return the best plan found; ``in_force``: other types than the tables' own that it has where they fit."""
         if in_force is not None:
             kept = {
                 name: in_force[name] if in_force.get(name) in self._permitted[name] else kind
                 for name, kind in self._own.items()
             }
-            return self._decided(self._planned(kept), own_ms=None)
+            with suppress(InfeasibleError):  # as where tables or inputs have grown: then types are chosen again
+                return self._decided(self._planned(kept), own_ms=None)
         try:
             own = self._planned(self._own)
         except InfeasibleError:

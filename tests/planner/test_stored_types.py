@@ -4,6 +4,7 @@ from typing import Any
 
 import builders
 import pytest
+from exact_costs import ExactCosts
 from neuroshard_api.document import DocumentError
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
@@ -11,7 +12,9 @@ from neuroshard_api.sharding import ShardingType
 from neuroshard_api.tables import DataType
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.stored_types import stored_type_of, stored_types_text
+from neuroshard_planner.planning import plan as plan_of
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.search.migration import Incumbent
 from searches import planned
 
 BOTH = (DataType.FP32, DataType.FP16)
@@ -87,6 +90,24 @@ def test_tables_that_do_not_fit_otherwise_are_narrow() -> None:
     assert not plan_problems(plan)
     with pytest.raises(InfeasibleError):
         planned(request.model_copy(update={"constraints": constraints.model_copy(update={"data_types": None})}))
+
+
+def test_tables_that_do_not_fit_in_the_types_in_force_get_others() -> None:
+    """A plan in force of wider types, made where there was more memory, keeps no job from one that fits."""
+    asked_now = asked(
+        tables=builders.table_set(*builders.tables(4, num_embeddings=2_000_000, pooling_factor=0.001)),
+        topology=builders.topology(1),
+        batch_size_per_device=64,
+        constraints=Constraints(data_types=BOTH, max_memory_bytes_per_device=int(1.9 * GIB)),
+    )
+    before = planned(asked_now.model_copy(update={"constraints": Constraints()}))
+    bundle = ExactCosts(asked_now.topology.device)
+
+    found = plan_of(asked_now, bundle=bundle, incumbent=Incumbent(tables=before.tables))
+
+    assert set(types_of(before).values()) == {DataType.FP32}
+    assert DataType.FP16 in types_of(found).values()
+    assert not plan_problems(found)
 
 
 def test_a_request_of_the_tables_own_type_gets_the_plan_without_a_choice() -> None:
