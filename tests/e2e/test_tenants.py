@@ -136,7 +136,8 @@ def test_the_other_jobs_go_on_when_a_watched_namespace_is_deleted(
 
             def is_ready() -> bool:
                 [pod] = release.pods()
-                return all(each["ready"] for each in pod["status"]["containerStatuses"])
+                statuses = pod["status"].get("containerStatuses", [])
+                return bool(statuses) and all(each["ready"] for each in statuses)
 
             eventually("the operator is ready", is_ready, within_s=60)
             restarts = restarts_of(release)

@@ -96,7 +96,8 @@ def test_memory_limit_kills(namespace: Namespace) -> None:
     namespace.kubectl.create(pod("hungry", "fill", "200", memory="64Mi"))
 
     def exit_code() -> int:
-        status = namespace.kubectl.get("pod", "hungry")["status"]["containerStatuses"][0]
-        return int(status["state"].get("terminated", {}).get("exitCode", 0))
+        status = namespace.kubectl.get("pod", "hungry")["status"]
+        statuses = status.get("containerStatuses", [])  # none until the kubelet reports
+        return sum(int(each["state"].get("terminated", {}).get("exitCode", 0)) for each in statuses)
 
     eventually("the container is killed", exit_code, within_s=60, accept=lambda code: code == 137)
