@@ -1,5 +1,6 @@
 """What jobs with changed inputs or slow nodes have in common: what they report, and what follows in their world."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import builders
@@ -29,9 +30,20 @@ def report(
     step: int = 5_000,
     embedding_ms: float = 5.0,
     plan: str | None = None,
+    inputs: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> DriftReport:
-    """Let the workers report steps, progress, drift, and inputs under the plan in force."""
+    """Let the workers report steps, progress, drift, and inputs under the plan in force.
+
+    Args:
+        story: of the job.
+        changes: that the drift report names.
+        step: last one.
+        embedding_ms: of a step.
+        plan: hash of the plan. If unset: the one in force.
+        inputs: fields of the input statistics.
+        fields: of the drift report.
+    """
     plan = plan or plan_in_force(story)
     drift = training_builders.drift_report(
         plan_sha256=plan,
@@ -44,7 +56,7 @@ def report(
         "step-report.json": builders.step_report(plan_sha256=plan, ranks=ranks, first_step=step - 100),
         "progress.json": builders.progress(step=step, num_steps=100_000),
         "drift-report.json": drift,
-        "input-statistics.json": training_builders.input_statistics(plan_sha256=plan),
+        "input-statistics.json": training_builders.input_statistics(plan_sha256=plan, **(inputs or {})),
     }
     story.world.publish("job-report", {name: each.to_json().encode() for name, each in files.items()})
     return drift

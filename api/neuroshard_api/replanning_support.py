@@ -1,6 +1,21 @@
-"""Which jobs get candidate plans for changed inputs."""
+"""Which jobs and which changes of inputs get candidate plans, and which candidates are taken without approval."""
 
-from neuroshard_api.training_job import Spec
+from neuroshard_api.input_statistics import InputStatistics
+from neuroshard_api.job_replanning import Replanning, ReplanningMode
+from neuroshard_api.training_job import LaunchPolicy, Spec
+
+CANDIDATE_UNSUPPORTED = "CandidateUnsupported"
+"""Reason of a change that no candidate is made for."""
+MAX_NAMED = 3
+"""Features that a message names."""
+
+
+def replanning_policy(spec: Spec) -> Replanning:
+    """Return the policy of a job. With launchPolicy Manual the user approves each plan, so mode Auto is Suggest."""
+    policy = spec.replanning
+    if spec.launch_policy is LaunchPolicy.MANUAL and policy.mode is ReplanningMode.AUTO:
+        return policy.model_copy(update={"mode": ReplanningMode.SUGGEST})
+    return policy
 
 
 def unsupported(spec: Spec) -> str | None:
@@ -15,3 +30,20 @@ def unsupported(spec: Spec) -> str | None:
             "hint: unset shardingGroups"
         )
     return None
+
+
+def unsupported_inputs(statistics: InputStatistics) -> str | None:
+    """Return the reason that no candidate is made for changed inputs. None: at least one change can be planned for.
+
+    Lookups and reuse of deduplicated features are counted on distinct lists. These counts do not separate another
+    duplication factor from other lists, so a planner keeps the tables of these features as the request has them.
+    """
+    changed, left_out = statistics.changed_features, set(statistics.without_repeats or ())
+    if not changed or not left_out.issuperset(changed):
+        return None
+    named = ", ".join(repr(name) for name in changed[:MAX_NAMED])
+    more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
+    return (
+        f"only deduplicated features changed ({named}{more}), and their batches show distinct lists alone; "
+        "hint: measure the duplication factors of new samples with `neuroshard stats`, and plan again"
+    )

@@ -55,9 +55,6 @@ class LocalReplanning:
         clock: Callable[[], datetime],
         note: Callable[[str], None],
     ) -> None:
-        from neuroshard_api.document import read_data, validated
-        from neuroshard_api.job_replanning import ReplanningStatus
-
         self._directory = directory
         self._policy = policy
         self._bundle_dir = bundle_dir
@@ -69,9 +66,9 @@ class LocalReplanning:
         """The record once the candidate is in place. None: it is not to be taken."""
         self._seen: tuple[int | None, ...] = ()
         """Versions of the reports that were judged."""
-        file = directory.replanning_file
-        raw = read_data(file) if file.exists() else {}
-        self._record = validated(ReplanningStatus, raw, where=str(file))
+        self._unsupported_step: int | None = None
+        """First step of the last change that no candidate is made for. None: there was none."""
+        self._record = _recorded(directory)
 
     def look(self) -> None:
         """Make, follow, and judge a candidate, as the reports of the training ask for. Returns at once.
@@ -98,10 +95,14 @@ class LocalReplanning:
         self._follow(drift, steps)
 
     def accept(self) -> None:
-        """Put the candidate that was decided on in the place of the plan, and record it. The training has stopped."""
+        """Record the candidate that was decided on, and put it in the place of the plan. The training has stopped.
+
+        The record comes first: a start after a kill in between puts the recorded plan in its place.
+        """
         assert self._accepted is not None, "PlanTakenError was raised before"
-        self._directory.candidate_file.replace(self._directory.plan_file)
         self._keep(self._accepted)
+        is_in_place = is_accepted_in_place(self._directory)
+        assert is_in_place, "the record names the candidate's file"
 
     def stop(self) -> None:
         """End the planner, if it still runs: the training has ended."""
@@ -157,13 +158,25 @@ class LocalReplanning:
         return is_candidate_due(candidate, since_step=change.since_step, cooldown_s=cooldown_s, now=self._clock())
 
     def _ask(self, change: "DriftChange") -> None:
-        """Begin to plan for the inputs as they are now."""
+        """Begin to plan for the inputs as they are now, where a plan can be made for what changed."""
+        from neuroshard_api.document import DocumentError
+        from neuroshard_api.input_statistics import InputStatistics
         from neuroshard_api.replanning_record import with_candidate_asked
+        from neuroshard_api.replanning_support import CANDIDATE_UNSUPPORTED, unsupported_inputs
         from neuroshard_api.stage_commands import INPUT_STATISTICS_FILE, planner_command
 
         directory = self._directory
         statistics = directory.train_dir / INPUT_STATISTICS_FILE
         if not statistics.exists():
+            return
+        try:
+            why = unsupported_inputs(InputStatistics.read(statistics))
+        except DocumentError:  # the planner names what is wrong with it
+            why = None
+        if why is not None:
+            if self._unsupported_step != change.since_step:
+                self._note(f"{CANDIDATE_UNSUPPORTED}: inputs drifted since step {change.since_step:,}, but {why}")
+            self._unsupported_step = change.since_step
             return
         directory.candidate_file.unlink(missing_ok=True)
         shutil.copyfile(statistics, directory.inputs_file)
@@ -319,6 +332,29 @@ class LocalReplanning:
         if record != self._record:
             self._record = record
             write_file(self._directory.replanning_file, record.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+
+def is_accepted_in_place(directory: RunDirectory) -> bool:
+    """Return whether the run's plan is a candidate that its record has accepted, putting the file in place if need be.
+
+    Raises DocumentError where the record cannot be read.
+    """
+    record = _recorded(directory)
+    if record.accepted is None or not record.history:
+        return False
+    in_force = record.history[-1].hash
+    if f"sha256:{file_digest(directory.candidate_file)}" == in_force:
+        directory.candidate_file.replace(directory.plan_file)
+    return f"sha256:{file_digest(directory.plan_file)}" == in_force
+
+
+def _recorded(directory: RunDirectory) -> "ReplanningStatus":
+    """Return the run's record of further plans; an empty one where there is none. Raises DocumentError."""
+    from neuroshard_api.document import read_data, validated
+    from neuroshard_api.job_replanning import ReplanningStatus
+
+    file = directory.replanning_file
+    return validated(ReplanningStatus, read_data(file) if file.exists() else {}, where=str(file))
 
 
 def _version(path: Path) -> int | None:

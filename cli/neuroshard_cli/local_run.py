@@ -101,6 +101,8 @@ class LocalRun:
         from neuroshard_api.plan import Plan
         from neuroshard_api.stage_commands import BUNDLE_FOLDER
 
+        from neuroshard_cli.local_replanning import is_accepted_in_place
+
         if profiled.bundle_dir.name == BUNDLE_FOLDER:
             self.profile_folder = profiled.bundle_dir.parent
         fallback = self.spec.planner.fallback_algorithm.algorithm
@@ -109,6 +111,9 @@ class LocalRun:
         dense = [str(dense_signature(self._job))] if counts_dense(self.spec) else []
         inputs = digest([request.to_json(), *dense, str(fallback), *weights, *versions()])
         self._bundle_dir, self._plan_inputs = profiled.bundle_dir, inputs
+        is_accepted = self._directory.was_made_from("plan", inputs) and is_accepted_in_place(self._directory)
+        if is_accepted and not self._directory.is_finished("plan", inputs):
+            self._finish_accepted()
         if self._directory.is_finished("plan", inputs):
             plan = Plan.read(self._directory.plan_file)
             self._view.end("plan", "reused", _summary(plan))
@@ -325,9 +330,7 @@ class LocalRun:
             except PlanTakenError as taken:
                 assert replanning is not None, "it has raised"
                 replanning.accept()
-                plan = self.plan_in_force()
-                self._report(plan, self._bundle_dir)
-                self._directory.finish("plan", self._plan_inputs, [self._directory.plan_file])
+                self._finish_accepted()
                 self._view.say(f"train: restarts under another plan: {taken}")
                 replanning = self._replanning()
             else:
@@ -335,6 +338,11 @@ class LocalRun:
             finally:
                 if replanning is not None:
                     replanning.stop()
+
+    def _finish_accepted(self) -> None:
+        """Finish the stage of the plan again, for the candidate that took the plan's place."""
+        self._report(self.plan_in_force(), self._bundle_dir)
+        self._directory.finish("plan", self._plan_inputs, [self._directory.plan_file])
 
     def plan_in_force(self) -> "Plan":
         """Return the plan that the run directory has now. Raises DocumentError."""
@@ -346,11 +354,11 @@ class LocalRun:
         """Return what makes further plans. None: the mode is Off, or none are made for the job, which is noted."""
         from neuroshard_api.job_replanning import ReplanningMode
         from neuroshard_api.job_request import counts_dense
-        from neuroshard_api.replanning_support import unsupported
+        from neuroshard_api.replanning_support import replanning_policy, unsupported
 
         from neuroshard_cli.local_replanning import LocalReplanning
 
-        policy = self.spec.replanning
+        policy = replanning_policy(self.spec)
         if policy.mode is ReplanningMode.OFF:
             return None
         why = unsupported(self.spec)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from neuroshard_api import replanning_record
+from neuroshard_api import replanning_record, replanning_support
 from neuroshard_api.drift_report import Cause
 from neuroshard_api.job_policies import ConditionStatus
 from neuroshard_api.job_status import Condition
@@ -96,7 +96,7 @@ class Reason(StrEnum):
     # About another plan for changed inputs
     CANDIDATE_PLANNING = "PlanningCandidate"
     CANDIDATE_FAILED = replanning_record.CANDIDATE_FAILED
-    CANDIDATE_UNSUPPORTED = "CandidateUnsupported"
+    CANDIDATE_UNSUPPORTED = replanning_support.CANDIDATE_UNSUPPORTED
     INPUTS_RETURNED = "InputsReturned"
     NO_BETTER_PLAN = Verdict.NO_BETTER_PLAN.value
     GAIN_TOO_SMALL = Verdict.GAIN_TOO_SMALL.value

@@ -46,6 +46,26 @@ def test_mode_off_and_groups_only_say_that_steps_are_slower(fields: dict[str, An
     assert (story.jobs(names.PLANNER), "replanning" in story.status) == (planners, False)
 
 
+def test_changes_of_deduplicated_features_alone_are_not_planned_for() -> None:
+    """The condition names them until the inputs return; another change in the same report gets a candidate."""
+    story = Story(**AUTO).running()
+    planners = story.jobs(names.PLANNER)
+    left_out = {"changed_features": ("item",), "without_repeats": ("item",)}
+    report(story, DRIFTED, inputs=left_out)
+    story.later(60)
+    current = story.condition("PlanCurrent")
+    report(story, step=5_100, inputs={"without_repeats": ("item",)})
+    story.later(60)
+
+    assert (current["status"], current["reason"]) == ("Unknown", "CandidateUnsupported")
+    assert "only deduplicated features changed ('item')" in current["message"]
+    assert (story.jobs(names.PLANNER), "replanning" in story.status) == (planners, False)
+    assert story.condition("PlanCurrent")["reason"] == "InputsReturned"
+    report(story, DRIFTED, step=5_200, inputs={**left_out, "without_repeats": ("user",)})
+    story.later(60)
+    assert story.status["replanning"]["candidate"]["number"] == 1
+
+
 def test_without_a_checkpoint_volume_mode_auto_only_suggests() -> None:
     """A restart would begin at step 0."""
     story = candidate(Story(replanning={"mode": "Auto"}).running())

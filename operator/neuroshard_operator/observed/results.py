@@ -10,9 +10,11 @@ from neuroshard_api.config_map import contents_of
 from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, decoded, parse_data
 from neuroshard_api.drift_report import DriftChange, DriftReport
 from neuroshard_api.hardware import Hardware
+from neuroshard_api.input_statistics import InputStatistics
 from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost
 from neuroshard_api.plan import Plan, any_plan
 from neuroshard_api.progress import TrainingProgress
+from neuroshard_api.replanning_support import unsupported_inputs
 from neuroshard_api.stage_commands import (
     DRIFT_REPORT_FILE,
     HARDWARE_FILE,
@@ -108,6 +110,8 @@ class ReportSummary:
     """Why the drift report cannot be used; empty: it can, or there is none."""
     statistics_key: str | None = None
     """Key of the input statistics in the ConfigMap. None: there are none."""
+    unsupported_inputs: str | None = None
+    """Why no candidate is made for the inputs that changed. None: one can be, or the statistics cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,7 +226,7 @@ def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> Resu
             drift = drift_summary(DriftReport.from_json(files[DRIFT_REPORT_FILE], where=f"{where}/{DRIFT_REPORT_FILE}"))
         except DocumentError as error:  # steps and progress are worth having without it
             drift_problem = str(error)
-    statistics = (key for key in keys if key.removesuffix(COMPRESSED_SUFFIX) == INPUT_STATISTICS_FILE)
+    keys_of_statistics = (key for key in keys if key.removesuffix(COMPRESSED_SUFFIX) == INPUT_STATISTICS_FILE)
     return ReportSummary(
         plan_hash=plan_hash,
         measured=measured,
@@ -230,8 +234,19 @@ def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> Resu
         progress=progress,
         drift=drift,
         drift_problem=drift_problem,
-        statistics_key=next(statistics, None),
+        statistics_key=next(keys_of_statistics, None),
+        unsupported_inputs=_unsupported_inputs(files, where),
     )
+
+
+def _unsupported_inputs(files: Mapping[str, bytes], where: str) -> str | None:
+    if INPUT_STATISTICS_FILE not in files:
+        return None
+    try:
+        found = InputStatistics.from_json(files[INPUT_STATISTICS_FILE], where=f"{where}/{INPUT_STATISTICS_FILE}")
+    except DocumentError:  # the planner names what is wrong with it
+        return None
+    return unsupported_inputs(found)
 
 
 def drift_summary(report: DriftReport) -> DriftSummary:

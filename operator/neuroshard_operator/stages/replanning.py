@@ -10,7 +10,7 @@ launching replaces the workers, which write a checkpoint and resume from it.
 from dataclasses import replace
 
 from neuroshard_api.drift_report import Cause, DriftChange, first_change
-from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
+from neuroshard_api.job_replanning import CandidatePlan, ReplanningMode, ReplanningStatus
 from neuroshard_api.replanning import Decision, Verdict, decide
 from neuroshard_api.replanning_record import (
     MESSAGE_CHARACTERS,
@@ -20,8 +20,8 @@ from neuroshard_api.replanning_record import (
     with_candidate_asked,
     with_candidate_taken,
 )
-from neuroshard_api.replanning_support import unsupported
-from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
+from neuroshard_api.replanning_support import replanning_policy, unsupported
+from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event
@@ -76,12 +76,15 @@ def _is_off(context: Context) -> bool:
     return context.spec.replanning.mode is ReplanningMode.OFF or bool(context.broken_rules)
 
 
-def _not_planned(context: Context, change: DriftChange | None, why: str) -> StageResult:
-    """Return that inputs drifted, and that no candidate is made for this job."""
+def _not_planned(change: DriftChange, why: str) -> StageResult:
+    """Return that inputs drifted, and that no candidate is made for that."""
+    message = f"inputs drifted since step {change.since_step:,}, and no plan is made for them: {why}"
+    return replace(training_goes_on(), conditions=(_unknown(Reason.CANDIDATE_UNSUPPORTED, message),))
+
+
+def _no_change(context: Context) -> StageResult:
+    """Return that inputs are as planned for, where the condition says that no candidate is made for a change."""
     kind = ConditionType.PLAN_CURRENT
-    if change is not None:
-        message = f"inputs drifted since step {change.since_step:,}, and no plan is made for them: {why}"
-        return replace(training_goes_on(), conditions=(_unknown(Reason.CANDIDATE_UNSUPPORTED, message),))
     shown = any(each.type == kind and each.reason == Reason.CANDIDATE_UNSUPPORTED for each in context.status.conditions)
     returned = condition(kind, Reason.INPUTS_RETURNED, _RETURNED, holds=True)
     return replace(training_goes_on(), conditions=(returned,) if shown else ())
@@ -92,14 +95,18 @@ def _candidate_step(training: Training, drift: DriftSummary, candidate_hash: str
     change = first_change(drift.changes, Cause.INPUTS_DRIFTED)
     why = unsupported(context.spec)
     if why is not None:
-        return _not_planned(context, change, why)
+        return _no_change(context) if change is None else _not_planned(change, why)
     found = None if candidate_hash is None else candidate_plan(context, candidate_hash)
     if candidate is not None and candidate_hash is not None and candidate.verdict is None and found is None:
         return _planning(training, candidate, candidate_hash)
     if change is not None and _is_due(context, candidate, change):
-        return replace(_asked(training, change), actions=_superseded(context, candidate, candidate_hash))
+        report = latest(context)
+        why = None if report is None else report.unsupported_inputs
+        if why is None or found is None or not _is_approved(context, found):
+            asked = replace(_asked(training, change), actions=_superseded(context, candidate, candidate_hash))
+            return asked if why is None else _not_planned(change, why)
     if candidate is None or found is None:  # none was made, or somebody deleted it: the next change makes another one
-        return training_goes_on()
+        return _no_change(context) if change is None else training_goes_on()
     if change is None:
         return _settled(training, candidate, Reason.INPUTS_RETURNED, _RETURNED)
     # A candidate for an earlier change decides nothing about this one.
@@ -219,7 +226,7 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
             planned_ms=training.planned_ms,
         ),
         training.restart(drift),
-        _policy(context),
+        replanning_policy(context.spec),
         is_approved=_is_approved(context, found),
     )
     priced = judged(candidate, decision, total_ms=found.total_ms, incumbent_ms=found.incumbent_ms)
@@ -235,13 +242,6 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
 def _is_approved(context: Context, found: PlanSummary) -> bool:
     name = names.plan(context.name, found.hash)
     return context.observed.job.annotations.get(APPROVED_PLAN_ANNOTATION) == name
-
-
-def _policy(context: Context) -> Replanning:
-    """Return the job's policy; with launchPolicy Manual the user approves each plan."""
-    policy = context.spec.replanning
-    is_manual = context.spec.launch_policy is LaunchPolicy.MANUAL
-    return policy.model_copy(update={"mode": ReplanningMode.SUGGEST}) if is_manual else policy
 
 
 def _command(context: Context, plan_name: str) -> str:
