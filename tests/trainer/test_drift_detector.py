@@ -69,6 +69,18 @@ def test_stationary_noise_is_answered_fast(factor: float, within: int) -> None:
     assert np.median([abs(each[0].since_step - CHANGE_STEP) for each in found]) <= within / 2
 
 
+@pytest.mark.parametrize("factor", [1.03, 1.04])
+def test_less_than_the_least_share_is_no_change_however_little_noise_there_is(factor: float) -> None:
+    """And it does not date the change that comes after it."""
+    for seed in range(10):
+        times = slower(noise(seed, 5000, share=0.01), factor, CHANGE_STEP)
+        assert changes(times) == []
+        (found,) = changes(slower(times, 1.1, 4000))
+
+        assert 4000 < found.found_step <= 4250
+        assert abs(found.since_step - 4000) <= RECENT_STEPS
+
+
 def test_with_pauses_a_change_must_last() -> None:
     """Outliers turn the fast rule off; the held one finds 10 % within 250 steps and dates it."""
     for seed in range(10):
@@ -205,10 +217,12 @@ def first_alarm(times: NDArray[np.float64]) -> tuple[Rule, int] | None:
     allowance = max(0.5, 0.05 * middle / deviation / 2)
     skew = float(np.clip((usual - middle) / deviation, -4, 4).mean())
     z = (times[PREPARED:] - middle) / deviation
-    total, held = 0.0, 0
+    total, summed, held = 0.0, 0, 0
     for index in range(len(z)):
         clip = max(4.0, 2 * allowance)
         total = max(0.0, total + float(np.clip(z[index], -clip, clip)) - skew - allowance)
+        summed = summed + 1 if total else 0
+        since = np.median(times[: PREPARED + index + 1][-min(max(summed, 1), RECENT_STEPS) :])
         is_slow = (
             index + 1 >= RECENT_STEPS and np.median(times[: PREPARED + index + 1][-RECENT_STEPS:]) >= 1.05 * middle
         )
@@ -216,11 +230,14 @@ def first_alarm(times: NDArray[np.float64]) -> tuple[Rule, int] | None:
         if held >= HELD_STEPS:
             return Rule.HELD, PREPARED + index
         blocks = z[: (index + 1) // 25 * 25].reshape(-1, 25)[-44:]
-        if total >= 25 and len(blocks) == 44:
+        is_small = since < 1.05 * middle - 2 * 1.2533 * deviation / math.sqrt(RECENT_STEPS)
+        if total >= 25 and len(blocks) == 44 and not is_small:
             judged = blocks[:40]
             is_even = statistics.pstdev(np.median(judged, axis=1).tolist()) <= 1.5 * 1.2533 / 5
             if is_even and (np.abs(judged) > 4).sum() <= 2:
                 return Rule.FAST, PREPARED + index
+        if total >= 25 and summed >= RECENT_STEPS and is_small:
+            total, summed = 0.0, 0
     return None
 
 

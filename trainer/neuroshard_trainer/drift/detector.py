@@ -5,21 +5,23 @@ time. It is whether they are lastingly slower by a least share. Two rules answer
 
 - *held*: the median of the last 100 steps has been at least that share above the reference for 150 steps. It needs
   no assumption on the noise, and a burst of up to 50 steps alone cannot last that long.
-- *fast*: a cumulative sum (Page, 1954) of clipped standardized values, which adds up what exceeds half of the share.
-  It answers after some ten steps, and takes a burst for a change: it counts only while the noise is stationary.
+- *fast*: a cumulative sum (Page, 1954) of clipped standardized values, which adds up what exceeds half of the share,
+  reaches its limit, and the median since the sum was zero is not clearly less than that share above the reference. It
+  answers after some ten steps, and takes a burst for a change: it counts only while the noise is stationary.
 
-The step at which the cumulative sum last was zero dates the change of either rule. The reference stays what it is, so
-that many small changes add up.
+The step at which the cumulative sum last was zero dates the change of either rule. Steps that are lastingly slower by
+less than the share would keep the sum above zero, and date a later change by themselves: there it begins again. The
+reference stays what it is, so that many small changes add up.
 """
 
 from enum import StrEnum
-from math import isfinite
+from math import isfinite, sqrt
 from statistics import fmean, median
 from typing import Final
 
 from neuroshard_api.document import Value
 
-from neuroshard_trainer.drift.noise import NoiseEstimate, NoiseState
+from neuroshard_trainer.drift.noise import MEDIAN_INEFFICIENCY, NoiseEstimate, NoiseState
 from neuroshard_trainer.drift.sliding_median import SlidingMedian
 
 MIN_SHIFT: Final = 0.05
@@ -39,6 +41,8 @@ MIN_DEVIATION: Final = 0.01
 """Share of the reference that deviations are at least taken for: the scale of a series without noise."""
 MEDIAN_DEVIATIONS: Final = 1.4826
 """Standard deviation over the median absolute deviation, of normal noise."""
+CLEAR_ERRORS: Final = 2.0
+"""Standard errors of the recent steps' median, below the least share, from which steps clearly are no change."""
 
 
 class Rule(StrEnum):
@@ -77,6 +81,7 @@ class DetectorState(Value):
     recent: tuple[float, ...] = ()
     held: int = 0
     total: float = 0.0
+    summed: int = 0
     zero_step: int | None = None
     last_step: int | None = None
     after_alarm: int = 0
@@ -103,6 +108,8 @@ class ShiftDetector:
         self._noise = NoiseEstimate(state.noise)
         self._held = state.held
         self._total = state.total
+        self._summed = state.summed
+        """Steps since the sum was zero."""
         self._zero_step = state.zero_step
         self._last_step = state.last_step
         self._after_alarm = state.after_alarm
@@ -163,6 +170,7 @@ class ShiftDetector:
             recent=self._recent.values,
             held=self._held,
             total=self._total,
+            summed=self._summed,
             zero_step=self._zero_step,
             last_step=self._last_step,
             after_alarm=self._after_alarm,
@@ -175,7 +183,8 @@ class ShiftDetector:
     def _forget_recent(self) -> None:
         self._recent.clear()
         self._noise.clear()
-        self._held, self._total, self._zero_step = 0, 0.0, None
+        self._held = 0
+        self._begin_sum(None)
 
     def _learn(self, value: float) -> None:
         self._learning.append(value)
@@ -197,7 +206,13 @@ class ShiftDetector:
             return None
         if self._held >= HELD_STEPS:
             rule = Rule.HELD
-        elif self._total >= SUM_LIMIT and self.is_noise_stationary:
+        elif self._total < SUM_LIMIT:
+            return None
+        elif self._is_small(reference):
+            if self._summed >= RECENT_STEPS:
+                self._begin_sum(step)
+            return None
+        elif self.is_noise_stationary:
             rule = Rule.FAST
         else:
             return None
@@ -214,8 +229,20 @@ class ShiftDetector:
         if self._zero_step is None:
             self._zero_step = step - 1
         self._total = max(0.0, self._total + clipped - reference.mean_deviations - allowance)
+        self._summed += 1
         if not self._total:
-            self._zero_step = step
+            self._begin_sum(step)
+
+    def _begin_sum(self, step: int | None) -> None:
+        """Let the sum be zero at a step. None: the next one is its first."""
+        self._total, self._summed, self._zero_step = 0.0, 0, step
+
+    def _is_small(self, reference: Reference) -> bool:
+        """Return whether the steps since the sum was zero, the recent ones at most, clearly are no change."""
+        is_long = self._summed >= RECENT_STEPS
+        since = self._recent.median if is_long else median(self._recent.values[-self._summed :])
+        error = MEDIAN_INEFFICIENCY * reference.deviation / sqrt(RECENT_STEPS)
+        return since < (1 + self._min_shift) * reference.median - CLEAR_ERRORS * error
 
     def _end_change(self, step: int, ratio: float | None, change: Change) -> None:
         """End a change whose steps are as fast as the reference again; one that the fast rule alone saw was a burst."""
@@ -224,7 +251,8 @@ class ShiftDetector:
         if change.rule is Rule.FAST and self._after_alarm < RECENT_STEPS + HELD_STEPS:
             self._had_burst = True
         self.change = None
-        self._held, self._total, self._zero_step = 0, 0.0, step
+        self._held = 0
+        self._begin_sum(step)
 
 
 def reference_of(values: list[float]) -> Reference:
