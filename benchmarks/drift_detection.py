@@ -34,6 +34,7 @@ from benchmarks.drift_series import (
     quiet,
     recorded,
 )
+from benchmarks.drift_small_shifts import small_shift_lines
 from benchmarks.drift_techniques import (
     LIMITS,
     PREPARED,
@@ -48,6 +49,7 @@ from benchmarks.results_file import result_path, write_result
 
 QUIET_SERIES: Final = 20
 CHANGED_SERIES: Final = 20
+SMALL_SHIFT_SERIES: Final = 60
 SLOW_SHARE: Final = 0.15
 TUNING_SEED, HELD_OUT_SEED = 10_000, 30_000
 FALSE_PER_10K: Final = 0.2
@@ -221,7 +223,7 @@ def report(found: Sequence[Measured], offline: Sequence[str]) -> list[str]:
     untuned = [each.technique.name for each in found if is_beyond_levels(each)]
     if untuned:
         lines += ["", f"Raise no alarm here, since even their strictest level exceeds that rate: {'; '.join(untuned)}."]
-    lines += ["", *reach_lines(found), "", *choice_lines(found)]
+    lines += ["", *reach_lines(found), "", *small_shift_lines(SMALL_SHIFT_SERIES), "", *choice_lines(found)]
     for noise in NOISES:
         lines += [
             "",
