@@ -1,13 +1,20 @@
 """``neuroshard run`` of a job whose inputs drift: another plan is made while it trains, and shown or taken."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
-from local_runs import Runs
+import training_builders
+from local_runs import Runs, plan_text
+from neuroshard_api.drift_report import Cause, DriftChange, Evidence, StepPart
 from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.job_replanning import Replanning
 from neuroshard_api.plan import Plan
+from neuroshard_cli.local_replanning import LocalReplanning
+from neuroshard_cli.run_directory import RunDirectory, file_digest
 
 TABLES = [
     {"name": f"t{index}", "numEmbeddings": 200_000, "embeddingDim": 64, "poolingFactor": "4"} for index in range(8)
@@ -127,6 +134,46 @@ def test_a_job_with_groups_makes_no_further_plans(runs: Runs) -> None:
     assert result.code == ExitCode.OK, result.err
     assert record(runs) == {"replans": -1}
     assert "no plans are made for inputs that drift: spec.planner.shardingGroups permits groups" in result.err
+
+
+def test_changes_of_deduplicated_features_alone_are_noted_once_and_not_planned_for(tmp_path: Path) -> None:
+    """Their counts do not separate another duplication factor from other lists."""
+    directory, notes = RunDirectory(tmp_path), list[str]()
+    directory.train_dir.mkdir()
+    directory.plan_file.write_text(plan_text(2), encoding="utf-8")
+    plan = file_digest(directory.plan_file)
+    evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
+    drifted = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=("t0",), since_step=4_000, evidence=evidence)
+    replanning = LocalReplanning(
+        directory,
+        Replanning(),
+        bundle_dir=tmp_path,
+        has_dense=False,
+        clock=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        note=notes.append,
+    )
+    statistics = training_builders.input_statistics(
+        plan_sha256=plan, changed_features=("item",), without_repeats=("item",)
+    )
+    for last_step in (5_000, 5_100):
+        documents = {
+            "step-report.json": builders.step_report(plan_sha256=plan),
+            "drift-report.json": training_builders.drift_report(
+                plan_sha256=plan, last_step=last_step, changes=(drifted,)
+            ),
+            "input-statistics.json": statistics,
+        }
+        for name, document in documents.items():
+            (directory.train_dir / name).unlink(missing_ok=True)
+            (directory.train_dir / name).write_text(document.to_json(), encoding="utf-8")
+        replanning.look()
+
+    (note,) = notes
+    assert note.startswith(
+        "CandidateUnsupported: inputs drifted since step 4,000, but only deduplicated features changed"
+    )
+    assert not directory.replanning_file.exists()
+    assert not directory.log("replan").exists()
 
 
 def test_a_damaged_record_is_named(runs: Runs) -> None:
