@@ -4,6 +4,8 @@ Argument: folder, to which rank 0 writes what was found, by types.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,8 +20,7 @@ from neuroshard_trainer.gradient_guard import GradientGuard
 from neuroshard_trainer.sparse_gradients import SparseGradients
 from rank_server import joined_ranks
 from torch import nn
-from torch._C._distributed_c10d import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 8
@@ -33,9 +34,8 @@ def main(folder: str) -> None:
         group = own_group()
         found: dict[str, Any] = {kind.value: trained(kind, group) for kind in TYPES}
         found["resumed"] = resumed(group)
-        found["guard"] = {
-            action.value: guarded(action, group) for action in GuardAction if action is not GuardAction.FAIL
-        }
+        found["guard"] = {kind.value: guarded(kind, GuardAction.EXACT, group) for kind in TYPES}
+        found["reported"] = guarded(GradientType.FP16, GuardAction.REPORT, group)
         found["kept"] = kept_shares(group)
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, found)
@@ -131,21 +131,55 @@ def resumed(group: dist.ProcessGroup) -> dict[str, float]:
     return found
 
 
-def guarded(action: GuardAction, group: dist.ProcessGroup) -> list[str]:
-    """Return the guard's states with a codec that doubles the mean."""
-    model, codec = wrapped(GradientType.FP16, group)
+def guarded(kind: GradientType, action: GuardAction, group: dist.ProcessGroup) -> dict[str, Any]:
+    """Return what the guard does about a codec that doubles the mean, and once that is sound again."""
+    model, codec = wrapped(kind, group)
     guard = GradientGuard.of(codec, CommunicationGuard(check_every_steps=1, action=action), group, None)
-    states = []
+    states: list[tuple[int, str]] = []
 
-    def doubled(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        return fp16_compress_hook(group, bucket).then(lambda found: found.value().mul_(2))
+    def checked(step: int) -> None:
+        backward(model, step)
+        guard.check(step)
+        states.append((guard.record.num_checks, guard.record.state.value))
 
-    with patch.dict(gradient_codec._CASTS, {GradientType.FP16: (doubled, 2)}):
-        for step in range(1, 6):
-            backward(model, step)
-            guard.check(step)
-            states.append(guard.record.state.value)
-    return states
+    with doubling():
+        for step in range(1, 8):
+            checked(step)
+    plain = DistributedDataParallel(model.module, gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=0.005)
+    off = torch.equal(backward(model, 8).clone(), backward(plain, 8))
+    for step in range(9, 22):
+        checked(step)
+    return {
+        "states": [state for _, state in states[:7]],
+        "checks": next((checks for checks, state in states if state == "Suspended"), None),
+        "off": off,
+        "retried": states[-1][1],
+        "in_a_row": guard.record.exceeded_in_a_row,
+    }
+
+
+@contextmanager
+def doubling() -> Iterator[None]:
+    """Let all codecs hand on twice the mean."""
+
+    def doubled(found: torch.futures.Future[torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
+        return found.then(lambda mean: mean.value().mul_(2))
+
+    def largest(*arguments: Any, **named: Any) -> tuple[torch.Tensor, torch.futures.Future[torch.Tensor], int]:
+        late, sent, num_bytes = exchanged(*arguments, **named)
+        return late, doubled(sent), num_bytes
+
+    exchanged = SparseGradients.exchanged
+    casts = {
+        kind: (lambda group, bucket, hook=hook: doubled(hook(group, bucket)), num_bytes)
+        for kind, (hook, num_bytes) in gradient_codec._CASTS.items()
+    }
+    with (
+        patch.dict(gradient_codec._CASTS, casts),
+        patch.object(gradient_codec, "powerSGD_hook", lambda state, bucket: doubled(powerSGD_hook(state, bucket))),
+        patch.object(SparseGradients, "exchanged", largest),
+    ):
+        yield
 
 
 def kept_shares(group: dist.ProcessGroup) -> list[float]:

@@ -64,12 +64,30 @@ def test_a_resumed_run_sends_what_the_one_before_it_carried(found: list[dict[str
         assert max(rank["resumed"].values()) < SUMS
 
 
-def test_a_hook_that_doubles_gradients_is_off_within_three_checks_unless_the_guard_only_reports(
-    found: list[dict[str, Any]],
+@pytest.mark.parametrize("kind", ["FP16", "BF16", "PowerSGD", "Threshold"])
+def test_a_codec_that_doubles_gradients_is_off_within_three_checks_and_back_once_it_is_sound(
+    found: list[dict[str, Any]], kind: str
 ) -> None:
+    """While it is off, gradients are those of a model without a codec, bit by bit."""
+    for rank in found:
+        own = rank["guard"][kind]
+        assert own["checks"] == 3
+        assert own["states"][-1] == "Suspended"
+        assert own["off"]
+        assert (own["retried"], own["in_a_row"]) == ("Narrow", 0)
+
+
+def test_a_guard_that_only_reports_leaves_a_broken_codec_on(found: list[dict[str, Any]]) -> None:
     """All ranks decide alike."""
     for rank in found:
-        assert rank["guard"] == {"Exact": ["Narrow"] * 2 + ["Suspended"] * 3, "Report": ["Narrow"] * 5}
+        assert rank["reported"]["states"] == ["Narrow"] * 7
+
+
+def test_what_a_sound_codec_carries_is_no_difference_to_the_exact_mean(found: list[dict[str, Any]]) -> None:
+    """PowerSGD and Threshold leave most of a gradient to later steps, and the guard is far from its maximum."""
+    for rank in found:
+        for kind in ("PowerSGD", "Threshold"):
+            assert rank[kind]["measured"] < SUMS, kind
 
 
 def test_the_kept_share_stays_within_half_to_double_of_what_was_asked_for(found: list[dict[str, Any]]) -> None:

@@ -5,7 +5,16 @@
 
 Switched off, and in the first steps of a process, gradients travel whole, with all that is carried: nothing of a
 gradient is lost. DistributedDataParallel changes its buckets after the first step, so that what is carried is kept by
-parameter. Collectives that a hook starts have a group of their own with gloo, whose threads would mix up their order
+parameter.
+
+A measured step holds the mean that was received against an exact one of
+
+FP16, BF16  the gradients
+Threshold   what each rank does not carry on: the entries that it sends, bit by bit
+PowerSGD    gradient and carried, as far as it has the direction of what was received: an orthogonal projection (P P^T M)
+            is as long as the projected matrix is in its direction, so that any other scale differs
+
+Collectives that a hook starts have a group of their own with gloo, whose threads would mix up their order
 with that of others.
 """
 
@@ -124,28 +133,21 @@ class GradientCodec:
         self.sent_bytes += num_bytes * values.numel()
         if not self.measures_error:
             return hook(self._group, bucket)
-        exact = values / self._num_ranks
-        work = dist.all_reduce(exact, group=self._group, async_op=True)
-
-        def compared(found: Future[torch.Tensor]) -> torch.Tensor:
-            work.wait()
-            self._squares.append(_squares(found.value() - exact, exact))
-            return found.value()
-
-        return hook(self._group, bucket).then(compared)
+        exact = self._exact_mean(values)
+        return hook(self._group, bucket).then(lambda found: self._compared(found.value(), exact()))
 
     def _thin(self, bucket: GradBucket) -> Future[torch.Tensor]:
         values, parameters = bucket.buffer(), bucket.parameters()
         wanted = values.clone()
+        exact = self._exact_mean(wanted) if self.measures_error else None
         before = self._power.total_numel_after_compression
         sent = powerSGD_hook(self._power, bucket)
         self.sent_bytes += values.element_size() * (self._power.total_numel_after_compression - before)
-        is_measured = self.measures_error
 
         def kept(found: Future[torch.Tensor]) -> torch.Tensor:
             mean = found.value()
-            self._carry(parameters, torch.sub(wanted, mean), wanted if is_measured else None)
-            return mean
+            self._carry(parameters, torch.sub(wanted, mean))
+            return mean if exact is None else self._compared(mean, _along(mean, exact()))
 
         return sent.then(kept)
 
@@ -153,8 +155,27 @@ class GradientCodec:
         wanted = bucket.buffer().clone() if self.measures_error else None
         late, found, num_bytes = self.sparse.exchanged(bucket.index(), bucket.buffer(), step=self._num_steps)
         self.sent_bytes += num_bytes
-        self._carry(bucket.parameters(), late, wanted)
-        return found
+        self._carry(bucket.parameters(), late)
+        if wanted is None:
+            return found
+        exact = self._exact_mean(wanted - late)
+        return found.then(lambda mean: self._compared(mean.value(), exact()))
+
+    def _exact_mean(self, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Start an exact all-reduce of a copy, and return what waits for the mean."""
+        mean = values / self._num_ranks
+        work = dist.all_reduce(mean, group=self._group, async_op=True)
+
+        def waited() -> torch.Tensor:
+            work.wait()
+            return mean
+
+        return waited
+
+    def _compared(self, mean: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+        """Return the mean that was received, and note how far it is from the exact one."""
+        self._squares.append((torch.sub(mean, exact).square().sum(), exact.square().sum()))
+        return mean
 
     def _add_carried(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -162,9 +183,7 @@ class GradientCodec:
             if carried is not None:
                 gradient.add_(carried)
 
-    def _carry(self, parameters: Sequence[torch.Tensor], late: torch.Tensor, wanted: torch.Tensor | None) -> None:
-        if wanted is not None:
-            self._squares.append(_squares(late, wanted))
+    def _carry(self, parameters: Sequence[torch.Tensor], late: torch.Tensor) -> None:
         parts = torch.split(late, [parameter.numel() for parameter in parameters])
         for parameter, part in zip(parameters, parts, strict=True):
             self._carried[parameter] = part.view_as(parameter)
@@ -172,14 +191,13 @@ class GradientCodec:
     def take_error(self) -> float | None:
         """Return what the last measured step lost, and forget it. None: none was measured.
 
-        FP16, BF16: norm of the difference to the exact mean, over that mean's norm; equal on all ranks. PowerSGD,
-        Threshold: norm of what is carried over that of gradient and carried together, on this rank.
+        The norm of the difference between received and exact mean, over the norm of the exact one.
         """
         squares, self._squares = self._squares, []
         if not squares:
             return None
         lost, whole = (torch.stack([each[index] for each in squares]).sum().sqrt() for index in (0, 1))
-        return float(lost / whole) if float(whole) else 0.0
+        return float(lost / whole) if float(lost) else 0.0
 
     def take_work(self) -> RankGradients:
         """Return this rank's part of a report, and begin to count anew."""
@@ -267,5 +285,7 @@ def _replicated(model: nn.Module) -> DistributedDataParallel | None:
     return wrapped if isinstance(wrapped, DistributedDataParallel) else None
 
 
-def _squares(lost: torch.Tensor, whole: torch.Tensor) -> _Squares:
-    return lost.square().sum(), whole.square().sum()
+def _along(mean: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Return the part of the exact mean that has the direction of the received one; all of it where that is 0."""
+    squares = mean.square().sum()
+    return torch.where(squares > 0, mean * (torch.dot(mean, exact) / squares), exact)

@@ -10,12 +10,14 @@ from neuroshard_api.step_cost import error_percent, is_same_device
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, is_false
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context, seconds_until
 from neuroshard_operator.observed.results import ReportSummary
 from neuroshard_operator.stages.result import condition
 
 METRIC_NAME_CHARACTERS = 64
+_PART = "; "
+"""Between the parts of a message, by which an event of an earlier pass is recognized."""
 
 
 def latest(context: Context) -> ReportSummary | None:
@@ -135,7 +137,7 @@ def device_as_planned(context: Context, status_fields: Mapping[str, object]) -> 
 
 
 def narrow_exchange(context: Context) -> tuple[tuple[ConditionUpdate, ...], tuple[Event, ...]]:
-    """Return whether the workers exchange in narrow types, and an event where a guard suspended them."""
+    """Return whether the workers exchange in narrow types, and an event for each guard that suspended them."""
     report = latest(context)
     progress = None if report is None else report.progress
     if progress is None or is_of_another_attempt(context, progress.run_id):
@@ -148,19 +150,30 @@ def narrow_exchange(context: Context) -> tuple[tuple[ConditionUpdate, ...], tupl
     ]
     if not measured:
         return (), ()
-    kind, text = ConditionType.NARROW_EXCHANGE, "; ".join(measured)
-    guards = [each for each in (progress.guard, of_gradients) if each is not None]
-    suspended = [each for each in guards if each.state is GuardState.SUSPENDED]
-    if not suspended:
+    kind, text = ConditionType.NARROW_EXCHANGE, _PART.join(measured)
+    suspensions = [
+        *_suspension(progress.guard, "exchange is exact"),
+        *_suspension(of_gradients, "gradients travel whole"),
+    ]
+    if not suspensions:
+        guards = [each for each in (progress.guard, of_gradients) if each is not None]
         is_kept = all(each.exceeded_in_a_row < CHECKS_TO_SUSPEND for each in guards)
         reason = Reason.ACCURACY_KEPT if is_kept else Reason.ACCURACY_CHANGED
         return (condition(kind, reason, text, holds=True),), ()
-    what = "exchange is exact" if progress.guard in suspended else "gradients travel whole"
-    message = f"{what} since step {suspended[0].since_step}; {text}"
-    found = (condition(kind, Reason.COMPRESSION_SUSPENDED, message, holds=False),)
-    if is_false(context.status.conditions, kind):
-        return found, ()
-    return found, (Event(kind="Warning", reason=Reason.COMPRESSION_SUSPENDED, message=message),)
+    message = _PART.join([*suspensions, text])
+    recorded = next((each.message for each in context.status.conditions if each.type == kind), "").split(_PART)
+    events = tuple(
+        Event(kind="Warning", reason=Reason.COMPRESSION_SUSPENDED, message=f"{each}{_PART}{text}")
+        for each in suspensions
+        if each not in recorded
+    )
+    return (condition(kind, Reason.COMPRESSION_SUSPENDED, message, holds=False),), events
+
+
+def _suspension(guard: GuardRecord | None, what: str) -> Iterator[str]:
+    """Yield since when a guard has suspended narrow types, if it has."""
+    if guard is not None and guard.state is GuardState.SUSPENDED:
+        yield f"{what} since step {guard.since_step}"
 
 
 def _measured(guard: GuardRecord | None, what: str, limit: str) -> Iterator[str]:

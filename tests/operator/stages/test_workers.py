@@ -609,9 +609,10 @@ def test_a_pod_group_of_the_template_reaches_the_workers_of_every_attempt(
     assert "shop" not in str(template["metadata"])
 
 
-def guarded_by(story: Story, **fields: Any) -> None:
-    """Let the workers report what their guard of narrow types found, and wait until that may be recorded."""
-    progress = builders.progress(guard=GuardRecord.model_validate(fields))
+def guarded_by(story: Story, gradients: dict[str, Any] | None = None, **fields: Any) -> None:
+    """Let the workers report what their guards of narrow types found, and wait until that may be recorded."""
+    of_gradients = None if gradients is None else GuardRecord.model_validate(gradients)
+    progress = builders.progress(guard=GuardRecord.model_validate(fields), gradient_guard=of_gradients)
     story.world.publish("job-report", {"progress.json": progress.to_json().encode()})
     story.later(31)
 
@@ -630,6 +631,29 @@ def test_narrow_types_that_a_guard_suspends_are_shown_with_one_event() -> None:
     assert (suspended["status"], suspended["reason"]) == ("False", "CompressionSuspended")
     assert suspended["message"].startswith("exchange is exact since step 400")
     assert [event["reason"] for event in story.world.events].count("CompressionSuspended") == 1
+
+
+def test_each_guard_that_suspends_narrow_types_has_an_event() -> None:
+    """That of gradients is announced although pooled embeddings were exact before, and neither is announced twice."""
+    story = Story().running()
+    embeddings: dict[str, Any] = {
+        "state": GuardState.SUSPENDED,
+        "since_step": 400,
+        "num_checks": 4,
+        "change_percent": 0.2,
+    }
+    gradients = {"state": GuardState.SUSPENDED, "since_step": 40, "num_checks": 3, "change_percent": 100.0}
+    guarded_by(story, **embeddings)
+    for checks in (4, 5):
+        guarded_by(story, gradients, **{**embeddings, "num_checks": checks})
+
+    told = [event["message"] for event in story.world.events if event["reason"] == "CompressionSuspended"]
+    assert [message.split("; ")[0] for message in told] == [
+        "exchange is exact since step 400",
+        "gradients travel whole since step 40",
+    ]
+    shown = story.condition("NarrowExchange")["message"]
+    assert shown.startswith("exchange is exact since step 400; gradients travel whole since step 40; ")
 
 
 def test_a_guard_that_only_reports_shows_changed_accuracy() -> None:
