@@ -13,7 +13,7 @@ from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.communication import encoded_plan
 from neuroshard_planner.deduplicated import deduplicated_plan
-from neuroshard_planner.dense.gradients import with_gradients
+from neuroshard_planner.dense.gradients import refuse_sharded_only, with_gradients
 from neuroshard_planner.dense.joint import joint_plan
 from neuroshard_planner.device_groups import plan_in_groups
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
@@ -91,7 +91,9 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
                 "incumbent: plans near the one in force are made without groups of devices; leave it or replication out"
             )
         return plan_in_groups(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, None))
-    return joint_plan(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, incumbent))
+    found = joint_plan(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, incumbent))
+    refuse_sharded_only(found)
+    return found
 
 
 def _tables_planned(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:

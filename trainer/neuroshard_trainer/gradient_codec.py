@@ -11,8 +11,8 @@ A measured step holds the mean that was received against an exact one of
 
 FP16, BF16  the gradients
 Threshold   what each rank does not carry on: the entries that it sends, bit by bit
-PowerSGD    gradient and carried, as far as it has the direction of what was received: an orthogonal projection (P P^T M)
-            is as long as the projected matrix is in its direction, so that any other scale differs
+PowerSGD    gradient and carried, as far as it has the direction of what was received: an orthogonal projection
+            (P P^T M) is as long as the projected matrix is in its direction, so that any other scale differs
 
 Collectives that a hook starts have a group of their own with gloo, whose threads would mix up their order
 with that of others.

@@ -39,7 +39,9 @@ class GradientGuard:
         record: GuardRecord | None,
     ) -> "GradientGuard":
         """Return a guard that goes on from a checkpoint's record. None: there is none."""
-        return cls(codec, settings, group, resumed_record(record, codec.exchange, maximum_percent=MAX_DIFFERENCE_PERCENT))
+        return cls(
+            codec, settings, group, resumed_record(record, codec.exchange, maximum_percent=MAX_DIFFERENCE_PERCENT)
+        )
 
     def __post_init__(self) -> None:
         self.codec.measures_error = True

@@ -32,6 +32,8 @@ LEAST_PARAMETERS = 100_000_000
 """Replicated parameters below which nothing is gained: 400 MB of gradients, mostly hidden by backward compute."""
 _MOST_GATHERED = 0.5
 """Of (devices - 1) x kept share: from there on an all-gather receives more than an all-reduce moves."""
+_MOST_NAMED = 3
+"""Units that a message names."""
 _MS_PER_SECOND = 1000.0
 _VALUE_BYTES = 4
 
@@ -65,8 +67,7 @@ def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: Tra
         except InfeasibleError as error:
             refusal = f"no plan fits next to what it carries: {error}"
         else:
-            if not _Choice(plan, choices, costs=costs).saves(found.chosen, step_ms=priced.step_ms):
-                refusal = "the plan that fits next to what it carries takes as long as exact gradients"
+            refusal = _Choice(plan, choices, costs=costs).too_little(found.chosen, exact_ms=priced.step_ms)
         if refusal is not None:
             plan, found = exact, _without_carried(exact, choices, refusal, costs=costs)
     chosen = None if found.chosen is GradientType.FP32 else choices.exchange(found.chosen)
@@ -96,10 +97,16 @@ class _Choice:
         dense_ms = computed_ms + self._exact_ms if plan.dense is None else plan.dense.dense_ms
         self.step_ms = plan.predicted.total_ms + dense_ms
 
-    def saves(self, kind: GradientType, *, step_ms: float) -> bool:
-        """Return whether a step of this plan with a type is shorter than another plan's of ``step_ms``."""
-        saved_ms = self._priced(kind, self._refusal_of_all()).saved_ms
-        return saved_ms is not None and self.step_ms - saved_ms < step_ms
+    def too_little(self, kind: GradientType, *, exact_ms: float) -> str | None:
+        """Return why this plan with a type saves too little of a step of ``exact_ms``. None: it saves enough."""
+        where = "the plan that fits next to what it carries"
+        priced = self._priced(kind, self._refusal_of_all())
+        if priced.saved_ms is None:
+            return f"{where}: {priced.refusal}"
+        saved_ms = exact_ms - (self.step_ms - priced.saved_ms)
+        if saved_ms > 0 and saved_ms >= exact_ms * self._choices.least_gain_percent / 100:
+            return None
+        return f"{where} {_gain(saved_ms, exact_ms)}, below {self._choices.least_gain_percent:g} %"
 
     def decision(self) -> GradientDecision:
         """Return what is chosen, with the price or the refusal of each type."""
@@ -198,8 +205,28 @@ class _Choice:
         return matrix_seconds(self._request.topology.device, unit.forward_flops)
 
     def _gain(self, saved_ms: float) -> str:
-        share = abs(saved_ms) / self.step_ms if self.step_ms else 0.0
-        return f"{'saves' if saved_ms >= 0 else 'costs'} {abs(saved_ms):.3f} ms ({share:.1%} of the step)"
+        return _gain(saved_ms, self.step_ms)
+
+
+def refuse_sharded_only(plan: Plan) -> None:
+    """Refuse a plan whose gradients are to travel in another type than FP32, and none of whose units is replicated.
+
+    Raises:
+        InfeasibleError: the hook of the gradients would have nothing to be registered on.
+    """
+    exchange, profile = plan.request.gradients, plan.request.dense
+    if exchange is None or exchange.type is GradientType.FP32 or profile is None or plan.dense is None:
+        return
+    if any(unit.num_parameters for unit in _replicated_units(plan, profile)):
+        return
+    sharded = [each.module for each in plan.dense.units if each.strategy is not DenseStrategy.REPLICATE]
+    named = ", ".join(map(repr, sharded[:_MOST_NAMED])) + (", ..." if len(sharded) > _MOST_NAMED else "")
+    raise InfeasibleError(
+        f"gradients.type: {exchange.type} is for gradients of replicated units, and the plan shards every unit of the "
+        f"dense part (found {named})\n"
+        f"hint: replicate {sharded[0]!r} by dense_choices.units (spec.training.denseParallelism.units), or take FP32 "
+        "(spec.training.communication.dense: [FP32])"
+    )
 
 
 def _replicated_units(plan: Plan, profile: DenseProfile) -> list[DenseUnit]:
@@ -214,6 +241,12 @@ def _replicated_units(plan: Plan, profile: DenseProfile) -> list[DenseUnit]:
         num_sharded = sum(path in sharded for path in unit.modules)
         found += [unit] * (unit.repeats - num_sharded)
     return found
+
+
+def _gain(saved_ms: float, of_ms: float) -> str:
+    """Return a gain in words, with its share of a step."""
+    share = abs(saved_ms) / of_ms if of_ms else 0.0
+    return f"{'saves' if saved_ms >= 0 else 'costs'} {abs(saved_ms):.3f} ms ({share:.1%} of the step)"
 
 
 def _ms(seconds: float) -> float:

@@ -4,11 +4,15 @@ from typing import Any
 
 import pytest
 from builders import dense_profile, device_type, request, tables, topology
+from exact_costs import ExactCosts
 from neuroshard_api.dense_layout import DenseChoices, DensePolicy
 from neuroshard_api.dense_profile import DenseUnit
 from neuroshard_api.gradient_exchange import GradientChoices, GradientExchange, GradientType
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import PlanRequest, SearchSettings
+from neuroshard_api.topology import Link
+from neuroshard_planner.dense.gradients import with_gradients
+from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_report.communication import gradients_line
 from searches import planned
@@ -121,6 +125,45 @@ def test_a_threshold_that_sends_more_than_an_all_reduce_is_refused_with_the_larg
     assert plan.gradients is not None
     (own,) = plan.gradients.alternatives
     assert own.refusal == "32 devices x 5 % kept receive more than an all-reduce moves; keep at most 1.6 %"
+
+
+@pytest.mark.parametrize("kind", [GradientType.BF16, GradientType.THRESHOLD])
+def test_a_fixed_type_is_refused_where_every_unit_is_sharded(kind: GradientType) -> None:
+    """The sentence has the type, a unit, and both remedies; with a unit that is replicated there is a plan."""
+    sharded = DenseChoices(policy=DensePolicy.SHARD)
+    wanted = asked(gradient_choices=None, gradients=GradientExchange(type=kind), dense_choices=sharded)
+
+    with pytest.raises(InfeasibleError) as refused:
+        planned(wanted)
+
+    found = str(refused.value)
+    assert found.startswith(f"gradients.type: {kind} is for gradients of replicated units")
+    assert "(found 'over_arch')" in found
+    assert "hint: replicate 'over_arch' by dense_choices.units" in found
+    assert planned(wanted.model_copy(update={"dense_choices": None})).request.gradients is not None
+
+
+@pytest.mark.parametrize("added_ms", [0.0, 1000.0])
+def test_a_type_that_carries_must_save_the_least_gain_next_to_what_it_carries(added_ms: float) -> None:
+    """A search that finds less with the memory that is left decides against the type, in numbers."""
+    choices = GradientChoices(types=(GradientType.POWER_SGD,), least_gain_percent=2.0)
+    slow = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
+    wanted = asked(gradient_choices=None, topology=topology(32, num_nodes=4, inter_node=slow))
+
+    def search(request: PlanRequest) -> Plan:
+        found = planned(request)
+        slower = added_ms if request.gradients is not None else 0.0
+        cost = found.predicted.model_copy(update={"total_ms": found.predicted.total_ms + slower})
+        return found.model_copy(update={"predicted": cost})
+
+    exact = with_gradients(wanted, choices, costs=ExactCosts(wanted.topology.device), search=search)
+    assert exact.gradients is not None
+    (own,) = exact.gradients.alternatives
+
+    assert (exact.gradients.chosen is GradientType.POWER_SGD) == (added_ms == 0)
+    if added_ms:
+        assert "the plan that fits next to what it carries costs " in (own.refusal or "")
+        assert (own.refusal or "").endswith("below 2 %")
 
 
 def test_gradients_that_are_carried_need_memory_for_them_and_for_a_copy() -> None:
