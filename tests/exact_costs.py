@@ -114,6 +114,10 @@ class ExactCosts:
         """Return [...] the simulator's times."""
         return DeviceSimulator(self.device).dense_update_ms(gradient_bytes)
 
+    def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
+        """Return the simulator's time."""
+        return DeviceSimulator(self.device).expansion_ms(num_features, num_rows, num_bytes)
+
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return none: the simulator has no training range."""
         return ()

@@ -91,6 +91,17 @@ class Launch(Value):
     call's time includes it."""
 
 
+class Expansion(Value):
+    """What copying pooled embeddings to the samples that repeat a list takes, and summing their gradients up."""
+
+    feature_ms: tuple[Milliseconds, Milliseconds]
+    """Of each feature; forward and backward."""
+    row_ms: tuple[Milliseconds, Milliseconds]
+    """Of each copied row of a feature, on top."""
+    byte_ms: tuple[Milliseconds, Milliseconds]
+    """Of each copied byte, on top."""
+
+
 class BundleManifest(Document):
     """``manifest.json`` of a bundle directory; the weights lie beside it in ``weights.safetensors``."""
 
@@ -109,6 +120,8 @@ class BundleManifest(Document):
     training: dict[str, str | int | float] = Field(default_factory=dict)
     """Settings and library versions of the training run, for people."""
     launch: Launch = Launch()
+    expansion: Expansion | None = None
+    """None: not measured; then it is priced as memory traffic."""
     calibration: Calibration | None = None
 
     @model_validator(mode="after")

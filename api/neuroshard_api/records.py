@@ -24,6 +24,18 @@ class ComputeSample(Value):
     """Batch at which the tables' reuse histograms were measured."""
 
 
+class ExpansionSample(Value):
+    """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients."""
+
+    batch_size: PositiveCount
+    """Samples of the device."""
+    num_features: PositiveCount
+    embedding_dim: PositiveCount
+    """Columns of each feature."""
+    factor: PositiveCount
+    """Consecutive samples with one list."""
+
+
 class CommunicationSample(Value):
     """One all-to-all over all devices."""
 
@@ -96,11 +108,13 @@ class ProfileRecord(Document):
     compute: ComputeSample | None = None
     communication: CommunicationSample | None = None
     launch: ComputeSample | None = None
-    """Tables whose call was timed in several ways. Exactly one of compute, communication, and launch is given."""
+    """Tables whose call was timed in several ways."""
+    expansion: ExpansionSample | None = None
+    """Copies to repeated lists. Exactly one of compute, communication, launch, and expansion is given."""
     forward_ms: Annotated[float, Field(gt=0)] | None = None
-    """Compute: median forward time."""
+    """Compute and expansion: median forward time."""
     backward_ms: Annotated[float, Field(gt=0)] | None = None
-    """Compute: median backward time with the fused optimizer."""
+    """Compute and expansion: median backward time, of compute with the fused optimizer."""
     launch_times: LaunchTimes | None = None
     """Launch: medians of each way of calling."""
     device_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
@@ -119,7 +133,12 @@ class ProfileRecord(Document):
 
     @model_validator(mode="after")
     def _one_sample(self) -> Self:
-        samples = {"compute": self.compute, "communication": self.communication, "launch": self.launch}
+        samples = {
+            "compute": self.compute,
+            "communication": self.communication,
+            "launch": self.launch,
+            "expansion": self.expansion,
+        }
         given = [name for name, sample in samples.items() if sample is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none"

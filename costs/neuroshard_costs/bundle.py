@@ -25,6 +25,7 @@ from neuroshard_costs.exchanges import (
     index_exchange,
     least_index_bytes,
 )
+from neuroshard_costs.expansion import expansion_ms
 from neuroshard_costs.features import (
     COMMUNICATION_FEATURES,
     COMPUTE_FEATURES,
@@ -159,6 +160,12 @@ class CostBundle:
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return [...] milliseconds (see TransferModel)."""
         return DeviceSimulator(self.manifest.device).dense_update_ms(gradient_bytes)
+
+    def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
+        """Return milliseconds (see TransferModel)."""
+        return expansion_ms(
+            num_features, num_rows, num_bytes, device=self.manifest.device, measured=self.manifest.expansion
+        )
 
     def device_problem(self, device: DeviceType) -> str | None:
         """Return the fault of pricing a device of another product with these models. None: it is the same one."""

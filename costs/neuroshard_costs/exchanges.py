@@ -153,6 +153,15 @@ class TransferModel(Protocol):
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return [...] milliseconds in which a device goes through gradients of all rows of its replicated tables."""
 
+    def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
+        """Return milliseconds, forward and backward, of copying pooled embeddings to samples that repeat a list.
+
+        Args:
+            num_features: whose lists repeat.
+            num_rows: samples of a device times these features.
+            num_bytes: of these rows.
+        """
+
 
 def lookup_bytes(tables: Sequence[Table]) -> IndexArray:
     """Return [tables] the bytes of a lookup: its index, and its weight where there is one."""

@@ -117,6 +117,10 @@ class OwnCosts:
         """Return the base's times (see TransferModel)."""
         return self._base.dense_update_ms(gradient_bytes)
 
+    def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
+        """Return the base's times (see TransferModel)."""
+        return self._base.expansion_ms(num_features, num_rows, num_bytes)
+
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return that nothing is known of the model's range."""
         return (f"costs are by {self.manifest.name}, a cost model of the user's own, whose range is not known",)

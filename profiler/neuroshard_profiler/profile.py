@@ -22,6 +22,7 @@ from neuroshard_profiler.comm_stage import measure_communication, measured_links
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.devices.visible import Gpus, TorchGpus, usable_gpus
 from neuroshard_profiler.errors import SettingsError
+from neuroshard_profiler.expansion_bench import collect_expansions, has_repeats
 from neuroshard_profiler.files import write_file
 from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.launch_bench import collect_launches
@@ -33,6 +34,7 @@ from neuroshard_profiler.settings import Part, ProfileSettings
 COMPUTE_FILE = "compute.jsonl"
 COMMUNICATION_FILE = "communication.jsonl"
 LAUNCH_FILE = "launch.jsonl"
+EXPANSION_FILE = "expansion.jsonl"
 TOPOLOGY_FILE = "topology.json"
 
 _OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, and the fit
@@ -185,6 +187,9 @@ def measure_compute(
         if isinstance(backend, TorchBackend):
             with RecordsFile(path.with_name(LAUNCH_FILE), source=backend.source) as file:
                 collect_launches(backend, space.optimizers[0], file, seed=settings.seed)
+            if has_repeats(space.job):
+                with RecordsFile(path.with_name(EXPANSION_FILE), source=backend.source) as file:
+                    collect_expansions(backend, file)
 
 
 def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simulated"], gpus: Gpus) -> int:

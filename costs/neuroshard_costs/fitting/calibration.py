@@ -19,6 +19,7 @@ from neuroshard_api.topology import Topology
 from neuroshard_costs.bundle import NETWORK_FEATURES, CostBundle, load_bundle, read_weights, save_bundle
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_costs.reuse.shard_arrays import sample_shards
@@ -41,7 +42,7 @@ def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManif
 
     At least 8 compute records are needed; a communication network with fewer than 8 records of its direction keeps
     its times. An earlier calibration of the bundle is replaced, not built upon. The bundle's own source stays: only
-    the scale is measured, and the host's launches where there are records of calls.
+    the scale is measured, and the host's launches and copies to repeated lists where there are records of them.
 
     Raises:
         RecordsError: the records cannot be read, are too few or of several machines.
@@ -66,6 +67,9 @@ def calibrate_to(
     launch = fitted_launch(records)
     if launch is not None:  # the device's part is rescaled with the networks that it was made with
         update["launch"] = bundle.manifest.launch.model_copy(update={"host_ms": launch.host_ms})
+    expansion = fitted_expansion(records)
+    if expansion is not None:
+        update["expansion"] = expansion
     return save_bundle(output, bundle.manifest.model_copy(update=update), read_weights(bundle_dir))
 
 

@@ -16,7 +16,8 @@ nodes, the bundle's networks are calibrated instead, since they know that level.
 of a bundle of another device stand in. In both cases the bundle is labelled simulated as they are.
 
 What a call costs beyond its tables is fitted to the records of calls (fitting.launches). Where there are none, a GPU's
-host takes as long to launch a call as that of the bundle of the same device, or of the one that stands in.
+host takes as long to launch a call as that of the bundle of the same device, or of the one that stands in. What copies
+to repeated lists take is fitted to their records (fitting.expansions).
 """
 
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ from neuroshard_costs.bundle import (
 )
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.calibration import calibrate_to, compute_error, one_source, transfer_calibration
+from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.fitted import FittedNetwork, save_fitted
 from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_costs.fitting.record_samples import compute_samples, compute_validity, transfer_validity, transfers
@@ -128,6 +130,7 @@ def fit_bundle(
         training={"method": method, **launch_notes, **library_versions(LIBRARIES)},
         calibration=calibration,
         launch=launch,
+        expansion=fitted_expansion(records),
     )
     return FitReport(manifest=manifest, method=method, reason=reason)
 

@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuroshard_api.bundle import BundleManifest, Calibration, ErrorReport, Launch, Network, NetworkName, Range
+from neuroshard_api.bundle import (
+    BundleManifest,
+    Calibration,
+    ErrorReport,
+    Expansion,
+    Launch,
+    Network,
+    NetworkName,
+    Range,
+)
 from neuroshard_api.topology import DeviceType
 
 from neuroshard_costs.bundle import NETWORK_FEATURES, save_bundle
@@ -40,6 +49,7 @@ def save_fitted(
     compute_source: str | None = None,
     calibration: Calibration | None = None,
     launch: Launch | None = None,
+    expansion: Expansion | None = None,
     extras: Mapping[str, bytes] | None = None,
 ) -> BundleManifest:
     """Write three networks as a bundle directory, replacing one that is there.
@@ -54,6 +64,7 @@ def save_fitted(
         compute_source: label of what the compute network was fitted to. None: ``source``.
         calibration: scales of networks that come from another bundle.
         launch: what a call costs beyond its tables. If unset: nothing, as on a CPU, where a call's time includes it.
+        expansion: what copies to repeated lists take. None: not measured.
         extras: more files, as bundle.save_bundle takes them.
     """
     notes = {f"{part}_{key}": note for part, network in networks.items() for key, note in network.notes.items()}
@@ -77,6 +88,7 @@ def save_fitted(
         training={**training, **notes},
         calibration=calibration,
         launch=launch or Launch(),
+        expansion=expansion,
     )
     weights = {f"{part}.{key}": array for part, network in networks.items() for key, array in network.weights.items()}
     return save_bundle(path, manifest, weights, extras=extras)

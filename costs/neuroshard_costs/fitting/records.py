@@ -66,8 +66,9 @@ def _record(line: bytes, *, where: str) -> ProfileRecord:
         raise RecordsError(f"{error}; {_MEASURE_AGAIN}") from error
     if not record.is_usable:
         return record
-    if record.compute is not None and (record.forward_ms is None or record.backward_ms is None):
-        raise RecordsError(f"{where}: forward_ms and backward_ms must be given with compute; {_MEASURE_AGAIN}")
+    for kind in ("compute", "expansion"):
+        if getattr(record, kind) is not None and (record.forward_ms is None or record.backward_ms is None):
+            raise RecordsError(f"{where}: forward_ms and backward_ms must be given with {kind}; {_MEASURE_AGAIN}")
     if record.launch is not None and record.launch_times is None:
         raise RecordsError(f"{where}: launch_times must be given with launch; {_MEASURE_AGAIN}")
     sample = record.communication

@@ -9,6 +9,7 @@ from neuroshard_api.request import Pipeline
 from neuroshard_api.topology import DeviceType
 
 from neuroshard_costs.exchanges import Exchange, Reduction
+from neuroshard_costs.expansion import expansion_ms
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.communication import DIRECTIONS, Direction, Network, Numbers, all_to_all_seconds
 from neuroshard_costs.simulator.compute import set_seconds
@@ -116,6 +117,10 @@ class DeviceSimulator:
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return [...] milliseconds (see TransferModel)."""
         return self._noisy(dense_update_seconds(self.device, gradient_bytes)) * _MS_PER_SECOND
+
+    def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
+        """Return milliseconds (see TransferModel)."""
+        return expansion_ms(num_features, num_rows, num_bytes, device=self.device, measured=None)
 
     def _noisy(self, seconds: FloatArray) -> FloatArray:
         if self.noise == 0:

@@ -18,13 +18,9 @@ import numpy as np
 from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.request import PlanRequest
 from neuroshard_api.tables import Table
+from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.reuse.repeats import without_repeats
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
-
-EXPANSION_PASSES = 5
-"""Times that the pooled embeddings of a group pass through memory in a step. Forward: read and written by index_select.
-Backward: zeros are written, gradients read, and their sums written."""
-MS_PER_SECOND = 1e3
 
 
 def repeating_groups(request: PlanRequest) -> tuple[DeduplicatedGroup, ...]:
@@ -79,15 +75,17 @@ def looked_up(request: PlanRequest) -> PlanRequest:
     return request.model_copy(update={"tables": request.tables.model_copy(update={"tables": tables})})
 
 
-def expansion_ms(request: PlanRequest) -> float:
+def expansion_ms(request: PlanRequest, costs: TransferModel) -> float:
     """Return what copying pooled embeddings to the repeats of a device's samples takes, forward and backward."""
     groups = frozenset(request.deduplicate or ())
-    columns = sum(
-        table.embedding_dim * table.num_features for table in request.tables.tables if table.duplication_group in groups
-    )
-    num_bytes = columns * request.batch_size_per_device * BYTES_PER_ELEMENT[request.memory.output_data_type]
-    bandwidth = request.topology.device.memory_bandwidth_bytes_per_second
-    return EXPANSION_PASSES * num_bytes / bandwidth * MS_PER_SECOND
+    members = [table for table in request.tables.tables if table.duplication_group in groups]
+    if not members:
+        return 0.0
+    features = sum(table.num_features for table in members)
+    columns = sum(table.embedding_dim * table.num_features for table in members)
+    row_bytes = columns * BYTES_PER_ELEMENT[request.memory.output_data_type]
+    samples = request.batch_size_per_device
+    return costs.expansion_ms(features, samples * features, samples * row_bytes)
 
 
 def _factor(tables: Sequence[Table]) -> float:

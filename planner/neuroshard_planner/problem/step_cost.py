@@ -237,7 +237,7 @@ class StepCost:
             Collective.SEQUENCE_ROWS: exchange_of_sequence_rows(request, costs),
         }
         self._dense_update_ms = float(costs.dense_update_ms(np.array(1.0)))
-        self.expansion_ms = expansion_ms(request)
+        self.expansion_ms = expansion_ms(request, costs)
         """Of repeated lists, forward and backward."""
         self.hides_inputs = request.pipeline is not Pipeline.NONE
         """Whether of the exchange of indices only what takes longer than the compute counts."""

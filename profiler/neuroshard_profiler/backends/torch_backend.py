@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 
 from neuroshard_api.kernels import DataType, DeviceKind, Optimizer
-from neuroshard_api.records import ComputeSample, LaunchTimes
+from neuroshard_api.records import ComputeSample, ExpansionSample, LaunchTimes
 from neuroshard_api.topology import DeviceType
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.expansion_call import ExpansionCall
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedDevice
 
 
@@ -65,6 +66,15 @@ class TorchBackend(ABC):
             one_call_ms=(one.forward_ms, one.backward_ms),
             two_calls_ms=(two.forward_ms, two.backward_ms),
             alone_ms=alone,
+        )
+
+    def measure_expansion(self, sample: ExpansionSample, *, repeats: Repeats) -> Times:
+        """Time copies of pooled embeddings to repeated lists, which were exchanged just before: caches are warm.
+
+        Raises UnusableSampleError.
+        """
+        return self.device.measure(
+            sample, lambda: ExpansionCall(sample, device=self.device.torch), repeats, is_cold=False
         )
 
     @abstractmethod

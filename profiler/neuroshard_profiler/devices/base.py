@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 from neuroshard_api.kernels import DeviceKind
-from neuroshard_api.records import MAX_FAILURE_CHARACTERS, ComputeSample
+from neuroshard_api.records import MAX_FAILURE_CHARACTERS, ComputeSample, ExpansionSample
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, state_row_bytes
 from torch import Tensor
@@ -72,7 +72,13 @@ class TimedDevice(Protocol):
         ...
 
     def measure(
-        self, sample: ComputeSample, build: Callable[[], EmbeddingCall], repeats: Repeats, *, is_idle: bool = False
+        self,
+        sample: ComputeSample | ExpansionSample,
+        build: Callable[[], EmbeddingCall],
+        repeats: Repeats,
+        *,
+        is_idle: bool = False,
+        is_cold: bool = True,
     ) -> Times:
         """Time the calls that ``build`` makes ready.
 
@@ -82,6 +88,7 @@ class TimedDevice(Protocol):
             repeats: how often.
             is_idle: whether a GPU is idle at the start of each call, so that the host's launches count. A CPU is its
                 own host, whose launches always count.
+            is_cold: whether nothing of a call is in the caches when it begins. Otherwise what the last one left there.
 
         Raises:
             OutOfDeviceMemoryError: the sample does not fit.
@@ -109,8 +116,13 @@ def sample_errors() -> Iterator[None]:
         raise KernelError(_first_line(error)) from error
 
 
-def needed_bytes(sample: ComputeSample) -> int:
-    """Return the bytes of a sample's weights, optimizer state, inputs, and pooled embeddings."""
+def needed_bytes(sample: ComputeSample | ExpansionSample) -> int:
+    """Return the bytes of a sample's weights, optimizer state, inputs, and pooled embeddings.
+
+    Copies have pooled embeddings alone, before and after, and the gradients of both.
+    """
+    if isinstance(sample, ExpansionSample):
+        return 4 * _FP32_BYTES * sample.batch_size * sample.num_features * sample.embedding_dim
     total = 0.0
     for table in sample.tables:
         row_bytes = table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]

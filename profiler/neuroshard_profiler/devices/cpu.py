@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from neuroshard_api.host_memory import keep_freed_memory
 from neuroshard_api.kernels import DeviceKind
-from neuroshard_api.records import ComputeSample
+from neuroshard_api.records import ComputeSample, ExpansionSample
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.fitting.versions import library_versions
 
@@ -97,11 +97,12 @@ class CpuDevice:
 
     def measure(
         self,
-        sample: ComputeSample,
+        sample: ComputeSample | ExpansionSample,
         build: Callable[[], EmbeddingCall],
         repeats: Repeats,
         *,
         is_idle: bool = False,  # noqa: ARG002 - a core is its own host
+        is_cold: bool = True,
     ) -> Times:
         """Time the calls that ``build`` makes ready. Raises OutOfDeviceMemoryError or KernelError."""
         if needed_bytes(sample) > available_memory_bytes():
@@ -109,7 +110,7 @@ class CpuDevice:
             raise OutOfDeviceMemoryError(f"the sample needs {needed_bytes(sample)} bytes")
         with sample_errors(), _alone(self.core):
             embedding = build()
-            timer = ThreadTimer(flushed_bytes=self.flushed_bytes)
+            timer = ThreadTimer(flushed_bytes=self.flushed_bytes if is_cold else 0)
             gradient = torch.full_like(embedding.forward(0), _GRADIENT)
             return median_times(
                 lambda number: timer.time_ms(

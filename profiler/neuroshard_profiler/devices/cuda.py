@@ -7,7 +7,7 @@ from types import MappingProxyType
 import torch
 from neuroshard_api.kernels import DeviceKind
 from neuroshard_api.presets import load_presets
-from neuroshard_api.records import ComputeSample
+from neuroshard_api.records import ComputeSample, ExpansionSample
 from neuroshard_api.topology import DeviceType
 from neuroshard_costs.fitting.versions import library_versions
 
@@ -78,21 +78,22 @@ class CudaDevice:
 
     def measure(
         self,
-        sample: ComputeSample,  # noqa: ARG002 - the GPU itself refuses what it has no memory for
+        sample: ComputeSample | ExpansionSample,  # noqa: ARG002 - the GPU itself refuses what it has no memory for
         build: Callable[[], EmbeddingCall],
         repeats: Repeats,
         *,
         is_idle: bool = False,
+        is_cold: bool = True,
     ) -> Times:
         """Time the calls that ``build`` makes ready. Raises OutOfDeviceMemoryError, DeviceLostError, or KernelError."""
         with sample_errors():
             try:
-                return self._timed(build(), repeats, is_idle=is_idle)
+                return self._timed(build(), repeats, is_idle=is_idle, is_cold=is_cold)
             finally:
                 self.cuda.empty_cache()
 
-    def _timed(self, embedding: EmbeddingCall, repeats: Repeats, *, is_idle: bool) -> Times:
-        timer = IdleCudaTimer(self.cuda) if is_idle else CudaTimer(self.cuda)
+    def _timed(self, embedding: EmbeddingCall, repeats: Repeats, *, is_idle: bool, is_cold: bool) -> Times:
+        timer = IdleCudaTimer(self.cuda) if is_idle else CudaTimer(self.cuda, is_cold=is_cold)
         gradient = torch.full_like(embedding.forward(0), _GRADIENT)
 
         def call(number: int) -> tuple[float, float]:

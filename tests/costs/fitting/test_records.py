@@ -10,6 +10,7 @@ from neuroshard_costs.fitting.records import ended_records, read_records
 from record_builders import communication_record, compute_record, written
 
 LAUNCH = json.loads(compute_record().to_json())["compute"]
+EXPANSION = {"batch_size": 64, "num_features": 2, "embedding_dim": 8, "factor": 4}
 
 
 def test_records_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
@@ -27,8 +28,9 @@ def test_records_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
         ({"schema_version": "profile-record/v9"}, "line 1: schema_version"),
         ({"forward_ms": None}, "line 1: forward_ms and backward_ms must be given"),
         ({"forward_ms": -1.0}, "line 1: forward_ms"),
-        ({"compute": None}, "line 1: must hold exactly one of compute, communication, launch"),
+        ({"compute": None}, "line 1: must hold exactly one of compute, communication, launch, expansion"),
         ({"compute": None, "launch": LAUNCH}, "line 1: launch_times must be given with launch"),
+        ({"compute": None, "forward_ms": None, "expansion": EXPANSION}, "must be given with expansion"),
         ({"sauce": 1}, "line 1: sauce: is not a known key"),
         ({"source": "guessed"}, "line 1: source"),
     ],

@@ -5,6 +5,7 @@ from typing import Any
 import builders
 import numpy as np
 import pytest
+from exact_costs import ExactCosts
 from neuroshard_api.tables import REUSE_BINS, Table
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.reuse.repeats import fewer_hits
@@ -77,8 +78,9 @@ def test_expansion_passes_through_the_memory_of_a_group() -> None:
         batch_size_per_device=1000,
     )
 
-    assert expansion_ms(request) == pytest.approx(5 * 1000 * 128 * 4 / 1e12 * 1e3)
-    assert expansion_ms(request.model_copy(update={"deduplicate": None})) == 0.0
+    costs = ExactCosts(device=device)
+    assert expansion_ms(request, costs) == pytest.approx(5 * 1000 * 128 * 4 / 1e12 * 1e3)
+    assert expansion_ms(request.model_copy(update={"deduplicate": None}), costs) == 0.0
     assert [group.features for group in repeating_groups(request)] == [("a", "b")]
 
 

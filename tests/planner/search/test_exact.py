@@ -95,6 +95,10 @@ class LinearCosts:
         """Return times proportional to the bytes."""
         return self.transfer_ms_per_element * gradient_bytes / 4
 
+    def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:  # noqa: ARG002
+        """Return a time proportional to the bytes."""
+        return self.transfer_ms_per_element * num_bytes / 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimum:

@@ -1,0 +1,72 @@
+"""Measures copies of pooled embeddings to repeated lists, for jobs that have any. Draws none at random."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from neuroshard_api.records import ExpansionSample, ProfileRecord
+from neuroshard_api.tables import TableSet
+
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.errors import UnusableSampleError
+from neuroshard_profiler.records import RecordsFile
+
+BATCH_SIZES = (256, 1024, 4096)
+COLUMNS = (16, 48, 128)
+_FEATURES, _FACTOR = 4, 4
+
+
+class ExpansionBackend(Protocol):
+    """Times copies on one device."""
+
+    @property
+    def source(self) -> str:
+        """The label of every record."""
+        ...
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Driver, library versions and clocks, for people."""
+        ...
+
+    @property
+    def repeats(self) -> Repeats:
+        """How often copies are timed."""
+        ...
+
+    def measure_expansion(self, sample: ExpansionSample, *, repeats: Repeats) -> Times:
+        """Time the sample's copies. Raises UnusableSampleError."""
+        ...
+
+
+def expansion_samples() -> Iterator[ExpansionSample]:
+    """Yield what is copied."""
+    for batch_size in BATCH_SIZES:
+        for columns in COLUMNS:
+            yield ExpansionSample(batch_size=batch_size, num_features=_FEATURES, embedding_dim=columns, factor=_FACTOR)
+
+
+def has_repeats(tables: TableSet | None) -> bool:
+    """Return whether a job has tables whose repeated lists may be left out."""
+    return tables is not None and any(table.duplication_group for table in tables.tables)
+
+
+def collect_expansions(backend: ExpansionBackend, file: RecordsFile) -> None:
+    """Append a record of each sample that the file lacks; one that a device refuses gets its reason."""
+    samples = list(expansion_samples())
+    for sample in samples[len(file.records) :]:
+        record = ProfileRecord(source=backend.source, expansion=sample, environment=backend.environment)
+        try:
+            times = backend.measure_expansion(sample, repeats=backend.repeats)
+        except UnusableSampleError as error:
+            file.append(record.model_copy(update={"failure": str(error) or type(error).__name__}))
+            continue
+        file.append(
+            record.model_copy(
+                update={
+                    "forward_ms": times.forward_ms,
+                    "backward_ms": times.backward_ms,
+                    "spread": times.spread,
+                    "num_repeats": times.num_repeats,
+                }
+            )
+        )
