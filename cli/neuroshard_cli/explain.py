@@ -42,6 +42,6 @@ def explain(
         of_table = explain_table(document, table, bundle=costs)
         fields, text = asdict(of_table), render_table_explanation(of_table)
     if json:
-        print_document(json_format.dumps(fields, indent=1) + "\n")
+        print_document(json_format.dumps(fields, indent=1, default=lambda each: each.model_dump(mode="json")) + "\n")
     else:
         print_text(text)

@@ -87,6 +87,19 @@ class RequestOptions:
         float | None,
         typer.Option(min=0, max=100, help="Percent of a step that such types must save. Default: 2."),
     ] = None
+    gradient_types: Annotated[
+        str | None,
+        typer.Option(
+            help="Types in which gradients of replicated units of --dense may travel where that shortens the step, "
+            "such as BF16,PowerSGD, besides FP32. Default: none."
+        ),
+    ] = None
+    power_sgd_rank: Annotated[
+        int | None, typer.Option(min=1, max=64, help="PowerSGD: columns of the thin matrices. Default: 2.")
+    ] = None
+    keep_percent: Annotated[
+        float | None, typer.Option(min=0, max=50, help="Threshold: percent of the gradients that are sent. Default: 5.")
+    ] = None
     data_types: Annotated[
         str | None,
         typer.Option(
@@ -282,6 +295,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         },
         "deduplicate": tables.duplication_groups if options.deduplicate else None,
         "communication": _communication(options),
+        "gradient_choices": _gradient_choices(options),
         "dense_choices": _dense_choices(options),
         "replication": _replication(options),
         "constraints": limits,
@@ -325,9 +339,10 @@ def _communication(options: RequestOptions) -> dict[str, object] | None:
 
     given = {"forward": options.wire_forward, "backward": options.wire_backward}
     if not any(given.values()):
-        if options.least_gain is not None:
+        if options.least_gain is not None and options.gradient_types is None:
             raise CommandError(
-                "--least-gain: no types are permitted; give --wire-forward or --wire-backward too, or leave it out"
+                "--least-gain: no types are permitted; give --wire-forward, --wire-backward, or --gradient-types too, "
+                "or leave it out"
             )
         return None
     chosen: dict[str, object] = {} if options.least_gain is None else {"least_gain_percent": options.least_gain}
@@ -338,6 +353,34 @@ def _communication(options: RequestOptions) -> dict[str, object] | None:
             raise CommandError(f"--wire-{direction}: {unknown!r} is no type on the wire; use {', '.join(WireType)}")
         chosen[direction] = names
     return chosen
+
+
+def _gradient_choices(options: RequestOptions) -> dict[str, object] | None:
+    """Return the types that the options permit for gradients of the dense part. None: none. Raises CommandError."""
+    from neuroshard_api.gradient_exchange import GradientType
+
+    settings = (
+        (GradientType.POWER_SGD, "--power-sgd-rank", "rank", options.power_sgd_rank),
+        (GradientType.THRESHOLD, "--keep-percent", "keep_percent", options.keep_percent),
+    )
+    known = {each.lower(): each for each in GradientType}
+    names = [] if options.gradient_types is None else [each.strip() for each in options.gradient_types.split(",")]
+    unknown = next((name for name in names if name.lower() not in known), None)
+    if unknown is not None:
+        raise CommandError(f"--gradient-types: {unknown!r} is no type of gradients; use {', '.join(GradientType)}")
+    types = [known[name.lower()] for name in names]
+    for kind, option, _, value in settings:
+        if value is not None and kind not in types:
+            raise CommandError(f"{option}: is for {kind} alone; give --gradient-types {kind} too, or leave it out")
+    if not types:
+        return None
+    if options.dense is None:
+        raise CommandError(
+            "--gradient-types: are of a counted dense part\n"
+            "hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
+        )
+    given = {"least_gain_percent": options.least_gain, **{field: value for _, _, field, value in settings}}
+    return {"types": types, **{field: value for field, value in given.items() if value is not None}}
 
 
 def _dense_choices(options: RequestOptions) -> dict[str, object] | None:

@@ -3,7 +3,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders import dense_profile
 from neuroshard_api.document import DocumentError
+from neuroshard_api.gradient_exchange import GradientChoices, GradientType
 from neuroshard_api.request import Algorithm, Constraints
 from neuroshard_api.tables import Optimizer
 from neuroshard_cli.failures import CommandError
@@ -98,6 +100,27 @@ def test_devices_described_badly_are_refused_by_the_options_name(changes: dict[s
         build_topology(replace(OPTIONS, **changes))  # type: ignore[arg-type]
 
 
+def test_types_of_gradients_are_permitted_by_a_list(tmp_path: Path) -> None:
+    """In any case of letters, with the settings of their own; the least gain counts for them too."""
+    counted = dense_profile(*read_tables("mlperf-dlrm-dcnv2").tables)
+    (tmp_path / "dense.json").write_text(counted.to_json())
+    given = replace(
+        OPTIONS,
+        tables="mlperf-dlrm-dcnv2",
+        batch_size=counted.batch_size_per_device,
+        dense=tmp_path / "dense.json",
+        gradient_types="bf16, powersgd",
+        power_sgd_rank=4,
+        least_gain=1.0,
+    )
+    found = build_request(given, "neuroshard")
+
+    assert found.gradient_choices == GradientChoices(
+        types=(GradientType.BF16, GradientType.POWER_SGD), rank=4, least_gain_percent=1.0
+    )
+    assert found.communication is None
+
+
 def test_a_name_without_suffix_is_a_workload() -> None:
     """Files are told apart by their suffix or folder."""
     assert len(read_tables("mlperf-dlrm-dcnv2").tables) == 26
@@ -120,6 +143,10 @@ def test_types_on_the_wire_are_permitted_by_lists() -> None:
     [
         ({"wire_backward": "FP16,INT4"}, "--wire-backward: 'INT4' is no type on the wire; use FP32, FP16, BF16"),
         ({"least_gain": 1.0}, "--least-gain: no types are permitted"),
+        ({"gradient_types": "BF16,INT8"}, "--gradient-types: 'INT8' is no type of gradients; use FP32, FP16, BF16"),
+        ({"gradient_types": "BF16"}, "--gradient-types: are of a counted dense part"),
+        ({"gradient_types": "BF16", "keep_percent": 1.0}, "--keep-percent: is for Threshold alone"),
+        ({"power_sgd_rank": 4}, "--power-sgd-rank: is for PowerSGD alone"),
     ],
 )
 def test_types_described_badly_are_refused_by_the_options_name(changes: dict[str, object], words: str) -> None:

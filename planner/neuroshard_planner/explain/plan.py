@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
+from neuroshard_api.communication import Communication
+from neuroshard_api.gradient_exchange import GradientDecision
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import ComputePeak, PlanRequest
 from neuroshard_api.tables import DataType
@@ -112,6 +114,10 @@ class PlanExplanation:
     """If unset: the plan was made without one in force."""
     stored_types: str | None
     """A sentence: the types that were chosen for the tables. None: there was no choice."""
+    communication: Communication | None
+    """Price or refusal of each permitted pair of types on the wire. None: there was no choice."""
+    gradients: GradientDecision | None
+    """The same of each permitted type of the dense part's gradients. None: there was no choice."""
 
 
 def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
@@ -149,6 +155,8 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         trust=_trust(whole, terms),
         moves=_moves(plan),
         stored_types=stored_types_text(whole),
+        communication=whole.communication,
+        gradients=whole.gradients,
     )
 
 

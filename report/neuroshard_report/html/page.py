@@ -15,7 +15,7 @@ from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.trust import trust_text
 
-from neuroshard_report.communication import communication_line
+from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.html.dense_frontier import frontier_steps
 from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sample
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
@@ -129,6 +129,7 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
         comparison=_comparison(summary),
         stored_types=stored_types_text(plan),
         exchange=communication_line(plan.request.wire, plan.communication, plan.predicted.total_ms),
+        gradients=gradients_line(plan.request.gradients, plan.gradients),
     )
 
 

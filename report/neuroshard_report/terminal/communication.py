@@ -1,11 +1,24 @@
-"""What narrower types on the wire would give, for the terminal."""
+"""What narrower types of pooled embeddings and of gradients would give, for the terminal."""
+
+from collections.abc import Sequence
 
 from neuroshard_api.communication import Communication, WireAlternative, WireTypes
+from neuroshard_api.gradient_exchange import GradientAlternative, GradientDecision, GradientType
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from neuroshard_report.quantities import format_ms
 from neuroshard_report.terminal.tables import TextTable
+
+
+def narrow_tables(communication: Communication | None, gradients: GradientDecision | None) -> Sequence[RenderableType]:
+    """Return the tables of the decisions that had alternatives, each after an empty line."""
+    tables: list[RenderableType] = []
+    if communication is not None and communication.alternatives:
+        tables += [Text(), communication_table(communication)]
+    if gradients is not None and gradients.alternatives:
+        tables += [Text(), gradients_table(gradients)]
+    return tables
 
 
 def communication_table(decided: Communication) -> RenderableType:
@@ -16,6 +29,24 @@ def communication_table(decided: Communication) -> RenderableType:
         text_columns=(0, 4),
     )
     return table if decided.reason is None else Group(table, Text(f"not encoded: {decided.reason}"))
+
+
+def gradients_table(decided: GradientDecision) -> RenderableType:
+    """Return what each permitted type would make of the exchange of the dense part's gradients."""
+    is_exact = decided.chosen is GradientType.FP32
+    exposed = "-" if decided.exact_exposed_ms is None else format_ms(decided.exact_exposed_ms)
+    exact = (GradientType.FP32.value, exposed, format_ms(0.0), format_ms(0.0), "chosen" if is_exact else "")
+    table = TextTable(
+        columns=("gradients in", "exposed ms", "codecs ms", "saves ms", "decision"),
+        rows=(exact, *map(_gradient_row, decided.alternatives)),
+        text_columns=(0, 4),
+    )
+    return table if decided.reason is None else Group(table, Text(f"not encoded: {decided.reason}"))
+
+
+def _gradient_row(each: GradientAlternative) -> tuple[str, ...]:
+    numbers = (each.exposed_ms, each.codec_ms, each.saved_ms)
+    return (each.type.value, *("-" if ms is None else format_ms(ms) for ms in numbers), each.refusal or "chosen")
 
 
 def _exact(decided: Communication) -> tuple[str, ...]:

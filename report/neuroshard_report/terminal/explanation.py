@@ -13,6 +13,7 @@ from rich.text import Text
 from neuroshard_report.quantities import format_bytes, format_ms, format_percent
 from neuroshard_report.summary import index_ranges
 from neuroshard_report.terminal.collections import collections_table
+from neuroshard_report.terminal.communication import narrow_tables
 from neuroshard_report.terminal.tables import TextTable, fact_grid
 
 MAX_MOVES = 12
@@ -72,6 +73,7 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         tables,
         *by_module,
         *_dense_units(found.dense_units),
+        *narrow_tables(found.communication, found.gradients),
         "",
         gap,
         "",

@@ -17,7 +17,7 @@ from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import DeviceView, PlanSummary, Quantiles, cost_terms, cost_terms_ms, summarize
 from neuroshard_report.terminal.collections import collections_table
-from neuroshard_report.terminal.communication import communication_table
+from neuroshard_report.terminal.communication import narrow_tables
 from neuroshard_report.terminal.tables import TextTable, fact_grid, plain_table
 
 MAX_DEVICES = 16  # more devices are shown as extremes and quantiles
@@ -61,8 +61,7 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
         parts += [Text(), _split_tables(summary)]
     if plan.deduplication:
         parts += [Text(), _deduplication(plan, plan.deduplication)]
-    if plan.communication is not None and plan.communication.alternatives:
-        parts += [Text(), communication_table(plan.communication)]
+    parts += narrow_tables(plan.communication, plan.gradients)
     if traffic:
         parts += [Text(), _other_traffic(traffic)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]

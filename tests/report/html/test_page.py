@@ -5,6 +5,7 @@ import pytest
 from builders import device_type, table
 from neuroshard_api.communication import Communication, WireAlternative, WireType, WireTypes
 from neuroshard_api.dense_layout import DenseLayout, DenseMemory, DensePoint, PlannedUnit
+from neuroshard_api.gradient_exchange import GradientAlternative, GradientDecision, GradientType
 from neuroshard_api.plan import BaselineCost, Plan
 from neuroshard_api.request import Algorithm
 from neuroshard_report.html.page import render_html
@@ -120,6 +121,23 @@ def test_pairs_of_types_have_a_section_with_the_decision_on_each(plan: Plan) -> 
     assert "INT8 forward, FP32 backward" in page
     assert "saves &lt;1 %" in page
     assert "narrow" not in _structure(render_html(plan)).ids
+
+
+def test_types_of_gradients_have_a_section_with_the_decision_on_each(plan: Plan) -> None:
+    """Price and refusal; a plan that had no choice has none."""
+    refused = GradientAlternative(
+        type=GradientType.BF16, exposed_ms=1.5, codec_ms=0.1, saved_ms=0.01, refusal="below <2 %"
+    )
+    decided = GradientDecision(
+        chosen=GradientType.FP32, exact_exposed_ms=3.0, alternatives=(refused,), reason="nothing saves 2 %"
+    )
+
+    page = render_html(plan.model_copy(update={"gradients": decided}))
+
+    assert "gradients" in _structure(page).ids
+    assert "exact: nothing saves 2 %. In FP32, 3.00 ms of their collectives" in page
+    assert "below &lt;2 %" in page
+    assert "gradients" not in _structure(render_html(plan)).ids
 
 
 def test_one_table_on_one_device_has_a_report() -> None:
