@@ -31,7 +31,7 @@ def tables(draw: st.DrawFn) -> Table:
         embedding_dim=draw(widths),
         pooling_factor=draw(st.floats(0.001, 1e5)),
         data_type=draw(st.sampled_from(TRAINING_KERNELS["cuda"].weight_types)),
-        feature_names=tuple(draw(st.lists(labels, max_size=3))),
+        feature_names=tuple(draw(st.lists(labels, max_size=3, unique=True))),
         colocation_group=draw(st.none() | labels),
         **draw(skews),
     )
