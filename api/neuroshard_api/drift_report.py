@@ -139,11 +139,12 @@ _MAX_NAMES = 3
 
 def _cause_text(change: DriftChange) -> str:
     """Return a cause with where it is: ``DeviceSlow, rank 3``."""
-    tables = f"table{'s' * (len(change.tables) > 1)} {_named(change.tables)}" if change.tables else ""
-    ranks = f"rank{'s' * (len(change.ranks) > 1)} {_named(change.ranks)}" if change.ranks else ""
+    tables = f"table{'s' * (len(change.tables) > 1)} {named(change.tables)}" if change.tables else ""
+    ranks = f"rank{'s' * (len(change.ranks) > 1)} {named(change.ranks)}" if change.ranks else ""
     return ", ".join(filter(None, (change.cause.value, tables, ranks)))
 
 
-def _named(names: Sequence[object]) -> str:
+def named(names: Sequence[object]) -> str:
+    """Return the first few names, and how many more there are."""
     shown = ", ".join(map(str, names[:_MAX_NAMES]))
     return shown if len(names) <= _MAX_NAMES else f"{shown} and {len(names) - _MAX_NAMES} more"

@@ -1,13 +1,12 @@
 """Which jobs and which changes of inputs get candidate plans, and which candidates are taken without approval."""
 
+from neuroshard_api.drift_report import named
 from neuroshard_api.input_statistics import InputStatistics
 from neuroshard_api.job_replanning import Replanning, ReplanningMode
 from neuroshard_api.training_job import LaunchPolicy, Spec
 
 CANDIDATE_UNSUPPORTED = "CandidateUnsupported"
 """Reason of a change that no candidate is made for."""
-MAX_NAMED = 3
-"""Features that a message names."""
 
 
 def replanning_policy(spec: Spec) -> Replanning:
@@ -41,9 +40,8 @@ def unsupported_inputs(statistics: InputStatistics) -> str | None:
     changed, left_out = statistics.changed_features, set(statistics.without_repeats or ())
     if not changed or not left_out.issuperset(changed):
         return None
-    named = ", ".join(repr(name) for name in changed[:MAX_NAMED])
-    more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
+    features = named([repr(name) for name in changed])
     return (
-        f"only deduplicated features changed ({named}{more}), and their batches show distinct lists alone; "
+        f"only deduplicated features changed ({features}), and their batches show distinct lists alone; "
         "hint: measure the duplication factors of new samples with `neuroshard stats`, and plan again"
     )

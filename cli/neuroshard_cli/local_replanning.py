@@ -101,7 +101,7 @@ class LocalReplanning:
         """
         assert self._accepted is not None, "PlanTakenError was raised before"
         self._keep(self._accepted)
-        is_in_place = is_accepted_in_place(self._directory)
+        is_in_place = put_accepted_in_place(self._directory)
         assert is_in_place, "the record names the candidate's file"
 
     def stop(self) -> None:
@@ -334,10 +334,10 @@ class LocalReplanning:
             write_file(self._directory.replanning_file, record.model_dump_json(indent=1, exclude_none=True) + "\n")
 
 
-def is_accepted_in_place(directory: RunDirectory) -> bool:
-    """Return whether the run's plan is a candidate that its record has accepted, putting the file in place if need be.
+def put_accepted_in_place(directory: RunDirectory) -> bool:
+    """Put the candidate that the run's record has accepted in the place of the plan, where it is not there yet.
 
-    Raises DocumentError where the record cannot be read.
+    Returns whether the plan is an accepted candidate. Raises DocumentError where the record cannot be read.
     """
     record = _recorded(directory)
     if record.accepted is None or not record.history:

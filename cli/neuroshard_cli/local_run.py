@@ -101,7 +101,7 @@ class LocalRun:
         from neuroshard_api.plan import Plan
         from neuroshard_api.stage_commands import BUNDLE_FOLDER
 
-        from neuroshard_cli.local_replanning import is_accepted_in_place
+        from neuroshard_cli.local_replanning import put_accepted_in_place
 
         if profiled.bundle_dir.name == BUNDLE_FOLDER:
             self.profile_folder = profiled.bundle_dir.parent
@@ -111,7 +111,7 @@ class LocalRun:
         dense = [str(dense_signature(self._job))] if counts_dense(self.spec) else []
         inputs = digest([request.to_json(), *dense, str(fallback), *weights, *versions()])
         self._bundle_dir, self._plan_inputs = profiled.bundle_dir, inputs
-        is_accepted = self._directory.was_made_from("plan", inputs) and is_accepted_in_place(self._directory)
+        is_accepted = self._directory.was_made_from("plan", inputs) and put_accepted_in_place(self._directory)
         if is_accepted and not self._directory.is_finished("plan", inputs):
             self._finish_accepted()
         if self._directory.is_finished("plan", inputs):

@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from neuroshard_cli.failures import CommandError
 from neuroshard_cli.output import write_file
@@ -69,14 +68,11 @@ class RunDirectory:
 
     def was_made_from(self, stage: str, inputs: str) -> bool:
         """Tell whether a stage was last finished from these inputs; its files may have been replaced since."""
-        record = self._state().get(stage)
-        return isinstance(record, dict) and record.get("inputs") == inputs
+        return self._outputs(stage, inputs) is not None
 
     def is_finished(self, stage: str, inputs: str) -> bool:
         """Tell whether a stage was finished from these inputs and its files are as it left them."""
-        if not self.was_made_from(stage, inputs):
-            return False
-        outputs = self._state()[stage].get("outputs")
+        outputs = self._outputs(stage, inputs)
         return isinstance(outputs, dict) and outputs == self._digests(list(outputs))
 
     def finish(self, stage: str, inputs: str, outputs: Sequence[Path]) -> None:
@@ -114,7 +110,14 @@ class RunDirectory:
     def _remember(self, key: str, value: object) -> None:
         write_file(self.path / STATE_FILE, json.dumps({**self._state(), key: value}, indent=1) + "\n")
 
-    def _state(self) -> Mapping[str, Any]:
+    def _outputs(self, stage: str, inputs: str) -> object:
+        """Return what a stage that was last finished from these inputs left: digests by file. None: it was not."""
+        record = self._state().get(stage)
+        if not isinstance(record, dict) or record.get("inputs") != inputs:
+            return None
+        return record.get("outputs", {})
+
+    def _state(self) -> Mapping[str, object]:
         """Return what is remembered; a damaged file remembers nothing, so that all stages are run again."""
         try:
             state = json.loads((self.path / STATE_FILE).read_text(encoding="utf-8"))

@@ -6,8 +6,7 @@ from typing import Protocol
 from neuroshard_api.records import ExpansionSample, ProfileRecord
 from neuroshard_api.tables import TableSet
 
-from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.errors import UnusableSampleError
+from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
 from neuroshard_profiler.records import RecordsFile
 
 BATCH_SIZES = (256, 1024, 4096)
@@ -15,23 +14,8 @@ COLUMNS = (16, 48, 128)
 _FEATURES, _FACTOR = 4, 4
 
 
-class ExpansionBackend(Protocol):
+class ExpansionBackend(LabelledBackend, Protocol):
     """Times copies on one device."""
-
-    @property
-    def source(self) -> str:
-        """The label of every record."""
-        ...
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Driver, library versions and clocks, for people."""
-        ...
-
-    @property
-    def repeats(self) -> Repeats:
-        """How often copies are timed."""
-        ...
 
     def measure_expansion(self, sample: ExpansionSample, *, repeats: Repeats) -> Times:
         """Time the sample's copies. Raises UnusableSampleError."""
@@ -55,18 +39,11 @@ def collect_expansions(backend: ExpansionBackend, file: RecordsFile) -> None:
     samples = list(expansion_samples())
     for sample in samples[len(file.records) :]:
         record = ProfileRecord(source=backend.source, expansion=sample, environment=backend.environment)
-        try:
+        with file.appended(record) as measured:
             times = backend.measure_expansion(sample, repeats=backend.repeats)
-        except UnusableSampleError as error:
-            file.append(record.model_copy(update={"failure": str(error) or type(error).__name__}))
-            continue
-        file.append(
-            record.model_copy(
-                update={
-                    "forward_ms": times.forward_ms,
-                    "backward_ms": times.backward_ms,
-                    "spread": times.spread,
-                    "num_repeats": times.num_repeats,
-                }
+            measured.update(
+                forward_ms=times.forward_ms,
+                backward_ms=times.backward_ms,
+                spread=times.spread,
+                num_repeats=times.num_repeats,
             )
-        )

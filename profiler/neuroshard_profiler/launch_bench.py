@@ -9,8 +9,7 @@ from typing import Protocol
 from neuroshard_api.records import ComputeSample, LaunchTimes, ProfileRecord
 from neuroshard_api.tables import DataType, Optimizer, Table
 
-from neuroshard_profiler.backends.base import Repeats
-from neuroshard_profiler.errors import UnusableSampleError
+from neuroshard_profiler.backends.base import LabelledBackend, Repeats
 from neuroshard_profiler.records import RecordsFile
 
 NUM_TABLES = (2, 4, 8)
@@ -18,23 +17,8 @@ BATCH_SIZES = (128, 512, 2048)
 _ROWS, _COLUMNS, _POOLING = 10_000, 32, 2.0
 
 
-class LaunchBackend(Protocol):
+class LaunchBackend(LabelledBackend, Protocol):
     """Times calls in three ways on one device."""
-
-    @property
-    def source(self) -> str:
-        """The label of every record."""
-        ...
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Driver, library versions and clocks, for people."""
-        ...
-
-    @property
-    def repeats(self) -> Repeats:
-        """How often calls are timed."""
-        ...
 
     @property
     def data_types(self) -> tuple[DataType, ...]:
@@ -69,9 +53,7 @@ def collect_launches(backend: LaunchBackend, optimizer: Optimizer, file: Records
     samples = list(launch_samples(optimizer, backend.data_types[0]))
     for number in range(len(file.records), len(samples)):
         record = ProfileRecord(source=backend.source, launch=samples[number], environment=backend.environment)
-        try:
-            times = backend.measure_launch(samples[number], seed=seed + number, repeats=backend.repeats)
-        except UnusableSampleError as error:
-            file.append(record.model_copy(update={"failure": str(error) or type(error).__name__}))
-        else:
-            file.append(record.model_copy(update={"launch_times": times}))
+        with file.appended(record) as measured:
+            measured["launch_times"] = backend.measure_launch(
+                samples[number], seed=seed + number, repeats=backend.repeats
+            )

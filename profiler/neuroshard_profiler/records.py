@@ -1,7 +1,8 @@
 """A records file that grows: every finished sample is written before the next begins. Judges no times."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,6 +11,7 @@ from neuroshard_api.records import ProfileRecord
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import ended_records
 
+from neuroshard_profiler.errors import UnusableSampleError
 from neuroshard_profiler.files import make_folder
 
 METHOD = 2
@@ -61,6 +63,16 @@ class RecordsFile:
         line = own.model_dump_json(exclude_none=True) + "\n"
         os.write(self._descriptor, line.encode())
         self._records.append(own)
+
+    @contextmanager
+    def appended(self, record: ProfileRecord) -> Iterator[dict[str, object]]:
+        """Append a record with the fields that the caller measures, or with the reason that its sample is unusable."""
+        measured: dict[str, object] = {}
+        try:
+            yield measured
+        except UnusableSampleError as error:
+            measured = {"failure": str(error) or type(error).__name__}
+        self.append(record.model_copy(update=measured))
 
     def close(self) -> None:
         """Close the file."""

@@ -1,17 +1,16 @@
 """Times of features, rows, and bytes that are copied to repeated lists, from records of copies. Measures nothing."""
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import numpy as np
 from neuroshard_api.bundle import Expansion
 from neuroshard_api.records import ProfileRecord
+from neuroshard_api.tables import DataType
 
-from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 
 MIN_RECORDS = 6
 """Fewest records that are fitted: three numbers from fewer would follow the noise."""
-FP32_BYTES = 4
 
 
 def fitted_expansion(records: Sequence[ProfileRecord]) -> Expansion | None:
@@ -22,7 +21,7 @@ def fitted_expansion(records: Sequence[ProfileRecord]) -> Expansion | None:
         return None
     features = np.array([sample.num_features for sample, *_ in measured], dtype=np.float64)
     rows = features * [sample.batch_size for sample, *_ in measured]
-    num_bytes = rows * [FP32_BYTES * sample.embedding_dim for sample, *_ in measured]
+    num_bytes = rows * [BYTES_PER_ELEMENT[DataType.FP32] * sample.embedding_dim for sample, *_ in measured]
     design = np.stack((features, rows, num_bytes), axis=1)
     forward, backward = (
         _non_negative(design, np.array([times[direction] for _, *times in measured])) for direction in (0, 1)
@@ -32,15 +31,10 @@ def fitted_expansion(records: Sequence[ProfileRecord]) -> Expansion | None:
 
 
 def _non_negative(design: FloatArray, times_ms: FloatArray) -> list[float]:
-    """Return the coefficients [k] of least relative error, none below 0: the best fit to some of the columns."""
-    scaled = design / times_ms[:, None]
-    least, found = float("inf"), np.zeros(design.shape[1])
-    for count in range(1, design.shape[1] + 1):
-        for columns in map(list, combinations(range(design.shape[1]), count)):
-            fitted = np.linalg.lstsq(scaled[:, columns], np.ones(len(times_ms)))[0]
-            error = float(((scaled[:, columns] @ fitted - 1) ** 2).sum())
-            if error < least and (fitted >= 0).all():
-                least, found = error, np.zeros(design.shape[1])
-                found[columns] = fitted
-    coefficients: list[float] = found.tolist()
+    """Return the coefficients [k] of least relative error, none below 0."""
+    from scipy.optimize import nnls  # noqa: PLC0415 - scipy, only where needed
+
+    relative = design / times_ms[:, None]
+    scale = relative.max(axis=0)
+    coefficients: list[float] = (nnls(relative / scale, np.ones(len(times_ms)))[0] / scale).tolist()
     return coefficients

@@ -44,13 +44,27 @@ class Times:
         return replace(self, conditions=conditions)
 
 
-class Backend(Protocol):
-    """Times fused embedding calls on one device."""
+class LabelledBackend(Protocol):
+    """What all records of one device have in common."""
 
     @property
     def source(self) -> str:
         """The label of every record: ``measured:<device>``, ``cpu:<model>`` or ``simulated:<device>``."""
         ...
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Driver, library versions and clocks, for people."""
+        ...
+
+    @property
+    def repeats(self) -> Repeats:
+        """How often calls are timed where nothing else is asked for."""
+        ...
+
+
+class Backend(LabelledBackend, Protocol):
+    """Times fused embedding calls on one device."""
 
     @property
     def kind(self) -> DeviceKind | Literal["simulated"]:
@@ -65,16 +79,6 @@ class Backend(Protocol):
     @property
     def data_types(self) -> tuple[DataType, ...]:
         """Types of stored weights that can be timed, the usual one first."""
-        ...
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Driver, library versions and clocks, for people."""
-        ...
-
-    @property
-    def repeats(self) -> Repeats:
-        """How often calls are timed where nothing else is asked for."""
         ...
 
     @property
