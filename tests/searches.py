@@ -8,18 +8,18 @@ import builders
 import numpy as np
 from exact_costs import ExactCosts
 from hypothesis import strategies as st
+from neuroshard_api.communication import WireType, WireTypes
 from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.plan import DeviceMemory, Plan
 from neuroshard_api.request import (
     ComputePeak,
     Constraints,
-    MemorySettings,
     Pipeline,
     PlanRequest,
     SearchSettings,
     TableConstraints,
 )
-from neuroshard_api.tables import DataType, Optimizer, Table
+from neuroshard_api.tables import Optimizer, Table
 from neuroshard_planner.planning import plan
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
@@ -171,7 +171,7 @@ def search_requests(draw: st.DrawFn) -> PlanRequest:
         optimizer=draw(st.sampled_from(Optimizer)),
         pipeline=draw(st.sampled_from(Pipeline)),
         compute_peak=draw(st.sampled_from(ComputePeak)),
-        memory=MemorySettings(wire_data_type=draw(st.sampled_from([None, DataType.FP16]))),
+        wire=draw(st.sampled_from([None, WireTypes(forward=WireType.FP16, backward=WireType.FP16)])),
         constraints=draw(search_constraints(names, num_nodes * per_node)) if constrained else Constraints(),
         search=SearchSettings(
             seed=draw(st.integers(0, 3)),

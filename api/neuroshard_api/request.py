@@ -139,24 +139,8 @@ class MemorySettings(Value):
     """Input batches on the device at once. None: 3 with the pipeline sparse-dist, which trains one, distributes the
     next and copies the one after it; 1 without a pipeline."""
     output_data_type: Annotated[DataType, AfterValidator(trained_output)] = DataType.FP32
-    """Type of pooled embeddings and of their gradients in the kernels and in memory."""
-    wire_data_type: Annotated[DataType, AfterValidator(trained_output)] | None = None
-    """Type in which they travel in the all-to-all, as with TorchRec's quantized communication. None: the output's."""
-
-    @model_validator(mode="after")
-    def _no_wider_wire(self) -> Self:
-        wire, output = self.wire_data_type, self.output_data_type
-        if wire is DataType.FP32 and output is not DataType.FP32:
-            raise ValueError(
-                f"wire_data_type: FP32 is wider than the pooled embeddings of type {output.value} that it carries; "
-                "leave it out, or set output_data_type to FP32"
-            )
-        return self
-
-    @property
-    def wire_type(self) -> DataType:
-        """The type in which pooled embeddings and their gradients travel."""
-        return self.wire_data_type or self.output_data_type
+    """Type of pooled embeddings and of their gradients in the kernels, in memory, and on the wire where no codec
+    encodes them (see ``PlanRequest.wire``)."""
 
 
 class SearchSettings(Value):
@@ -205,7 +189,7 @@ class PlanRequest(Document):
     """Types in which pooled embeddings and their gradients may travel. If unset: as ``wire`` says."""
     wire: WireTypes | None = None
     """Types in which they travel, by codecs; in the request that a plan carries, those that it chose. If unset:
-    memory.wire_type in both directions."""
+    memory.output_data_type in both directions."""
     gradient_choices: GradientChoices | None = None
     """How gradients of the replicated dense part may travel. If unset: as ``gradients`` says."""
     gradients: GradientExchange | None = None
@@ -249,8 +233,6 @@ class PlanRequest(Document):
         if self.wire is None and self.communication is None:
             return self
         field = "communication" if self.wire is None else "wire"
-        if self.memory.wire_data_type is not None:
-            raise ValueError(f"{field}: excludes memory.wire_data_type, which is another type on the wire; give one")
         found = self.memory.output_data_type
         if found is not DataType.FP32:
             raise ValueError(

@@ -70,9 +70,6 @@ class RequestOptions:
     output_data_type: Annotated[
         OutputTypeChoice, typer.Option(help="Type of pooled embeddings and their gradients.")
     ] = "FP32"
-    wire_data_type: Annotated[
-        OutputTypeChoice | None, typer.Option(help="Type in which they travel. Default: the output data type.")
-    ] = None
     wire_forward: Annotated[
         str | None,
         typer.Option(
@@ -291,7 +288,6 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
             "reserve_fraction": options.reserve,
             "reserve_bytes": parse_bytes(options.reserve_memory, option="--reserve-memory"),
             "output_data_type": options.output_data_type,
-            "wire_data_type": options.wire_data_type,
         },
         "deduplicate": tables.duplication_groups if options.deduplicate else None,
         "communication": _communication(options),

@@ -189,7 +189,7 @@ def pooled_exchange(request: PlanRequest) -> Exchange:
         topology=request.topology,
         batch_size_per_device=request.batch_size_per_device,
         mean_dim_sum=total / request.topology.num_devices,
-        bytes_per_element=BYTES_PER_ELEMENT[request.memory.wire_type],
+        bytes_per_element=BYTES_PER_ELEMENT[request.memory.output_data_type],
     )
 
 

@@ -71,15 +71,6 @@ def test_pooled_embeddings_without_a_kernel_are_refused() -> None:
         PlanRequest.from_data(data_with(request(), "memory.output_data_type", "INT8"))
 
 
-def test_a_wire_wider_than_what_it_carries_is_refused() -> None:
-    """Types that contradict each other are named, with what to change."""
-    data = data_with(request(), "memory.output_data_type", "FP16")
-    data["memory"]["wire_data_type"] = "FP32"
-
-    with pytest.raises(DocumentError, match="wire_data_type: FP32 is wider than the pooled embeddings of type FP16"):
-        PlanRequest.from_data(data)
-
-
 def test_a_request_with_bad_tables_names_the_table() -> None:
     """A fault deep inside has its whole path."""
     data = data_with(request(), "tables.tables.2.embedding_dim", 10)

@@ -352,7 +352,7 @@ def test_exchanges_are_judged_as_they_are_priced(tmp_path: Path) -> None:
     shared = table(
         "shared", embedding_dim=128, pooling_factor=20.0, feature_names=tuple(f"f{index}" for index in range(10))
     )
-    halved = MemorySettings(wire_data_type=DataType.FP16)
+    halved = MemorySettings(output_data_type=DataType.FP16)
 
     assert bundle.validity_warnings(request(*tables(8), topology=topology(4))) == ()
     columns, wire = bundle.validity_warnings(request(shared, topology=topology(4), memory=halved))

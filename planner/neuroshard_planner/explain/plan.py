@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
-from neuroshard_api.communication import Communication
+from neuroshard_api.communication import Communication, WireType, WireTypes
 from neuroshard_api.gradient_exchange import GradientDecision
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import ComputePeak, PlanRequest
 from neuroshard_api.tables import DataType
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
 from neuroshard_planner.device_groups import average_ms, of_group
 from neuroshard_planner.errors import PlannerError
@@ -27,6 +26,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.lower_bound import FamilyBounds
 
+HALVED = WireTypes(forward=WireType.BF16, backward=WireType.BF16)  # not FP16, where gradients of a mean loss become 0
 NUM_DOMINANT = 5  # tables named as dominating a device
 SMALL_GAP = 0.02  # below it the search is as good as done
 WORTH_SAYING = 0.01  # of the step; smaller savings are not mentioned
@@ -284,18 +284,18 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
         yield f"the work budget ended the search {plan.gap:.1%} above the lower bound; a larger work_budget may help"
     if is_plan_searched:  # otherwise the bound of the larger request is of other plans than its plan would be
         yield from _more_devices(request, bundle, total_ms, kind=kind)
-    wire = request.memory.wire_type
-    # BF16 and not FP16, in which gradients of a mean loss become 0.
     has_prices = request.wire is not None or plan.communication is not None
-    is_wide = not has_prices and BYTES_PER_ELEMENT[wire] > BYTES_PER_ELEMENT[DataType.BF16]
-    if is_wide and request.topology.num_devices > 1:
-        memory = request.memory.model_copy(update={"wire_data_type": DataType.BF16})
-        halved = Problem(request.model_copy(update={"memory": memory}), bundle)
+    is_wide = not has_prices and request.memory.output_data_type is DataType.FP32
+    if is_wide and request.topology.num_devices > 1 and request.wire_problem(HALVED) is None:
+        halved = Problem(request.model_copy(update={"wire": HALVED}), bundle)
         traffic = device_traffic(problem, placement).max(axis=0)
         saved = float(problem.step_cost.pooled_ms(traffic) - halved.step_cost.pooled_ms(traffic))
         if saved > WORTH_SAYING * total_ms:
             share = saved / total_ms
-            yield f"an exchange of pooled embeddings in BF16, not {wire.value}, would save {saved:.3f} ms ({share:.1%})"
+            yield (
+                f"pooled embeddings and their gradients encoded in BF16 would save {saved:.3f} ms ({share:.1%}), "
+                "codecs included; `--wire-forward BF16 --wire-backward BF16`"
+            )
     alone_ms = problem.compute_ms(problem.kinds.representation[problem.whole]).sum(axis=1)
     held = [
         request.tables.tables[unit.tables[0]].name

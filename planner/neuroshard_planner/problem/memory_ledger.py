@@ -367,11 +367,10 @@ def _widest_of_call(
 
 def _converted_bytes(request: PlanRequest) -> int:
     """Return the bytes of a value in the copies that are sent and received, where its type on the wire is another."""
-    if request.wire is not None:
-        narrow = [each for each in (request.wire.forward, request.wire.backward) if each is not WireType.FP32]
-        return max((math.ceil(WIRE_FORMATS[each].bytes_per_value) for each in narrow), default=0)
-    wire = request.memory.wire_type
-    return 0 if wire is request.memory.output_data_type else BYTES_PER_ELEMENT[wire]
+    if request.wire is None:
+        return 0
+    narrow = [each for each in (request.wire.forward, request.wire.backward) if each is not WireType.FP32]
+    return max((math.ceil(WIRE_FORMATS[each].bytes_per_value) for each in narrow), default=0)
 
 
 def _by_family(number: int, *, replicated: int) -> IndexArray:

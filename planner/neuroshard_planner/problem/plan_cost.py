@@ -122,7 +122,7 @@ def device_costs(
     forward_ms, backward_ms = (exchanges.output_ms(direction) for direction in (0, 1))
     request = problem.request
     expansion_ms = problem.step_cost.expansion_ms
-    column_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.wire_type]
+    column_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.output_data_type]
 
     def collective(kind: Collective, own_traffic: float) -> CollectiveCost:
         name, family = KINDS[kind]

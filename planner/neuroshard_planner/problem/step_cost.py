@@ -202,7 +202,7 @@ def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> 
         traffic_bytes = 1
         most = 1.0 * GRADIENT_BYTES * sum(table.num_embeddings * table.embedding_dim for table in tables)
     else:
-        traffic_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.wire_type]
+        traffic_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.output_data_type]
         most = sum(table.embedding_dim * table.num_vectors for table in tables)
     knots: FloatArray = np.geomspace(1.0, max(most, 2), NUM_REDUCTION_KNOTS)
     return CollectiveCost.of_times(

@@ -69,7 +69,7 @@ def test_helps_come_with_numbers() -> None:
         sentence.startswith("twice the nodes (8 devices) with the same global batch") for sentence in found.helps
     )
     assert any(
-        sentence.startswith("an exchange of pooled embeddings in BF16, not FP32, would save")
+        sentence.startswith("pooled embeddings and their gradients encoded in BF16 would save")
         for sentence in found.helps
     )
 

@@ -7,6 +7,7 @@ import pytest
 from builders import GIB, dense_profile, device_type, host_memory, request, table, tables, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from neuroshard_api.communication import WireType, WireTypes
 from neuroshard_api.request import Constraints, MemorySettings, Pipeline, PlanRequest
 from neuroshard_api.tables import DataType, Optimizer, Pooling
 from neuroshard_costs.shards import ROWS
@@ -190,8 +191,8 @@ def test_one_device_receives_nothing() -> None:
 def test_one_device_converts_nothing_for_the_wire() -> None:
     """Where nothing is sent, a type on the wire asks for no copy."""
     plain, narrow = (
-        MemoryLedger(request(num_devices=1, memory=MemorySettings(wire_data_type=wire)))
-        for wire in (None, DataType.BF16)
+        MemoryLedger(request(num_devices=1, wire=wire))
+        for wire in (None, WireTypes(forward=WireType.BF16, backward=WireType.BF16))
     )
 
     assert narrow.activation_bytes(FIRST, np.array([64])) == plain.activation_bytes(FIRST, np.array([64]))
