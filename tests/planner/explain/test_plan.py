@@ -62,16 +62,25 @@ def test_the_table_that_bounds_a_device_is_named_first() -> None:
 
 
 def test_helps_come_with_numbers() -> None:
-    """Twice the nodes at the same global batch, and narrower pooled embeddings, are worked out."""
+    """What twice the nodes would bring at the same global batch is worked out."""
     _, found = explained(request_of())
 
     assert any(
         sentence.startswith("twice the nodes (8 devices) with the same global batch") for sentence in found.helps
     )
-    assert any(
-        sentence.startswith("pooled embeddings and their gradients encoded in BF16 would save")
-        for sentence in found.helps
-    )
+
+
+@pytest.mark.parametrize(("num_nodes", "num_sentences"), [(1, 0), (2, 1)])
+def test_narrower_pooled_embeddings_are_named_where_they_save_more_than_codecs_take(
+    num_nodes: int, num_sentences: int
+) -> None:
+    """Between nodes they do; within a node of fast links, nothing is said."""
+    members = [builders.table(f"t{index}", embedding_dim=128) for index in range(8)]
+    of_nodes = builders.topology(4 * num_nodes, num_nodes=num_nodes)
+    _, found = explained(builders.request(*members, topology=of_nodes))
+
+    wanted = "pooled embeddings and their gradients encoded in BF16 would save"
+    assert sum(sentence.startswith(wanted) for sentence in found.helps) == num_sentences
 
 
 def test_bounds_by_columns_say_nothing_of_means_by_rows() -> None:
