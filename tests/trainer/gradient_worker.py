@@ -37,6 +37,7 @@ def main(folder: str) -> None:
         found["guard"] = {kind.value: guarded(kind, GuardAction.EXACT, group) for kind in TYPES}
         found["reported"] = guarded(GradientType.FP16, GuardAction.REPORT, group)
         found["kept"] = kept_shares(group)
+        found["broken"] = broken_values(group)
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, found)
         if dist.get_rank() == 0:
@@ -196,3 +197,16 @@ def kept_shares(group: dist.ProcessGroup) -> list[float]:
         assert share is not None
         shares.append(share)
     return shares[400:]
+
+
+def broken_values(group: dist.ProcessGroup) -> dict[str, bool]:
+    """Return whether a value that is no number on one rank reaches this one, behind large ones and past the room."""
+    found = {}
+    for name, broken in {"one": slice(2047, 2048), "many": slice(1024, 2048)}.items():
+        sparse = SparseGradients(kept_share=0.05, refresh_steps=2000, group=group)
+        values = torch.ones(2048)
+        if dist.get_rank() == 0:
+            values[broken] = torch.nan
+        _, sent, _ = sparse.exchanged(0, values, step=0)
+        found[name] = bool(sent.wait().isnan().any())
+    return found

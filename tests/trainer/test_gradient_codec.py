@@ -96,6 +96,24 @@ def test_the_kept_share_stays_within_half_to_double_of_what_was_asked_for(found:
         assert 0.025 <= min(rank["kept"]) <= max(rank["kept"]) <= 0.1 + 1e-3
 
 
+def test_a_gradient_that_is_no_number_reaches_all_ranks(found: list[dict[str, Any]]) -> None:
+    """Also where entries before it take all the room: a rank that did not see it would train on with other weights."""
+    for rank in found:
+        assert rank["broken"] == {"one": True, "many": True}
+
+
+def test_only_replicated_units_of_the_dense_part_are_encoded(tmp_path: Path, ranks: RankServer) -> None:
+    """Sharded units and tables with a copy on each device exchange exact gradients, and leave nothing over.
+
+    A checkpoint goes on under another layout: what was left over is sent for the units that are replicated then.
+    """
+    for rank in ranks.found(Path(__file__).with_name("gradient_layout_worker.py"), folder=tmp_path, count=2):
+        assert rank["hooks"] == {"dense part": 1, "tables": 0}
+        assert rank["carried"] == rank["replicated"]
+        assert rank["resumed"] == rank["both replicated"]
+        assert rank["equal"]
+
+
 def test_a_job_trains_and_resumes_with_gradients_that_are_carried(tmp_path: Path, ranks: RankServer) -> None:
     """Its documents have what really ran, and its checkpoints what was left over of each parameter's gradient."""
     exchange = GradientExchange(type=GradientType.THRESHOLD)
