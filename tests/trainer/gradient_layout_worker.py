@@ -110,11 +110,6 @@ def left_over(state: TrainingState) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in found.items() if tensor.any()}
 
 
-def names_but(state: TrainingState, *units: str) -> list[str]:
-    """Return the parameters of the dense part but those of some units."""
-    return sorted(name for name in state.dense_optimizer.params if not name.startswith(units))
-
-
 def resumed(folder: Path) -> dict[str, Any]:
     """Return where hooks are, and whose gradients are left over, before and after the layout changed."""
     state = state_under(plan_with(FIRST))
@@ -145,6 +140,9 @@ def resumed(folder: Path) -> dict[str, Any]:
     path = checkpoints.save(state.tensors(), manifest)
     before = left_over(state)
 
+    def names_of(*units: str) -> set[str]:
+        return {name for name in state.dense_optimizer.params if name.startswith(units)}
+
     other = state_under(plan_with(SECOND))
     other.load(checkpoints, path, manifest.table_widths, has_carried=True)
     after = left_over(other)
@@ -153,9 +151,9 @@ def resumed(folder: Path) -> dict[str, Any]:
             "dense part": len(state.model._dmp_wrapped_module._comm_hooks),
             "tables": len(of_tables._comm_hooks),
         },
-        "carried": sorted(before),
-        "replicated": names_but(state, FIRST),
+        "carried": sorted({*before} - names_of(FIRST)),
+        "carried by a sharded unit": sorted({*before} & names_of(FIRST)),
         "resumed": sorted(after),
-        "both replicated": names_but(other, FIRST, SECOND),
+        "replicated in both": sorted({*before} - names_of(FIRST, SECOND)),
         "equal": all(torch.allclose(tensor, before[name], atol=0, rtol=1e-6) for name, tensor in after.items()),
     }
