@@ -97,7 +97,7 @@ class Expansion(Value):
     feature_ms: tuple[Milliseconds, Milliseconds]
     """Of each feature; forward and backward."""
     row_ms: tuple[Milliseconds, Milliseconds]
-    """Of each copied row of a feature, on top."""
+    """Of each sample of a group, on top."""
     byte_ms: tuple[Milliseconds, Milliseconds]
     """Of each copied byte, on top."""
 

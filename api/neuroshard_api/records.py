@@ -25,7 +25,7 @@ class ComputeSample(Value):
 
 
 class ExpansionSample(Value):
-    """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients."""
+    """Copies of a group's pooled embeddings to the samples that repeat a list, and the sums of their gradients."""
 
     batch_size: PositiveCount
     """Samples of the device."""

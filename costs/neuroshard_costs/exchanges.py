@@ -158,8 +158,8 @@ class TransferModel(Protocol):
 
         Args:
             num_features: whose lists repeat.
-            num_rows: samples of a device times these features.
-            num_bytes: of these rows.
+            num_rows: samples of a device times groups of these features.
+            num_bytes: of the features of these rows.
         """
 
 

@@ -1,7 +1,7 @@
 """What copying pooled embeddings to the samples that repeat a list takes, forward and backward. Measures nothing.
 
-Where it was measured, features, rows, and bytes count each with their own time: a call each, and kernels of a CPU go
-through a batch row by row. Elsewhere it is memory traffic.
+Where it was measured, features, rows, and bytes count each with their own time: a copy each, and kernels of a CPU sum
+gradients up row by row, of all features of a group together. Elsewhere it is memory traffic.
 """
 
 from neuroshard_api.bundle import Expansion
@@ -20,8 +20,8 @@ def expansion_ms(
 
     Args:
         num_features: of groups.
-        num_rows: samples of a device times features of groups.
-        num_bytes: of these rows.
+        num_rows: samples of a device times groups.
+        num_bytes: of the features of these rows.
         device: whose memory they pass through.
         measured: times on it. None: memory traffic alone counts.
     """

@@ -11,7 +11,8 @@ from neuroshard_profiler.records import RecordsFile
 
 BATCH_SIZES = (256, 1024, 4096)
 COLUMNS = (16, 48, 128)
-_FEATURES, _FACTOR = 4, 4
+FEATURES = (1, 4, 8)
+_FACTOR = 4
 
 
 class ExpansionBackend(LabelledBackend, Protocol):
@@ -24,9 +25,10 @@ class ExpansionBackend(LabelledBackend, Protocol):
 
 def expansion_samples() -> Iterator[ExpansionSample]:
     """Yield what is copied."""
-    for batch_size in BATCH_SIZES:
-        for columns in COLUMNS:
-            yield ExpansionSample(batch_size=batch_size, num_features=_FEATURES, embedding_dim=columns, factor=_FACTOR)
+    for row, batch_size in enumerate(BATCH_SIZES):
+        for column, columns in enumerate(COLUMNS):
+            features = FEATURES[(row + column) % len(FEATURES)]  # each once with every batch and every width
+            yield ExpansionSample(batch_size=batch_size, num_features=features, embedding_dim=columns, factor=_FACTOR)
 
 
 def has_repeats(tables: TableSet | None) -> bool:

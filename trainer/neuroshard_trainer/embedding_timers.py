@@ -269,12 +269,9 @@ class _ExpansionHooks:
 
     def _end_forward(self, module: Expansion, _inputs: object, pooled: Mapping[str, torch.Tensor]) -> None:
         self._add(Part.EXPANSION, None, self._forward_began, self._clock.mark())
-        for name in module.expanded:
-            copies = pooled[name]
-            # TorchRec's pipeline traces the model once, with placeholders.
-            if isinstance(copies, torch.Tensor) and copies.grad_fn is not None:
-                copies.grad_fn.register_prehook(self._begin_backward)
-                copies.grad_fn.register_hook(self._end_backward)
+        for node in module.nodes(pooled):
+            node.register_prehook(self._begin_backward)
+            node.register_hook(self._end_backward)
 
     def _begin_backward(self, *_: object) -> None:
         self._backward_began = self._clock.mark()

@@ -3,10 +3,11 @@
 A module of its own, so that the copies can be timed: training on all lists has no such part of the step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 
 class Expansion(nn.Module):
@@ -19,13 +20,16 @@ class Expansion(nn.Module):
 
     def __init__(self, features: Sequence[str], groups: Sequence[Sequence[str]]) -> None:
         super().__init__()
-        group_of = {name: group for group, names in enumerate(groups) for name in names}
-        self._groups = [(name, group_of.get(name)) for name in features]
+        self._features = tuple(features)
+        self._groups = [tuple(name for name in features if name in set(names)) for names in groups]
 
-    @property
-    def expanded(self) -> list[str]:
-        """The features in groups."""
-        return [name for name, group in self._groups if group is not None]
+    def nodes(self, expanded: Mapping[str, object]) -> Iterable[torch.autograd.graph.Node]:
+        """Return what the gradients of `forward`'s result go through to be summed up: one node of each group."""
+        for names in self._groups:
+            copies = expanded[names[0]]
+            # TorchRec's pipeline traces the model once, with placeholders.
+            if isinstance(copies, torch.Tensor) and copies.grad_fn is not None:
+                yield copies.grad_fn
 
     def forward(self, pooled: Mapping[str, torch.Tensor], first_samples: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return [samples, columns] of each feature; of those in no group as they are.
@@ -35,7 +39,42 @@ class Expansion(nn.Module):
             first_samples: [groups, samples] the position of each sample's list among those of its group's features.
         """
         # By name, for TorchRec's pipeline traces the model with placeholders, which know no keys.
-        return {
-            name: pooled[name] if group is None else pooled[name].index_select(0, first_samples[group])
-            for name, group in self._groups
-        }
+        expanded = {name: pooled[name] for name in self._features}
+        for group, names in enumerate(self._groups):
+            copies = copied([pooled[name] for name in names], first_samples[group])
+            expanded |= {name: copies[number] for number, name in enumerate(names)}
+        return expanded
+
+
+class _Copies(torch.autograd.Function):
+    """Copies rows of several features; sums the gradients of the copies up over all columns side by side.
+
+    A sum by row goes through rows one after the other on a CPU, so that few wide rows take less than many narrow ones.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, rows: torch.Tensor, *pooled: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.save_for_backward(rows)
+        ctx.num_rows = pooled[0].shape[0]  # type: ignore[attr-defined] # torch's place for such values
+        return tuple(each.index_select(0, rows) for each in pooled)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (rows,) = ctx.saved_tensors  # type: ignore[attr-defined] # torch's
+        joined = torch.cat(gradients, dim=1) if len(gradients) > 1 else gradients[0]
+        sums = joined.new_zeros((ctx.num_rows, joined.shape[1]))  # type: ignore[attr-defined] # see forward
+        sums.index_add_(0, rows, joined)
+        return (None, *torch.split(sums, [each.shape[1] for each in gradients], dim=1))
+
+
+@torch.fx.wrap
+def copied(pooled: Sequence[torch.Tensor], rows: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return [samples, columns] of each feature, whose gradients are summed up together.
+
+    Args:
+        pooled: [lists, columns] of each feature, of one type.
+        rows: [samples] the list of each sample.
+    """
+    copies: tuple[torch.Tensor, ...] = _Copies.apply(rows, *pooled)
+    return copies

@@ -20,8 +20,8 @@ def fitted_expansion(records: Sequence[ProfileRecord]) -> Expansion | None:
     if len(measured) < MIN_RECORDS:
         return None
     features = np.array([sample.num_features for sample, *_ in measured], dtype=np.float64)
-    rows = features * [sample.batch_size for sample, *_ in measured]
-    num_bytes = rows * [BYTES_PER_ELEMENT[DataType.FP32] * sample.embedding_dim for sample, *_ in measured]
+    rows = np.array([sample.batch_size for sample, *_ in measured], dtype=np.float64)
+    num_bytes = features * rows * [BYTES_PER_ELEMENT[DataType.FP32] * sample.embedding_dim for sample, *_ in measured]
     design = np.stack((features, rows, num_bytes), axis=1)
     forward, backward = (
         _non_negative(design, np.array([times[direction] for _, *times in measured])) for direction in (0, 1)

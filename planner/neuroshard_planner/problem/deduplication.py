@@ -85,7 +85,8 @@ def expansion_ms(request: PlanRequest, costs: TransferModel) -> float:
     columns = sum(table.embedding_dim * table.num_features for table in members)
     row_bytes = columns * BYTES_PER_ELEMENT[request.memory.output_data_type]
     samples = request.batch_size_per_device
-    return costs.expansion_ms(features, samples * features, samples * row_bytes)
+    num_groups = len({table.duplication_group for table in members})
+    return costs.expansion_ms(features, samples * num_groups, samples * row_bytes)
 
 
 def _factor(tables: Sequence[Table]) -> float:

@@ -1,7 +1,10 @@
-"""Copies of pooled embeddings to repeated lists, feature by feature as the trainer makes them. Times nothing."""
+"""Copies of pooled embeddings to repeated lists, as the trainer makes them for a group. Times nothing."""
+
+from collections.abc import Sequence
 
 import torch
 from neuroshard_api.records import ExpansionSample
+from neuroshard_trainer.expansion import copied
 from torch import Tensor
 
 
@@ -16,12 +19,12 @@ class ExpansionCall:
         self._gradients = torch.ones(shape, device=device).chunk(sample.num_features, dim=1)
         places = torch.arange(sample.batch_size, device=device)
         self._first_samples = places - places % sample.factor
-        self._expanded: list[Tensor] = []
+        self._expanded: Sequence[Tensor] = ()
         """Of the last forward call, until its backward call."""
 
     def forward(self, number: int) -> Tensor:  # noqa: ARG002 - all calls are alike
         """Copy all features, and return the last [samples, columns]."""
-        self._expanded = [each.index_select(0, self._first_samples) for each in self._pooled]
+        self._expanded = copied(self._pooled, self._first_samples)
         return self._expanded[-1]
 
     def backward(self, pooled: Tensor, gradient: Tensor) -> None:  # noqa: ARG002 - all features have their own

@@ -13,7 +13,7 @@ SIZES = tuple((batch_size, columns) for batch_size in (256, 512, 2048) for colum
 def expansion_record(size: tuple[int, int], *, feature_ms: float = 0.0, row_ms: float, byte_ms: float) -> ProfileRecord:
     """Return a record of two features that take these times and those of their rows and bytes, and twice backward."""
     sample = ExpansionSample(batch_size=size[0], num_features=2, embedding_dim=size[1], factor=4)
-    times_ms = 2 * feature_ms + 2 * size[0] * (row_ms + 4 * size[1] * byte_ms)
+    times_ms = 2 * feature_ms + size[0] * (row_ms + 2 * 4 * size[1] * byte_ms)
     return ProfileRecord(source="cpu:some", expansion=sample, forward_ms=times_ms, backward_ms=2 * times_ms)
 
 
