@@ -89,6 +89,10 @@ format: $(DEV) ## Format the code and mend what ruff can mend
 schemas: $(DEV) ## Write the documents' JSON schemas to docs/reference/schemas
 	$(BIN)/python -m neuroshard_api.schemas docs/reference/schemas
 
+.PHONY: tables
+tables: $(DEV) ## Write the tables of settings, metrics, and exit codes to docs/reference
+	$(BIN)/python docs/reference_tables.py
+
 .PHONY: crds
 crds: $(DEV) ## Write the custom resource's definition to crds and the chart, its page to docs/reference
 	$(BIN)/python -m neuroshard_api.crd crds/dlrmtrainingjobs.yaml docs/reference/job-file.md

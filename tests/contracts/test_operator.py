@@ -6,12 +6,8 @@ from pathlib import Path
 
 import pytest
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.process.metrics import Metrics
-from neuroshard_operator.settings import PREFIX, Settings
-from pydantic_core import PydanticUndefined
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = (ROOT / "docs" / "reference" / "operator.md").read_text(encoding="utf-8")
 TROUBLESHOOTING = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
 CONCEPT = (ROOT / "docs" / "concepts" / "operator.md").read_text(encoding="utf-8")
 
@@ -43,24 +39,6 @@ def test_every_condition_is_named(kind: ConditionType) -> None:
     assert f"`{kind}`" in CONCEPT
 
 
-@pytest.mark.parametrize("name", list(Settings.model_fields))
-def test_every_setting_is_described(name: str) -> None:
-    """By the variable that sets it, and with its default."""
-    default = Settings.model_fields[name].default
-    written = ", ".join(default) if isinstance(default, tuple) else str(default).lower() if default is True else default
-    named = "all" if name == "namespaces" else "required" if default is PydanticUndefined else written or "none"
-    assert f"| `{PREFIX}{name.upper()}` | {named} |" in REFERENCE
-
-
-@pytest.mark.parametrize("name", [name for name, field in Settings.model_fields.items() if not field.is_required()])
-def test_every_default_is_described(name: str) -> None:
-    """With the value that the operator takes where the variable is not set."""
-    default = Settings.model_fields[name].default
-    [row] = [line for line in REFERENCE.splitlines() if line.startswith(f"| `{PREFIX}{name.upper()}` |")]
-    if isinstance(default, int | float) and not isinstance(default, bool):
-        assert float(row.split("|")[2]) == default
-
-
 def test_every_row_of_what_happens_when_names_a_test_that_exists() -> None:
     """The table promises only what is tested."""
     rows = CONCEPT[CONCEPT.index("| what happens | ") : CONCEPT.index("## Conditions")].splitlines()[2:]
@@ -69,10 +47,3 @@ def test_every_row_of_what_happens_when_names_a_test_that_exists() -> None:
         for name in named:
             folder = ROOT if name.startswith("tests/") else ROOT / "tests" / "operator"
             assert (folder / name).is_file(), row
-
-
-def test_every_metric_is_described() -> None:
-    """By the name that Prometheus shows."""
-    families = [family.name for family in Metrics().registry.collect()]
-
-    assert [name for name in families if f"`{name}`" not in REFERENCE and f"`{name}_total`" not in REFERENCE] == []

@@ -28,7 +28,8 @@ class Metrics:
         )
         self.turn = self._histogram(
             "neuroshard_loop_turn_seconds",
-            "Processor time between two turns of the event loop, 0.25 s apart if it has nothing to do.",
+            "Processor time between two turns of the event loop, 0.25 s apart if it has nothing to do. A large one "
+            "means that the operator itself delays events, and not the machine.",
             FAST_S,
         )
         self.jobs = Gauge(
