@@ -1,6 +1,7 @@
-"""``neuroshard validate``: every problem of every file."""
+"""``neuroshard validate``: the problems of files."""
 
 import json as json_format
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,19 +22,20 @@ class Finding:
 
     file: str
     kind: str | None
-    """Schema name of the document. None: not recognised."""
+    """Schema name of the document, or the apiVersion and kind of a job. None: not recognized."""
     problems: tuple[str, ...]
 
 
 def validate(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Documents, record files, bundle directories.")
+        list[Path], typer.Argument(metavar="FILE...", help="Job files, documents, record files, bundle directories.")
     ],
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check files, and say every problem of every file.
 
-    Documents are held against their schemas, plans also against their own tables, devices and limits.
+    Documents are compared with their schemas, plans also with their own tables, devices, and limits, and jobs with the
+    rules of the custom resource and the tables of the ConfigMaps in their file.
     """
     findings = [examine(path) for path in files]
     if json:
@@ -46,8 +48,8 @@ def validate(
 
 
 def examine(path: Path) -> Finding:
-    """Recognise a document by its suffix or its schema_version, and gather its problems."""
-    from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError
+    """Recognize a document by its suffix, its schema_version, or its kind, and gather its problems."""
+    from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, read_text
     from neuroshard_costs.errors import BundleError
 
     suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
@@ -63,6 +65,9 @@ def examine(path: Path) -> Finding:
         elif suffix == ".jsonl":
             kind = "profile-record/v1"
             problems = _record_problems(path)
+        elif suffix in {".yaml", ".yml"} and _MANIFEST.search(read_text(path)):
+            kind = _job_kind()
+            problems = _job_problems(path)
         else:
             kind, problems = _document_problems(path)
     except DocumentError as error:
@@ -107,6 +112,32 @@ def _record_problems(path: Path) -> list[str]:
     return problems
 
 
+_MANIFEST = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
+"""A resource of Kubernetes in YAML; the documents of this project have no such keys."""
+
+
+def _job_kind() -> str:
+    from neuroshard_api.training_job import API_VERSION, KIND
+
+    return f"{API_VERSION} {KIND}"
+
+
+def _job_problems(path: Path) -> list[str]:
+    """Return the problems of the tables that a job file has in a ConfigMap. Raises DocumentError with all others."""
+    from neuroshard_api.document import DocumentError
+
+    from neuroshard_cli.job_file import read_job_file
+
+    file = read_job_file(path)
+    reference = file.job.spec.model.embedding_tables_from
+    if reference is None or reference.config_map_key_ref.name in file.config_maps:
+        try:
+            file.tables()
+        except DocumentError as error:
+            return [f"{error.where.removeprefix(f'{path}: ')}: {problem}" for problem in error.problems]
+    return []
+
+
 def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
     from neuroshard_api.document import DocumentError, read_data
     from neuroshard_api.plan import GivenPlan, any_plan
@@ -114,9 +145,11 @@ def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
 
     raw = read_data(path)
     if not isinstance(raw, dict):
-        return None, ["must hold a mapping with a schema_version"]
+        return None, ["must hold a mapping with a schema_version, or with the kind of a job"]
     kinds = _document_kinds()
     version = raw.get("schema_version")
+    if version is None and not raw.keys().isdisjoint({"apiVersion", "kind"}):
+        return _job_kind(), _job_problems(path)
     kind = next((kind for kind in kinds if _family(kind.schema_name) == _family(version)), None)
     if kind is None:
         found = "is missing" if version is None else f"is {version!r}, which is not known"

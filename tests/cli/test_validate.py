@@ -3,7 +3,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import bundle_manifest, request, table_set, topology
+import yaml
+from builders import bundle_manifest, job, job_data, request, table_set, topology
 from neuroshard_api.plan import Plan
 from neuroshard_api.request import Constraints
 from neuroshard_costs.bundle import bundled_root
@@ -105,3 +106,54 @@ def test_records_are_checked_line_by_line(neuroshard: Any, tmp_path: Path) -> No
 
     assert result.code == 2
     assert f"{path}: line 2: " in result.err
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_job_files_are_recognized(neuroshard: Any, tmp_path: Path) -> None:
+    """A job is recognized by its kind in YAML and in JSON, also behind the ConfigMap of its tables."""
+    as_json = tmp_path / "job.json"
+    as_json.write_text(job().to_json())
+    examples = sorted(EXAMPLES.glob("*.yaml"))
+    result = neuroshard("validate", *examples, as_json)
+
+    assert (result.code, result.err) == (0, "")
+    assert result.out.count("ok (training.neuroshard.dev/v1alpha1 DLRMTrainingJob)") == len(examples) + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (("batchSizePerDevice: 512", "batchSizePerDevice: 0"), "spec.model.batchSizePerDevice"),
+        (("embeddingDim: 64}", "embeddingDim: sixty}"), "spec.model.embeddingTables[0].embeddingDim"),
+        (("numNodes: 1", "numNode: 1"), "spec.trainer.numNode"),
+        (("kind: DLRMTrainingJob", "kind: TrainingJob"), "kind"),
+        (("apiVersion: training", "# apiVersion: training"), "apiVersion"),
+    ],
+)
+def test_a_problem_of_a_job_file_has_the_path_of_its_field(
+    neuroshard: Any, tmp_path: Path, change: tuple[str, str], path: str
+) -> None:
+    """Each problem is one line that begins with the file and the path, as for other documents."""
+    file = tmp_path / "job.yaml"
+    file.write_text((EXAMPLES / "02-movielens.yaml").read_text().replace(*change))
+    result = neuroshard("validate", file)
+
+    assert (result.code, result.out) == (2, "")
+    assert any(line.startswith(f"{file}: {path}: ") for line in result.err.splitlines()), result.err
+
+
+def test_the_tables_of_a_job_file_are_checked(neuroshard: Any, tmp_path: Path) -> None:
+    """Tables in a ConfigMap of the file are read, as `neuroshard run` does; a ConfigMap of the cluster is not."""
+    data = job_data(model={"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}})
+    tables = {"kind": "ConfigMap", "metadata": {"name": "tables"}, "data": {"tables.csv": "name,num_embeddings\na,1\n"}}
+    alone, both = tmp_path / "alone.yaml", tmp_path / "both.yaml"
+    alone.write_text(yaml.safe_dump(data))
+    both.write_text(yaml.safe_dump_all([tables, data]))
+    result = neuroshard("validate", alone, both)
+
+    assert result.code == 2
+    assert result.out.startswith(f"{alone}: ok (")
+    assert "tables.csv" in result.err
+    assert "embedding_dim" in result.err
