@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 LOWEST_PRIORITY = 19
 """Of the planner's process: training goes first."""
+DAMAGED_HINT = (
+    "hint: move the file away, which forgets earlier plans and restarts and keeps plan and checkpoints, "
+    "or set spec.replanning.mode to Off, which reads no record"
+)
 
 
 class PlanTakenError(Exception):
@@ -350,11 +354,14 @@ def put_accepted_in_place(directory: RunDirectory) -> bool:
 
 def _recorded(directory: RunDirectory) -> "ReplanningStatus":
     """Return the run's record of further plans; an empty one where there is none. Raises DocumentError."""
-    from neuroshard_api.document import read_data, validated
+    from neuroshard_api.document import MAX_PROBLEMS_SHOWN, DocumentError, read_data, validated
     from neuroshard_api.job_replanning import ReplanningStatus
 
     file = directory.replanning_file
-    return validated(ReplanningStatus, read_data(file) if file.exists() else {}, where=str(file))
+    try:
+        return validated(ReplanningStatus, read_data(file) if file.exists() else {}, where=str(file))
+    except DocumentError as error:
+        raise DocumentError(error.where, [*error.problems[: MAX_PROBLEMS_SHOWN - 1], DAMAGED_HINT]) from error
 
 
 def _version(path: Path) -> int | None:

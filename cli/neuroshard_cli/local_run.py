@@ -111,7 +111,8 @@ class LocalRun:
         dense = [str(dense_signature(self._job))] if counts_dense(self.spec) else []
         inputs = digest([request.to_json(), *dense, str(fallback), *weights, *versions()])
         self._bundle_dir, self._plan_inputs = profiled.bundle_dir, inputs
-        is_accepted = self._directory.was_made_from("plan", inputs) and put_accepted_in_place(self._directory)
+        was_made = self._directory.was_made_from("plan", inputs)
+        is_accepted = was_made and self._may_plan_further() and put_accepted_in_place(self._directory)
         if is_accepted and not self._directory.is_finished("plan", inputs):
             self._finish_accepted()
         if self._directory.is_finished("plan", inputs):
@@ -349,6 +350,13 @@ class LocalRun:
         from neuroshard_api.plan import Plan
 
         return Plan.read(self._directory.plan_file)
+
+    def _may_plan_further(self) -> bool:
+        """Tell whether the job may get further plans; the record of such plans is not read otherwise."""
+        from neuroshard_api.job_replanning import ReplanningMode
+        from neuroshard_api.replanning_support import unsupported
+
+        return self.spec.replanning.mode is not ReplanningMode.OFF and unsupported(self.spec) is None
 
     def _replanning(self) -> "LocalReplanning | None":
         """Return what makes further plans. None: the mode is Off, or none are made for the job, which is noted."""

@@ -176,12 +176,20 @@ def test_changes_of_deduplicated_features_alone_are_noted_once_and_not_planned_f
     assert not directory.log("replan").exists()
 
 
-def test_a_damaged_record_is_named(runs: Runs) -> None:
-    """With its file; nothing is trained."""
-    train_dir = runs.run_dir
-    train_dir.mkdir()
-    (train_dir / "replanning.json").write_text('{"replans": -1}', encoding="utf-8")
-    result = train(runs, mode="Auto")
+def test_a_damaged_record_stops_a_run_but_not_in_mode_off(runs: Runs) -> None:
+    """The file, what was found, and both remedies are named; with Off the plan is reused, and the record left alone."""
+    jobs: dict[str, Any] = {"script": "pass", "model": {"embeddingTables": TABLES}, "launchPolicy": "PlanOnly"}
+    assert runs.run(**jobs).code == ExitCode.OK
+    file = runs.run_dir / "replanning.json"
+    file.write_text('{"replans": -1}', encoding="utf-8")
+    stopped, off = (runs.run(**jobs, replanning={"mode": mode}) for mode in ("Auto", "Off"))
 
-    assert result.code == ExitCode.INVALID_INPUT
-    assert "replanning.json" in result.err
+    assert stopped.code == ExitCode.INVALID_INPUT
+    assert f"{file}: replans" in stopped.err
+    assert "-1" in stopped.err
+    assert "hint: move the file away" in stopped.err
+    assert off.code == ExitCode.OK, off.err
+    assert "plan: reused" in off.err
+    assert record(runs) == {"replans": -1}
+    file.unlink()
+    assert runs.run(**jobs, replanning={"mode": "Auto"}).code == ExitCode.OK
