@@ -8,7 +8,7 @@ from neuroshard_api.stage_commands import PROGRESS_FILE
 
 from benchmarks.replanned_run import Scratch, job, parts
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
 
 def test_a_run_whose_inputs_drift_finishes_under_another_plan(tmp_path: Path) -> None:

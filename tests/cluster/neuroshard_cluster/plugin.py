@@ -1,6 +1,7 @@
 """The pytest plug-in of every suite that needs a cluster: fixtures, marks, and failures that explain themselves.
 
-Tests with one of the marks are deselected unless `--cluster NAME` names a cluster that was made for tests.
+Tests that need a cluster are deselected unless `--cluster NAME` names one that was made for tests, and those that wait
+for minutes unless `--long` asks for them.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ MARKS = {
     "e2e": "needs a running test cluster",
     "scale": "needs a running test cluster, and minutes",
     "chaos": "needs a running test cluster, and breaks parts of it for a while: nothing else may run there",
-    "long": "needs a running test cluster, and minutes of waiting for clocks of others; runs with --long only",
+    "long": "waits for minutes; runs with --long only",
 }
 NAMESPACE_CHARACTERS = 40
 CLUSTER = pytest.StashKey[Cluster]()
@@ -81,9 +82,9 @@ def _running_cluster(name: str, provider: str, home: Home) -> Cluster:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the marked tests out when there is no cluster for them, and those that take minutes unless asked for."""
-    left_out = ["long"] if CLUSTER in config.stash else list(MARKS)
-    if CLUSTER in config.stash and config.getoption("--long"):
-        return
+    left_out = set() if CLUSTER in config.stash else MARKS.keys() - {"long"}
+    if not config.getoption("--long"):
+        left_out |= {"long"}
     unable = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
     if unable:
         config.hook.pytest_deselected(items=unable)
