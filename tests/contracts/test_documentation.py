@@ -65,3 +65,16 @@ def test_the_site_has_a_tab_for_each_group_of_the_index() -> None:
     pages = [page for group in groups[1:] for named in next(iter(group.values())) for page in named.values()]
     assert "docs/guides/plan-a-model.md" in pages
     assert [page for page in pages if not (ROOT / page).is_file()] == []
+
+
+@pytest.mark.parametrize("guide", sorted((ROOT / "docs" / "guides").glob("*.md")), ids=lambda guide: guide.stem)
+def test_a_guide_begins_with_the_result_and_its_time_and_ends_with_next_steps(guide: Path) -> None:
+    """A reader decides in the first paragraph whether to go on, and is led on at the end."""
+    title, first, *_ = guide.read_text(encoding="utf-8").split("\n\n")
+    headings = re.findall(r"^## (.*)$", guide.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+    assert title.startswith("# ")
+    assert not first.startswith((" ", "#", "```", "|"))
+    assert re.search(r"\b(minutes?|seconds?|hours?)\b", first)
+    assert headings[-1] == "Next steps"
+    assert headings.count("Next steps") == 1
