@@ -9,7 +9,7 @@ from neuroshard_cli.output import print_text
 from neuroshard_report.terminal.job import render_job
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "first-job.md"
-T0, T1, T2 = (f"2026-11-21T10:0{minutes}Z" for minutes in ("0:00", "2:03", "2:10"))
+T0, T1, T2, T3 = (f"2026-11-21T10:0{minutes}Z" for minutes in ("0:00", "2:03", "2:10", "2:31"))
 STATUS = {
     "stage": "Running",
     "reason": "AllWorkersReady",
@@ -17,18 +17,19 @@ STATUS = {
     "stages": [
         {"name": "Profiling", "state": "Succeeded", "attempts": 1, "startTime": T0, "completionTime": T1},
         {"name": "Planning", "state": "Succeeded", "attempts": 1, "startTime": T1, "completionTime": T2},
-        {"name": "Running", "state": "Active", "attempts": 1, "startTime": T2},
+        {"name": "Launching", "state": "Succeeded", "attempts": 1, "startTime": T2, "completionTime": T3},
+        {"name": "Running", "state": "Active", "attempts": 1, "startTime": T3},
     ],
-    "plan": {"configMapRef": {"name": "smallest-plan-1f2e3d"}, "algorithm": "neuroshard", "worldSize": 2},
+    "plan": {"configMapRef": {"name": "mocked-gpus-plan-1f2e3d4c5b"}, "algorithm": "neuroshard", "worldSize": 2},
     "cost": {
         "predicted": {
-            "totalMicroseconds": 41200,
-            "computeMicroseconds": 22100,
-            "forwardCommunicationMicroseconds": 9000,
-            "backwardCommunicationMicroseconds": 10100,
-            "source": "simulated:NVIDIA-H100-80GB-HBM3",
+            "totalMicroseconds": 126,
+            "computeMicroseconds": 61,
+            "forwardCommunicationMicroseconds": 33,
+            "backwardCommunicationMicroseconds": 32,
+            "source": "simulated:NVIDIA-H200",
         },
-        "baseline": {"algorithm": "size_lookup_greedy", "totalMicroseconds": 50300},
+        "baseline": {"algorithm": "dim_greedy", "totalMicroseconds": 127},
         "measured": {
             "totalMicroseconds": 89900,
             "computeMicroseconds": 62100,
@@ -36,15 +37,14 @@ STATUS = {
             "backwardCommunicationMicroseconds": 13800,
             "source": "cpu:Intel(R) Xeon(R) Processor",
         },
-        "errorPercent": 118,
     },
     "trainerStatus": {"progressPercentage": 45, "metrics": [{"name": "auc", "value": "0.71"}]},
 }
 
 
 def test_the_guide_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """To the letter."""
-    print_text(render_job(DLRMTrainingJob.from_data(builders.job_data("smallest") | {"status": STATUS})))
+    """The sample is the text of a job on mocked GPUs: it has no error in percent between two kinds of device."""
+    print_text(render_job(DLRMTrainingJob.from_data(builders.job_data("mocked-gpus") | {"status": STATUS})))
 
     printed = "".join(f"    {line}\n" if line else "\n" for line in capsys.readouterr().out.splitlines())
     assert printed in GUIDE.read_text(encoding="utf-8")
