@@ -28,7 +28,8 @@ def given_plans(paths: "Sequence[Path]") -> "tuple[int, Sequence[GivenPlan | Tor
         if size != per_node:
             raise CommandError(
                 f"{path}: is for {size} devices on nodes of {per_node}; "
-                "this command starts a script on this machine alone"
+                "this command starts a script on this machine alone\n"
+                "hint: give plans for one node"
             )
         if size != sizes[0][0]:
             raise CommandError(

@@ -100,7 +100,10 @@ def _torchrec_plan(
     request = build_request(options, Algorithm.TORCHREC)
     require_torchrec("a plan of TorchRec's")
     if exported is not None and exported.groups is not None:
-        raise CommandError(f"{path}: groups: plans with groups of devices have their price from the search alone")
+        raise CommandError(
+            f"{path}: groups: plans with groups of devices have their price from the search alone\n"
+            "hint: plan the tables with `neuroshard plan --group-sizes`, which shows the price"
+        )
     if exported is not None:
         from neuroshard_trainer.plan_adapter import load_sharding_plan
 

@@ -82,7 +82,10 @@ class StageRunner:
             late.timed_out = True
             raise late from error
         except FileNotFoundError as error:
-            raise StageFailedError(f"the stage {stage} could not be started: there is no {command[0]!r}") from error
+            raise StageFailedError(
+                f"the stage {stage} could not be started: there is no {command[0]!r}\n"
+                "hint: correct the command in the job file, or add its folder to PATH"
+            ) from error
         if status:
             failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))
             failed = StageFailedError(f"the stage {stage} failed: {failure.sentence} (log: {log})", failure.exit_code)
