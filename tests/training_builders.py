@@ -3,6 +3,8 @@
 from typing import Any
 
 import builders
+from neuroshard_api.accuracy_comparison import Accuracy, AccuracyComparison, AccuracyPair
+from neuroshard_api.communication import WireType, WireTypes
 from neuroshard_api.comparison_request import ComparisonRequest
 from neuroshard_api.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
 from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
@@ -46,6 +48,19 @@ def comparison_request(**fields: Any) -> ComparisonRequest:
     """Return a request for two plans."""
     defaults = {"plans": {"theirs": "a.json", "ours": "b.json"}, "rounds": 2, "steps_per_round": 1, "result": "c.json"}
     return ComparisonRequest(**{**defaults, **fields})
+
+
+def accuracy_comparison(**fields: Any) -> AccuracyComparison:
+    """Return one pair of trainings of equal accuracy."""
+    accuracy = Accuracy(normalized_entropy=0.8, auc=0.75)
+    defaults = {
+        "device": "cpu",
+        "world_size": 2,
+        "steps": 100,
+        "wire": WireTypes(forward=WireType.INT8),
+        "pairs": (AccuracyPair(seed=0, exact=accuracy, narrow=accuracy),),
+    }
+    return AccuracyComparison(**{**defaults, **fields})
 
 
 def training_comparison(**fields: Any) -> TrainingComparison:

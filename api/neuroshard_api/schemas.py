@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+from neuroshard_api.accuracy_comparison import AccuracyComparison
 from neuroshard_api.bundle import BundleManifest
 from neuroshard_api.comparison_request import ComparisonRequest
 from neuroshard_api.dense_profile import DenseProfile
@@ -38,6 +39,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     Hardware,
     TrainingProgress,
     TrainingComparison,
+    AccuracyComparison,
     ComparisonRequest,
     SessionClustering,
 )

@@ -78,6 +78,12 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
             extra="run",
             kernels=True,
         ),
+        _entry(
+            "compare-accuracy",
+            "Train a job with a plan's narrow types and exactly, in pairs of equal seeds, and compare the accuracy.",
+            extra="run",
+            kernels=True,
+        ),
     ),
     "Train on Kubernetes": (
         _entry("submit", "Check a job file here, and create the job in the cluster.", extra="client"),

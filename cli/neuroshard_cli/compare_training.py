@@ -95,12 +95,12 @@ def _train_job(
     job: Path, plans: list[Path], result: Path, *, rounds: int, steps: int, data_dir: Path | None
 ) -> "PredictedMemory":
     """Train a job, and return the memory that its models need by their plans."""
-    processes, given = _checked(job, plans)
+    processes, given = checked_plans(job, plans)
     memory = _predicted_memory(plans, given)
     command = ["-m", "neuroshard_trainer.compare_plans", str(job), "--plans", *map(str, plans)]
     command += ["--rounds", str(rounds), "--steps", str(steps), "--out", str(result)]
     command += ["--data-dir", str(data_dir or job.absolute().parent)]
-    _launch(command, processes=processes)
+    launch(command, processes=processes)
     return memory
 
 
@@ -116,7 +116,7 @@ def _train_script(
     given = [plan for plan in found if isinstance(plan, GivenPlan)]
     memory = _predicted_memory(plans, given) if len(given) == len(plans) else None
     by_name = dict(zip(file_names(plans), plans, strict=True))
-    _launch(
+    launch(
         command,
         processes=processes,
         environment=request_file(result.parent, by_name, rounds=rounds, steps=steps, result=result),
@@ -144,7 +144,7 @@ def _predicted_memory(plans: "Sequence[Path]", given: "Sequence[GivenPlan]") -> 
     return memory
 
 
-def _checked(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]":
+def checked_plans(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]":
     """Return the number of the job's processes, and the plans, all of which are for it. Raises CommandError."""
     from neuroshard_cli.job_file import read_job_file
     from neuroshard_cli.plan_file import misfits, read_given_plan
@@ -161,7 +161,7 @@ def _checked(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]":
     return per_node, given
 
 
-def _launch(command: "Sequence[str]", *, processes: int, environment: "Mapping[str, str] | None" = None) -> None:
+def launch(command: "Sequence[str]", *, processes: int, environment: "Mapping[str, str] | None" = None) -> None:
     """Run a module or a script on processes of this machine. Raises CommandError where one fails."""
     launcher = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node", str(processes)]
     ended = subprocess.run(  # noqa: S603 - ours, or what the user named

@@ -39,6 +39,7 @@ EXAMPLES: tuple[Document, ...] = (
     training_builders.drift_report(),
     training_builders.input_statistics(),
     training_builders.training_comparison(),
+    training_builders.accuracy_comparison(),
     training_builders.comparison_request(),
     TorchRecPlan.of(builders.plan()),
 )

@@ -34,7 +34,7 @@ from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.process import Process, new_group
-from neuroshard_trainer.run import SHARDING_FILE, Places, _set_up
+from neuroshard_trainer.run import SHARDING_FILE, Places, set_up
 from neuroshard_trainer.sharded_model import sharded_model
 from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.training_state import TrainingState, widths_of
@@ -222,9 +222,7 @@ def train_a_job(folder: Path, job_file: Path, plan_file: Path) -> dict[str, Any]
     for max_steps in (8, 12):
         training = job.spec.training.model_copy(update={"max_steps": max_steps})
         spec = job.spec.model_copy(update={"training": training})
-        loop = _set_up(
-            job.model_copy(update={"spec": spec}), plan, places, process, metrics_port=None, traced_steps=None
-        )
+        loop = set_up(job.model_copy(update={"spec": spec}), plan, places, process)
         first_steps.append(loop.step)
         loop.run()
     live = LiveSharding.read(run_dir / SHARDING_FILE)

@@ -29,7 +29,7 @@ from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.optimizers import embedding_sharder, replicated_optimizer, share_replicated_weights
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.process import Process, new_group
-from neuroshard_trainer.run import Places, _set_up
+from neuroshard_trainer.run import Places, set_up
 from neuroshard_trainer.sharded_model import sharded_model
 from placements import by_columns, by_rows, given_plan, random_placement
 from rank_server import joined_ranks
@@ -146,7 +146,7 @@ def train_with_seldom_averages(folder: Path, layout: GroupLayout) -> dict[str, l
     process = Process(rank=rank, world_size=dist.get_world_size(), device=CPU, group=new_group(60))
     (folder / "run").mkdir(exist_ok=True)
     places = Places(plan_file=write_plan(folder, plan, f"plan-{rank}.json"), run_dir=folder / "run", data_dir=folder)
-    loop = _set_up(DLRMTrainingJob.from_data(job), plan, places, process, metrics_port=None, traced_steps=None)
+    loop = set_up(DLRMTrainingJob.from_data(job), plan, places, process)
     model, begin_save = loop._state.model, loop._saver.begin
     assert isinstance(model, AveragedModel)
     for group in (model._default_ctx.sharding_pg, model._default_ctx.replica_pg):

@@ -26,7 +26,7 @@ from neuroshard_trainer.step_optimizer import StepOptimizer
 
 def compare(
     job: DLRMTrainingJob, plan_files: Sequence[Path], *, data_dir: Path, run_dir: Path, rounds: int, steps: int
-) -> tuple[TrainingComparison, Process]:
+) -> tuple[TrainingComparison, bool]:
     """Train a job under each plan in turns, from equal weights on equal batches. All ranks must call this.
 
     Steps follow each other (no pipeline), so that a plan's exchange of indices counts.
@@ -38,6 +38,9 @@ def compare(
         run_dir: for what cannot be written next to the data.
         rounds: counted ones.
         steps: of each round and plan.
+
+    Returns:
+        The comparison, and whether this is the first rank.
 
     Raises:
         TrainerError: of the kind that says what to do.
@@ -72,7 +75,7 @@ def compare(
         contestants[name] = Contestant(_Steps(job, process, model, optimizer, batches), model, of_copies)
     with lost_peers(lambda: "while plans were compared", trains=lambda: True):
         found = compare_contestants(contestants, rounds=rounds, steps_per_round=steps, device=process.device)
-    return found, process
+    return found, process.is_first
 
 
 class _Steps:

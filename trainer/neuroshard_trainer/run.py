@@ -118,7 +118,7 @@ def train(
         return "while the model was set up" if run is None else f"after step {run.step}"
 
     with lost_peers(when, trains=lambda: run is not None and run.has_trained), Heartbeat(when):
-        run = _set_up(job, plan, places, process, metrics_port=metrics_port, traced_steps=traced_steps)
+        run = set_up(job, plan, places, process, metrics_port=metrics_port, traced_steps=traced_steps)
         if places.ready_file is not None:  # the proof is after every rank, for none passes it without the others
             write_file(places.ready_file, "")
         metrics = run.run()
@@ -126,15 +126,16 @@ def train(
         logger.info("done: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) or "no metrics")
 
 
-def _set_up(
+def set_up(
     job: DLRMTrainingJob,
     plan: GivenPlan,
     places: Places,
     process: Process,
     *,
-    metrics_port: int | None,
-    traced_steps: TracedSteps | None,
+    metrics_port: int | None = None,
+    traced_steps: TracedSteps | None = None,
 ) -> TrainingLoop:
+    """Return the loop that trains a job (see `train`). All ranks must call this. Raises TrainerError."""
     spec = job.spec
     tables = plan.request.tables
     if spec.data.reader_processes:
