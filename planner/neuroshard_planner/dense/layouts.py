@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from neuroshard_api.dense_layout import DenseLayout, DenseMemory, DensePoint
 from neuroshard_api.dense_profile import DenseProfile
 
-from neuroshard_planner.dense.frontier import Point, best, frontier
+from neuroshard_planner.dense.choice import Point, best
+from neuroshard_planner.dense.frontier import frontier
 from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
 from neuroshard_planner.dense.timeline import TimedUnit, Timeline
 from neuroshard_planner.errors import RequestError

@@ -34,7 +34,7 @@ from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_costs.simulator.dense import hidden_seconds, matrix_seconds
 
-from neuroshard_planner.dense.frontier import Choice
+from neuroshard_planner.dense.choice import Choice
 
 _MS_PER_SECOND = 1000.0
 LEAST_SHARDED = 100_000_000

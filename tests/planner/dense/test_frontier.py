@@ -4,7 +4,14 @@ import itertools
 import random
 from collections.abc import Sequence
 
-from neuroshard_planner.dense.frontier import MAX_POINTS, Choice, Point, best, frontier
+import numpy as np
+from neuroshard_planner.dense.choice import Choice, Point, best
+from neuroshard_planner.dense.frontier import frontier
+from neuroshard_planner.dense.limit_search import limits
+from neuroshard_planner.dense.sums import MAX_POINTS, unbeaten
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
 
 
 def drawn(rng: random.Random) -> tuple[list[list[Choice]], list[int]]:
@@ -52,6 +59,48 @@ def test_the_frontier_is_that_of_all_combinations() -> None:
         found = frontier(units, repeats)
 
         assert {(point.memory_bytes, point.ms) for point in found} == brute_force(units, repeats)
+
+
+def test_of_more_limits_than_are_tried_none_is_left_out_that_holds_a_point_of_the_frontier() -> None:
+    """Transients of five units that all differ: the result is that of a merge for each pair of limits."""
+    rng = random.Random(9)  # noqa: S311 - draws test data
+    for _ in range(8):
+        units = [
+            [
+                Choice(
+                    kept_bytes=rng.randrange(10**6),
+                    transient_bytes=rng.randrange(10**6),
+                    recomputed_bytes=rng.randrange(10**6),
+                    ms=rng.randrange(2**20) / 4,
+                )
+                for _ in range(5)
+            ]
+            for _ in range(5)
+        ]
+        combinations = np.array(list(itertools.product(range(5), repeat=5)))
+
+        def of_all(field: str, units: list[list[Choice]] = units, rows: NDArray[np.int64] = combinations) -> Values:
+            values = np.array([[getattr(each, field) for each in unit] for unit in units])
+            return values[np.arange(5), rows]
+
+        transient, recomputed = of_all("transient_bytes"), of_all("recomputed_bytes")
+        peaks = [transient.max(axis=1), recomputed.max(axis=1)]
+        kept, ms = of_all("kept_bytes").sum(axis=1), of_all("ms").sum(axis=1)
+        memory = kept + peaks[0] + peaks[1]
+        tried = limits(np.unique(transient), np.unique(recomputed))
+        assert len(tried[0]) * len(tried[1]) < len(np.unique(transient)) * len(np.unique(recomputed))
+        expected = []
+        for first, second in itertools.product(*tried):
+            places = np.flatnonzero((peaks[0] <= first) & (peaks[1] <= second))
+            if len(places):
+                places = places[unbeaten(kept[places], ms[places])]
+                expected += [Point(memory_bytes=int(memory[place]), ms=float(ms[place]), chosen=()) for place in places]
+
+        found = frontier(units, [1] * 5)
+
+        assert [(point.memory_bytes, point.ms) for point in found] == [
+            (point.memory_bytes, point.ms) for point in best(expected)
+        ]
 
 
 def test_a_point_names_the_options_that_add_up_to_it() -> None:
