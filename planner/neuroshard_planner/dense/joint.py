@@ -102,7 +102,8 @@ def _no_room(
 ) -> InfeasibleError | None:
     """Return why nothing fits next to the smallest layout, and so to no other. None: something may.
 
-    Tables that pack by columns fit. Others may fit by rows, or in host memory, which a search has to tell.
+    Tables that pack by columns fit. Others may fit by rows, or in host memory, which a search has to tell. One that
+    finds nothing is taken to find nothing with less room, which is assumed: the search is no proof that nothing fits.
     """
     if needed_bytes is not None and _left_bytes(request, smallest) >= needed_bytes:
         return None
