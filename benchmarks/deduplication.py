@@ -1,4 +1,4 @@
-"""What leaving out repeated lists gives on this CPU: steps, reading, and storage, beside the duplication factor.
+"""What leaving out repeated lists gives on this CPU: steps, reading, and storage, next to the duplication factor.
 
 python -m benchmarks.deduplication DATA
 """

@@ -1,4 +1,4 @@
-"""The counted dense part beside what torch's allocator gives out in real training, in every strategy.
+"""The counted dense part next to what torch's allocator gives out in real training, in every strategy.
 
 Two processes of one CPU train each model for five steps, over gloo and without a pipeline: its units replicated,
 ZeRO-2, or ZeRO-3, and each of them with and without checkpointing. Tables are small: the dense part decides the sum.

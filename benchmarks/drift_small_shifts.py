@@ -14,7 +14,7 @@ SEEDS: Final = 9_000
 
 
 def small_shift_lines(num_series: int) -> list[str]:
-    """Return the lines of the result, of so many series for each shift and noise."""
+    """Return the lines of the result, of that many series for each shift and noise."""
     rows = [
         [
             f"{noise:.0%}",

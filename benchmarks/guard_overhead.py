@@ -38,7 +38,7 @@ AIM = 0.002
 
 
 def job_of(*, steps: int, check_every: int) -> DLRMTrainingJob:
-    """Return the example's job, which ends after so many steps."""
+    """Return the example's job, which ends after that many steps."""
     raw: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     spec = raw["spec"]
     types = {direction: [kind] for direction, kind in TYPES.model_dump(mode="json").items()}

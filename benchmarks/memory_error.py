@@ -1,4 +1,4 @@
-"""The memory ledger beside what torch's allocator gives out in real training: three models, three plans each and more.
+"""The memory ledger next to what torch's allocator gives out in real training: three models, three plans each and more.
 
 Two processes of one CPU train each model under each plan for five steps, over gloo and without a pipeline. The ledger
 is a CPU's, without reserve: no sort buffers of CUDA kernels, the optimizer's temporary tensors one parameter at a time.

@@ -5,7 +5,8 @@
 FBGEMM, one pinned core, one thread. Every table set is measured in four rounds, one after the other over all sets, and
 the least of its four medians counts: other work on the machine makes a call slower, never faster. Times are processor
 time. Half of the sets are spread widely, half are made of a model's tables, as ``neuroshard profile`` draws them. A
-fifth of the sets is held out from everything that is fitted. A folder that holds the records already is evaluated anew.
+fifth of the sets is held out from everything that is fitted. A folder that holds the records already is evaluated
+again.
 """
 
 import argparse

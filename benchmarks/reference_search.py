@@ -1,4 +1,4 @@
-"""NeuroShard's published search, written anew from its description, under this planner's cost networks. A yardstick.
+"""NeuroShard's published search, written again from its description, under this planner's cost networks. A yardstick.
 
 From the paper (MLSys 2023, sections 3.3 and 3.4) and the settings of its published code: a beam of 3 over column
 splits, at most 10 levels, at each level the 10 shards largest by memory and the 10 most expensive alone; a split

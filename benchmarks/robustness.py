@@ -1,4 +1,4 @@
-"""What plans lose when traffic is not what they were made for, beside the baselines.
+"""What plans lose when traffic is not what they were made for, next to the baselines.
 
     OMP_NUM_THREADS=1 python -m benchmarks.robustness [--draws 12]
 

@@ -58,7 +58,7 @@ class Pair(NamedTuple):
 
 
 def pairs() -> Iterator[Pair]:
-    """Yield every published time beside the simulated one."""
+    """Yield every published time next to the simulated one."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
     v100 = DeviceType.model_validate(data["v100_batched_embedding"]["device"])
     for step, batch, rows, count, pooling, dim, kernel_us in data["v100_batched_embedding"]["rows"]:

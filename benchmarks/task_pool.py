@@ -34,7 +34,7 @@ LEAST_LOOKUPS_SPREAD = 1.0
 
 
 class Match(NamedTuple):
-    """A pool beside the published sums."""
+    """A pool next to the published sums."""
 
     lookups: float
     unique_rows: float

@@ -46,7 +46,7 @@ class Hands:
         return eventually(f"{name} is {stage} {reason}", lambda: self.status(name), within_s=WITHIN_S, accept=is_there)
 
     def pods(self, role: str, count: int = 1) -> Sequence[Object]:
-        """Wait for so many pods of a role that have not ended, and return them by name."""
+        """Wait for that many pods of a role that have not ended, and return them by name."""
 
         def living() -> list[Object]:
             pods = self.kubectl.list("pods", selector=f"{ROLE}={role}")

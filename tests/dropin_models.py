@@ -95,7 +95,7 @@ def collisions(table: BaseEmbeddingConfig, device: torch.device) -> ManagedColli
 def batch(
     features: dict[str, int], *, samples: int, ids: int = 100, lowest: int = 0, seed: int = 0
 ) -> KeyedJaggedTensor:
-    """Return a batch in which every sample has so many ids of each feature, from the lowest up to `ids`."""
+    """Return a batch in which every sample has that many ids of each feature, from the lowest up to `ids`."""
     random = torch.Generator().manual_seed(seed)
     lengths = torch.cat([torch.full((samples,), each, dtype=torch.int32) for each in features.values()])
     values = torch.randint(lowest, ids, (int(lengths.sum()),), generator=random)

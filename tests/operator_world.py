@@ -59,7 +59,7 @@ class World:
         self.now = START
         self.writes = 0
         self.crash_after: int | None = None
-        """Kill the operator after so many more writes; None: it lives."""
+        """Kill the operator after that many more writes; None: it lives."""
         self.warnings: dict[str, str] = {}
         """Warning events of controllers and kubelets, by the uid of their object."""
         self.default_queue = ""

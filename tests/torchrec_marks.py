@@ -1,4 +1,4 @@
-"""Marks of tests that need TorchRec. Warnings of torch, torchrec and their kind are not ours to mend."""
+"""Marks of tests that need TorchRec. Warnings of torch, torchrec and their kind are not ours to fix."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -103,7 +103,7 @@ class Expansion(Value):
 
 
 class BundleManifest(Document):
-    """``manifest.json`` of a bundle directory; the weights lie beside it in ``weights.safetensors``."""
+    """``manifest.json`` of a bundle directory; the weights lie next to it in ``weights.safetensors``."""
 
     schema_name: ClassVar[str] = "bundle-manifest/v1"
 

@@ -76,7 +76,7 @@ WIRE_FORMATS: Mapping[WireType, WireFormat] = {
 """Source: calc_quantized_size of FBGEMM 1.9's quantize_comm, and get_qcomm_codecs_registry of TorchRec 1.9."""
 
 LEAST_GAIN_PERCENT = 2.0
-"""Of a step: below it a predicted gain is within what cost models can tell apart."""
+"""Of a step: below it a predicted gain is within what cost models can distinguish."""
 
 
 class WireTypes(Value):

@@ -20,7 +20,7 @@ LIMIT_BYTES = 1024 * 1024
 COMPRESS_ABOVE_BYTES = LIMIT_BYTES // 2
 """Files that are larger together are compressed. Below it a person reads every file with ``kubectl get``."""
 ALWAYS_LEGIBLE_BYTES = 32 * 1024
-"""A file of at most this size is never compressed: summaries stay legible beside a large plan."""
+"""A file of at most this size is never compressed: summaries stay legible next to a large plan."""
 SEPARATOR = "__"
 """Stands for the slash of a path, which a key may not have."""
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")

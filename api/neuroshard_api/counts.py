@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-"""How many; whoever computes with it holds integers in 64 bits."""
+"""How many; anyone who computes with it holds integers in 64 bits."""
 PositiveCount = Annotated[int, Field(ge=1, lt=2**63)]
 """How many, at least one."""
 MAX_MILLISECONDS = 1e9

@@ -329,7 +329,7 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the C loader is optional
-    """YAML's safe loader, but a key that stands twice is an error and not silently the last one."""
+    """YAML's safe loader, but a key that occurs twice is an error and not silently the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's signature
         """Return the mapping. Raises ConstructorError with the place of a repeated key."""

@@ -11,7 +11,7 @@ from neuroshard_api.topology import DeviceType, Link, Topology
 
 
 class Hardware(Document):
-    """``hardware.json`` beside a bundle: the device, its links as they were measured, and the versions below them."""
+    """``hardware.json`` next to a bundle: the device, its links as they were measured, and the versions below them."""
 
     schema_name: ClassVar[str] = "hardware/v1"
 

@@ -1,4 +1,4 @@
-"""What becomes of memory that a process frees. Embedding kernels on CPUs allocate their outputs anew in every call.
+"""What becomes of memory that a process frees. Embedding kernels on CPUs allocate their outputs again in every call.
 
 By default glibc returns large blocks to the system on each free, and the next call pays for every page again: up to
 twice the time of a lookup, in some calls and not in others. A measurement and the training that it is to predict must

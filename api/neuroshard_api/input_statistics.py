@@ -38,7 +38,7 @@ class InputStatistics(RunDocument):
     num_batches: PositiveCount
     """Sampled batches."""
     batch_size: PositiveCount
-    """Samples of a sampled batch; reuse histograms are those of so many."""
+    """Samples of a sampled batch; reuse histograms are those of that many."""
     counted_samples: PositiveCount
     """Samples of each batch in which distinct rows and lists were counted, the first ones: both depend on it."""
     changed_features: tuple[FeatureName, ...] = ()

@@ -71,7 +71,7 @@ class EmbeddingTable(Part):
     """Type of the stored weights; decides memory and speed."""
     pooling: BagPooling | None = None
     """How the rows that a sample looks up become one vector: their sum or their mean. Tables of means cannot be cut by
-    rows next to other tables. Not given: the sum."""
+    rows next to other tables. If unset: the sum."""
     feature_names: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
         Field(max_length=64, json_schema_extra=ATOMIC),
@@ -79,9 +79,9 @@ class EmbeddingTable(Part):
     """Features that look this table up. Empty: one feature of the table's own name."""
     zipf_exponent: PositiveDecimal | None = None
     """Skew of the lookups: the frequency of the row of rank r is proportional to 1 / r ** zipfExponent. Fractions are
-    written as text. Not given: the planner's default, which was fitted to published traces."""
+    written as text. If unset: the planner's default, which was fitted to published traces."""
     colocation_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Tables of one group are placed whole on one device. Not given: the planner is free."""
+    """Tables of one group are placed whole on one device. If unset: the planner is free."""
 
     @property
     def table(self) -> Table:
@@ -166,13 +166,13 @@ class Model(Part):
     architecture: Architecture = Architecture.DLRM
     """How the trainer joins embeddings and dense features: DLRM by dot products, DCNv2 by a cross network."""
     num_dense_features: Annotated[int, Field(ge=1, le=4096)] = 13
-    """Numbers per sample beside the table lookups; Criteo's data has 13."""
+    """Numbers per sample in addition to the table lookups; Criteo's data has 13."""
     dense_arch_layer_sizes: LayerSizes = (512, 256)
     """Widths of the hidden layers that the dense features pass; a last layer as wide as the widest table follows."""
     over_arch_layer_sizes: LayerSizes = (512, 512, 256)
     """Widths of the hidden layers above the interaction; a last layer of width 1, the logit, follows them."""
     cross_network: CrossNetwork | None = None
-    """Size of the cross network; for DCNv2 only. Not given: 3 layers of rank 512."""
+    """Size of the cross network; for DCNv2 only. If unset: 3 layers of rank 512."""
 
     @property
     def cross(self) -> CrossNetwork:

@@ -21,7 +21,7 @@ from neuroshard_api.resource import (
 )
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "gpu.intel.com/xe")
-"""Extended resources that count as devices, beside MIG slices."""
+"""Extended resources that count as devices, in addition to MIG slices."""
 MIG_PREFIX = "nvidia.com/mig-"
 """Begins the names of the resources of MIG slices, which a job can name and which profiler and trainer judge."""
 EXTENDED_RESOURCE = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
@@ -77,7 +77,7 @@ class Resources(Part):
     """Most that the container may use, by resource name. nvidia.com/gpu, nvidia.com/mig-*, amd.com/gpu,
     habana.ai/gaudi, gpu.intel.com/i915, gpu.intel.com/xe, or what trainer.gpuResource names is its number of GPUs."""
     requests: Amounts = Field(default_factory=dict)
-    """What the scheduler sets aside, by resource name. Not given: the limits."""
+    """What the scheduler sets aside, by resource name. If unset: the limits."""
 
 
 class PullPolicy(StrEnum):
@@ -107,10 +107,10 @@ class EnvironmentVariable(Part):
     name: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
     """Name of the variable. Names that begin with PET_ are refused: they are torchrun's own settings."""
     value: Annotated[str, Field(max_length=32768)] | None = None
-    """Its value; $(NAME) stands for the value of an earlier variable. Not given: empty."""
+    """Its value; $(NAME) stands for the value of an earlier variable. If unset: empty."""
     value_from: Fields | None = None
     """Where its value comes from (configMapKeyRef, secretKeyRef, fieldRef or resourceFieldRef), passed on to the pod.
-    Not given: value."""
+    If unset: value."""
 
 
 class SharedMemory(Part):
@@ -120,7 +120,7 @@ class SharedMemory(Part):
     """Whether a memory volume is mounted at /dev/shm; without it containers have 64 MiB, too little for data loaders
     and NCCL."""
     size_limit: Size | None = None
-    """Most it may hold, as bytes or with a suffix such as 64Gi; counts towards the container's memory. Not given: the
+    """Most it may hold, as bytes or with a suffix such as 64Gi; counts towards the container's memory. If unset: the
     memory limit of the container."""
 
 
@@ -196,10 +196,10 @@ class Trainer(Part):
 
     image: Image | None = None
     """Image of the workers. Unless the job has a command, it needs NeuroShard's trainer, sh and env, the latter of GNU
-    coreutils 8.31 or later to keep a SIGTERM that comes while Python starts. Not given: the trainer that the operator
+    coreutils 8.31 or later to keep a SIGTERM that comes while Python starts. If unset: the trainer that the operator
     was installed with."""
     image_pull_policy: PullPolicy | None = None
-    """When the image is fetched: Always, IfNotPresent or Never. Not given: Kubernetes' default, Always for the tag
+    """When the image is fetched: Always, IfNotPresent or Never. If unset: Kubernetes' default, Always for the tag
     latest and IfNotPresent for others."""
     command: Words = ()
     """Your own trainer, such as [torchrun, /app/train.py]: it finds torchrun's settings in PET_* variables and the
@@ -207,9 +207,9 @@ class Trainer(Part):
     args: Words = ()
     """Arguments behind the command, or behind those of NeuroShard's trainer."""
     env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=128), Unique(key="name")] = ()
-    """Environment of the workers, beside what the operator sets: PET_* and NEUROSHARD_*."""
+    """Environment of the workers, in addition to what the operator sets: PET_* and NEUROSHARD_*."""
     num_nodes: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Nodes, one worker pod each. Can be changed only while the job is suspended; then it is planned anew."""
+    """Nodes, one worker pod each. Can be changed only while the job is suspended; then it is planned again."""
     num_proc_per_node: ProcsPerNode = "auto"
     """Processes on each node, one device each: a number; gpu for the GPUs of resourcesPerNode; cpu for its CPUs; auto
     for its GPUs, or 1 where there are none. Can be changed only while the job is suspended."""
@@ -217,7 +217,7 @@ class Trainer(Part):
     """Resources of each worker's container."""
     gpu_resource: Annotated[str, Field(min_length=3, max_length=317, pattern=EXTENDED_RESOURCE)] | None = None
     """Extended resource that is the workers' GPUs, such as example.com/a100-shared, and one of the limits of
-    resourcesPerNode. Not given: that of the known names in the limits. Can be changed only while the job is
+    resourcesPerNode. If unset: that of the known names in the limits. Can be changed only while the job is
     suspended."""
     shared_memory: SharedMemory = SharedMemory()
     """The memory volume of the workers."""

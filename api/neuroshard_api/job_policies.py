@@ -68,10 +68,10 @@ class FailureRule(Part):
     )
 
     name: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """What messages call the rule. Not given: its position in the list."""
+    """What messages call the rule. If unset: its position in the list."""
     action: FailureAction
     """FailJob ends the job. RestartJob starts all workers again and counts towards maxRestarts;
-    RestartJobAndIgnoreMaxRestarts does not count. ReplanAndRestart plans anew before it restarts, and counts."""
+    RestartJobAndIgnoreMaxRestarts does not count. ReplanAndRestart plans again before it restarts, and counts."""
     on_exit_codes: OnExitCodes | None = None
     """Exit codes that the rule is for."""
     on_pod_conditions: (
@@ -109,7 +109,7 @@ class SchedulingPolicy(Part):
     """How the pods of the job are scheduled."""
 
     priority_class_name: Name | None = None
-    """PriorityClass of all pods of the job. Not given: the cluster's default."""
+    """PriorityClass of all pods of the job. If unset: the cluster's default."""
 
 
 class RunPolicy(Part):
@@ -119,12 +119,12 @@ class RunPolicy(Part):
     """Pods that are deleted when the job ends: Running those that still run, All also ended ones with their logs, None
     none."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
-    """Seconds after its end at which the job and all that it made are deleted. Not given: never."""
+    """Seconds after its end at which the job and all that it made are deleted. If unset: never."""
     active_deadline_seconds: Seconds | None = None
-    """Most seconds from the start of the job, or from when it was last resumed, to its end; then it fails. Not
-    given: no limit."""
+    """Most seconds from the start of the job, or from when it was last resumed, to its end; then it fails. If
+    unset: no limit."""
     pre_running_deadline_seconds: Seconds | None = None
-    """Most seconds until all workers run, without the time that the job was suspended; then it fails. Not given: no
+    """Most seconds until all workers run, without the time that the job was suspended; then it fails. If unset: no
     limit."""
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     """How the pods of the job are scheduled. Kueue is asked by the label kueue.x-k8s.io/queue-name of the job."""

@@ -60,7 +60,7 @@ class CostModelReference(Part):
     claim_name: Name | None = None
     """PersistentVolumeClaim with a bundle directory."""
     path: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^/][^:\x00]*$")] | None = None
-    """Folder of the bundle in the volume. Not given: the volume's root."""
+    """Folder of the bundle in the volume. If unset: the volume's root."""
 
 
 class Profiler(Part):
@@ -91,7 +91,7 @@ class Profiler(Part):
     )
 
     policy: ProfilerPolicy = ProfilerPolicy.IF_NOT_PRESENT
-    """IfNotPresent profiles unless cost models of equal hardware are there already, Always profiles anew, Never takes
+    """IfNotPresent profiles unless cost models of equal hardware are there already, Always profiles again, Never takes
     those of costModelRef, or else the bundled ones of deviceType."""
     backend: ProfilerBackend = ProfilerBackend.AUTO
     """What is measured: the kernels of FBGEMM, torch's own EmbeddingBag (TorchNative), or nothing but the device
@@ -99,16 +99,16 @@ class Profiler(Part):
     else TorchNative."""
     device_type: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[a-z0-9][-a-z0-9.]*$")] | None = None
     """A device of `neuroshard devices`, such as h100-80gb: what Simulated simulates, and what supplies the numbers of
-    the data sheet that cannot be read from a device. Not given: recognised by the device's product name."""
+    the data sheet that cannot be read from a device. If unset: recognised by the device's product name."""
     budget_seconds: Seconds = 300
     """Time spent on measurements; more of it lowers the error of the cost models."""
     num_procs: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Processes that measure the all-to-all, one device each. Not given: those of one node of the trainer."""
+    """Processes that measure the all-to-all, one device each. If unset: those of one node of the trainer."""
     image: Image | None = None
     """Image of the profiler: NeuroShard's profiler, sh and env, the latter of GNU coreutils 8.31 or later to keep a
-    SIGTERM that comes while Python starts. Not given: the one the operator was installed with."""
+    SIGTERM that comes while Python starts. If unset: the one the operator was installed with."""
     resources: Resources | None = None
-    """Resources of the profiler's container. Not given: the trainer's resourcesPerNode, so that it meets the same
+    """Resources of the profiler's container. If unset: the trainer's resourcesPerNode, so that it meets the same
     devices."""
     cost_model_ref: CostModelReference | None = None
     """Cost models that were trained before; they replace profiling. Used only where policy is not Always."""
@@ -200,10 +200,10 @@ class Planner(Part):
     fallback_algorithm: FallbackAlgorithm = FallbackAlgorithm.NONE
     """What plans when the algorithm fails or runs out of time; None lets the job fail instead."""
     max_memory_per_device: Size | None = None
-    """Most memory of a device that a plan may fill, as an integer of bytes or with a suffix such as 70Gi. Not given:
+    """Most memory of a device that a plan may fill, as an integer of bytes or with a suffix such as 70Gi. If unset:
     all the device has, less reservedMemoryPercent."""
     dense_memory_per_device: Size | None = None
-    """Memory that the dense part needs on every device: weights, gradients, optimizer state, activations. Not given:
+    """Memory that the dense part needs on every device: weights, gradients, optimizer state, activations. If unset:
     counted for NeuroShard's own trainer, in the planner's pod with the trainer's image; 0 with a trainer of your
     own."""
     reserved_memory_percent: Annotated[int, Field(ge=0, le=90)] = 10
@@ -213,7 +213,7 @@ class Planner(Part):
     """Memory of a device kept free besides that share, for what does not grow with the device, such as the CUDA context
     and NCCL's buffers. If unset: none."""
     max_shards_per_table: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
-    """Most column shards of any table. Not given: bound by minShardWidth alone."""
+    """Most column shards of any table. If unset: bound by minShardWidth alone."""
     min_shard_width: EmbeddingDim = 4
     """Fewest columns of a shard; a multiple of 4."""
     sharding_types: (
@@ -236,11 +236,11 @@ class Planner(Part):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the search; equal jobs with equal seeds get equal plans."""
     work_budget: Annotated[int, Field(ge=1, lt=2**63)] | None = None
-    """Most device evaluations of the search. Not given: grows with the number of tables and devices."""
+    """Most device evaluations of the search. If unset: grows with the number of tables and devices."""
     image: Image | None = None
-    """Image of the planner. Not given: the one the operator was installed with."""
+    """Image of the planner. If unset: the one the operator was installed with."""
     resources: Resources | None = None
-    """Resources of the planner's container. Not given: the operator's setting; the planner needs no GPU."""
+    """Resources of the planner's container. If unset: the operator's setting; the planner needs no GPU."""
     timeout_seconds: Seconds = 600
     """Maximum time of the stage, all its attempts together, in seconds; then the fallback plans, or the job fails. It
     begins when a node takes the first pod."""

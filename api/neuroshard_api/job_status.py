@@ -96,7 +96,7 @@ class Workers(Part):
     ready: Small | None = None
     """Pods of the present attempt that are ready: with NeuroShard's trainer, those that train under the plan."""
     succeeded: Small | None = None
-    """Pods of the present attempt that ended well."""
+    """Pods of the present attempt that succeeded."""
     failed: Small | None = None
     """Pods of the present attempt that failed."""
     selector: Text | None = None
@@ -152,7 +152,7 @@ class PlanStatus(Part):
     hash: Text | None = None
     """SHA-256 of the plan document."""
     inputs_hash: Text | None = None
-    """SHA-256 of model, world size, fingerprint and planner settings; when it changes, the job is planned anew."""
+    """SHA-256 of model, world size, fingerprint and planner settings; when it changes, the job is planned again."""
     algorithm: Text | None = None
     """What found the plan."""
     world_size: Small | None = None
@@ -307,7 +307,7 @@ class Status(Part):
     next_start_time: datetime | None = None
     """Earliest start of the next attempt, after a restart with a pause. Absent: at once."""
     replans: Small | None = None
-    """How often a rule with the action ReplanAndRestart had the job planned anew, each time with 5 percent more of the
+    """How often a rule with the action ReplanAndRestart had the job planned again, each time with 5 percent more of the
     devices' memory kept free."""
     table_changes: Small | None = None
     """How often the ConfigMap of model.embeddingTablesFrom had other tables than the plan when the job was resumed."""

@@ -48,7 +48,7 @@ class VolumeClaim(Part):
     claim_name: Name
     """Name of the PersistentVolumeClaim."""
     sub_path: RelativePath | None = None
-    """Folder of the volume that is mounted. Not given: all of it."""
+    """Folder of the volume that is mounted. If unset: all of it."""
 
 
 class SyntheticDrift(Part):
@@ -193,22 +193,22 @@ class Data(Part):
     dataset: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     """Dataset: class of the samples, as package.module:Class."""
     evaluation_path: DataPath | None = None
-    """Data of the same format for evaluation, such as the last day; training leaves out what it names. Not given:
+    """Data of the same format for evaluation, such as the last day; training leaves out what it names. If unset:
     validationPercent of the data is held out. Given: nothing is."""
     evaluation_samples: PositiveCount = 1_048_576
     """Most samples of one evaluation; where there are more, they come from blocks at even distances."""
     reader_processes: Annotated[int, Field(ge=0, le=64)] = 2
     """Processes of each rank that read, decode and collate ahead of training. 0: the training thread reads."""
     persistent_volume_claim: VolumeClaim | None = None
-    """Volume that holds the data, mounted read-only. Not given: the path is in the image, or podTemplate mounts it."""
+    """Volume that holds the data, mounted read-only. If unset: the path is in the image, or podTemplate mounts it."""
     mount_path: AbsolutePath = "/data"
     """Where the volume is mounted in the workers."""
     label_column: Column | None = None
-    """Parquet, NPZ: column or array of the label, 0 or 1. Not given: label."""
+    """Parquet, NPZ: column or array of the label, 0 or 1. If unset: label."""
     dense_columns: Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra=ATOMIC)] | None = None
-    """Parquet: columns of the dense features. Not given: dense_0, dense_1 and so on, numDenseFeatures of them."""
+    """Parquet: columns of the dense features. If unset: dense_0, dense_1 and so on, numDenseFeatures of them."""
     num_samples: PositiveCount | None = None
-    """Synthetic, Dataset: samples of one epoch, over all ranks. Not given: 1,000,000, or the length of the dataset."""
+    """Synthetic, Dataset: samples of one epoch, over all ranks. If unset: 1,000,000, or the length of the dataset."""
     drift: (
         Annotated[tuple[SyntheticDrift, ...], Field(min_length=1, max_length=256, json_schema_extra=ATOMIC)] | None
     ) = None
@@ -305,7 +305,7 @@ class Training(Part):
     epochs: Annotated[int, Field(ge=1, le=INT32_MAX)] = 1
     """Passes over the training samples."""
     max_steps: PositiveCount | None = None
-    """Steps after which training ends even within an epoch. Not given: all epochs."""
+    """Steps after which training ends even within an epoch. If unset: all epochs."""
     embedding_learning_rate: PositiveDecimal = "0.02"
     """Learning rate of the tables' optimizer."""
     dense_optimizer: DenseOptimizer = DenseOptimizer.ADAM
@@ -332,14 +332,14 @@ class Training(Part):
     """AUC at which training ends, at the first evaluation whose AUC less its error reaches it. If unset: training ends
     with its last step."""
     eval_every_steps: PositiveCount | None = None
-    """Steps between evaluations on the held-out samples. Not given: at the end of each epoch."""
+    """Steps between evaluations on the held-out samples. If unset: at the end of each epoch."""
     log_every_steps: PositiveCount = 100
     """Steps between lines of the log."""
     report_every_steps: PositiveCount = 100
-    """Steps between reports of measured step times, which are held beside the plan's prediction."""
+    """Steps between reports of measured step times, which are held next to the plan's prediction."""
     watch_drift: bool = True
     """Whether lasting slow-downs of steps and changes of the inputs are looked for, and written with their cause into
-    drift-report.json and input-statistics.json beside the step report."""
+    drift-report.json and input-statistics.json next to the step report."""
     tensorboard: bool = False
     """Whether rank 0 writes the loss at each line of the log, and the metrics of each evaluation, as TensorBoard's
     events into tensorboard/ of the run directory. Needs the package tensorboard, which the images do not have."""
@@ -369,7 +369,7 @@ class Checkpoint(Part):
     mount_path: AbsolutePath = "/checkpoints"
     """Where the volume is mounted in the workers; your own trainer finds folder in NEUROSHARD_RUN_DIR."""
     persistent_volume_claim: VolumeClaim | None = None
-    """Volume that keeps checkpoints beyond a pod; with several nodes it must allow ReadWriteMany. Not given: they die
+    """Volume that keeps checkpoints beyond a pod; with several nodes it must allow ReadWriteMany. If unset: they die
     with the pod, and every restart begins from the start."""
     resume_policy: ResumePolicy = ResumePolicy.LATEST
     """Latest begins from the newest whole checkpoint, None from the start; an earlier run's checkpoints of later steps

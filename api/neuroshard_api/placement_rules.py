@@ -245,7 +245,8 @@ def _width_problem(placement: TablePlacement) -> Problem | None:
 def block_order_problem(placement: TablePlacement) -> Problem | None:
     """Return where several blocks of columns on one device are in an order that TorchRec may fail to register.
 
-    Source: _gen_named_parameters_by_table_fused of TorchRec 1.9 views all blocks of a table on a rank as so many of the
+    Source: _gen_named_parameters_by_table_fused of TorchRec 1.9 views all blocks of a table on a rank as that many of
+    the
     first one's width, and raises on this rank alone where that reaches past the end of the rank's weights.
     """
     widths: dict[int, list[int]] = {}

@@ -98,7 +98,7 @@ class Constraints(Document):
     min_shard_width: EmbeddingDim = 4
     """Fewest columns of a shard of a table that says nothing of its own."""
     colocate: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
-    """Groups of table names; each group is placed whole on one device, beside the groups that tables name."""
+    """Groups of table names; each group is placed whole on one device, in addition to the groups that tables name."""
     tables: dict[str, TableConstraints] = Field(default_factory=dict)
     """Constraints of single tables, by name."""
 
@@ -124,7 +124,7 @@ class Constraints(Document):
 
 
 class MemorySettings(Value):
-    """What device memory is needed for beside weights and optimizer state."""
+    """What device memory is needed for in addition to weights and optimizer state."""
 
     dense_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] | None = None
     """Memory of the dense part on every device: weights, gradients, optimizer state, activations. It excludes a dense

@@ -132,13 +132,13 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class Unique:
-    """Annotation of a list whose entries are told apart: by one field, which patches merge by, or as they are."""
+    """Annotation of a list whose entries are distinguished: by one field, which patches merge by, or as they are."""
 
     key: str | None = None
     """Name of the field as users write it. None: an entry is its own key."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Refuse an entry that stands twice."""
+        """Refuse an entry that occurs twice."""
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

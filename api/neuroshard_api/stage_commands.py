@@ -21,9 +21,9 @@ DENSE_FILE = "dense.json"
 STEP_REPORT_FILE = "step-report.json"
 """In the trainer's run directory: a StepReport document."""
 DRIFT_REPORT_FILE = "drift-report.json"
-"""In the trainer's run directory, beside the step report: a DriftReport document."""
+"""In the trainer's run directory, next to the step report: a DriftReport document."""
 INPUT_STATISTICS_FILE = "input-statistics.json"
-"""In the trainer's run directory, beside the step report: an InputStatistics document."""
+"""In the trainer's run directory, next to the step report: an InputStatistics document."""
 PROGRESS_FILE = "progress.json"
 """In the trainer's run directory: a TrainingProgress document."""
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -135,7 +135,7 @@ def trainer_command(
 ) -> list[str]:
     """Return the command of each node's worker: the job's own, or NeuroShard's trainer under its torchrun.
 
-    That is torchrun with the same arguments and an exit code that failure rules can tell apart.
+    That is torchrun with the same arguments and an exit code that failure rules can distinguish.
     It finds torchrun's settings in the variables of ``torchrun_environment`` and the files also in those of
     ``worker_environment``.
     """

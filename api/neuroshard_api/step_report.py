@@ -84,7 +84,7 @@ class MeasuredGradients(Value):
 
 
 class StepReport(RunDocument):
-    """Measured steps, to be held beside the plan's prediction."""
+    """Measured steps, to be held next to the plan's prediction."""
 
     schema_name: ClassVar[str] = "step-report/v1"
 

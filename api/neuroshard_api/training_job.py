@@ -158,7 +158,8 @@ class Spec(Part):
     trainer: Trainer = Trainer()
     """The workers."""
     pod_template: PodTemplate = PodTemplate()
-    """Fields that the pods of the workers have beside the operator's. A change takes effect when the workers next
+    """Fields that the pods of the workers have in addition to the operator's. A change takes effect when the workers
+    next
     start."""
     rendezvous: Rendezvous = Rendezvous()
     """How the workers find each other."""

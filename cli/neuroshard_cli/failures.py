@@ -26,7 +26,7 @@ PLACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ERO
 
 
 class CommandError(Exception):
-    """What the user can mend: wrong usage, an unwritable place. The message says what is wrong and what to try."""
+    """What the user can fix: wrong usage, an unwritable place. The message says what is wrong and what to try."""
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.INVALID_INPUT) -> None:
         self.exit_code = exit_code
@@ -36,7 +36,7 @@ class CommandError(Exception):
 def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
     """Write the error to stderr, one sentence or one JSON object, and return the exit code it stands for.
 
-    A bug of ours keeps its traceback, since the sentence alone would help no one to mend it.
+    A bug of ours keeps its traceback, since the sentence alone would help no one to fix it.
     """
     expected = expected_failure(error)
     if expected is None:
@@ -59,7 +59,7 @@ def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
 
 
 def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
-    """Return the exit code and the sentence of an error that people can mend. None: it is a bug of ours."""
+    """Return the exit code and the sentence of an error that people can fix. None: it is a bug of ours."""
     code = getattr(error, "exit_code", None)  # the errors of each room carry theirs
     if isinstance(code, ExitCode):
         return code, str(error)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReaderGoneError(Exception):
-    """Whoever read stdout, such as head, has seen enough and closed it."""
+    """Anyone who read stdout, such as head, has seen enough and closed it."""
 
 
 def print_text(content: "RenderableType") -> None:
@@ -44,7 +44,7 @@ def print_document(text: str) -> None:
 
 
 def say(sentence: str) -> None:
-    """Tell people something beside the output, on stderr."""
+    """Tell people something next to the output, on stderr."""
     sys.stderr.write(f"{sentence}\n")
 
 

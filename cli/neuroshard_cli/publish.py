@@ -128,7 +128,7 @@ class Publication:
 def read_files(results: Sequence[Path]) -> dict[str, bytes]:
     """Return the files by name, those of folders by path below the folder; missing and hidden ones are left out.
 
-    A hidden file is one that is being written: whoever writes a document whole renames it at the end.
+    A hidden file is one that is being written: anyone who writes a document whole renames it at the end.
 
     Raises:
         CommandError: two files have one name.

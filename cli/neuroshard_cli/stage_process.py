@@ -40,7 +40,7 @@ def run_stage(
 
     Args:
         command: program and arguments.
-        environment: beside this process's own.
+        environment: in addition to this process's own.
         log: gets all output; an earlier one is replaced.
         mark: names the run among all processes of this machine.
         look: called several times a second while the command runs.

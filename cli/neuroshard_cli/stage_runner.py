@@ -52,7 +52,7 @@ class StageRunner:
         Args:
             stage: name of the stage.
             command: program and arguments.
-            environment: beside this process's own.
+            environment: in addition to this process's own.
             within_s: maximum seconds. If unset: no limit.
             look: called several times a second; the command is stopped in good order if it raises.
 

@@ -117,7 +117,7 @@ class CostBundle:
     def _calls_ms(
         self, sums: Float32Array, warp_share: Float32Array | float, calls: IndexArray, pipeline: Pipeline
     ) -> Float32Array:
-        """Return the times of devices that make so many calls [..., 1]; the network's time holds the first."""
+        """Return the times of devices that make that many calls [..., 1]; the network's time holds the first."""
         times = self.compute.times_ms(sums[..., :-NUM_CALL_COUNTS], warp_share)
         times += np.maximum(calls - 1, 0) * np.array(self.manifest.launch.device_ms, dtype=np.float32)
         if self.manifest.calibration is not None:  # it was fitted to device time; the host's launches keep theirs

@@ -41,10 +41,11 @@ MOST_SERIAL_PRODUCTS = 2**18
 
 
 def load_terms(load: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the functions of the largest device's load that a collective's time is a sum of, beside a constant.
+    """Return the functions of the largest device's load that a collective's time is a sum of, next to a constant.
 
     The load is max / mean of the columns per device, at least 1: the fullest device's links decide. The second term is
-    a transfer in proportion to the load beside a fixed delay: one level of the network transfers while the other waits.
+    a transfer in proportion to the load next to a fixed delay: one level of the network transfers while the other
+    waits.
     """
     square = load * load
     return load, np.sqrt(np.sqrt(square * square + 1.0))
@@ -52,7 +53,7 @@ def load_terms(load: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 @dataclass(frozen=True, slots=True)
 class _Mlp:
-    """Dense layers with ReLU between them, beside one linear path around all of them."""
+    """Dense layers with ReLU between them, next to one linear path around all of them."""
 
     layers: tuple[tuple[Float32Array, Float32Array], ...]
     around: Float32Array

@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 train_under_plan.py plan.json
 
-Rank 0 writes step-report.json beside the plan; docs/guides/bring-your-own-trainer.md has the steps.
+Rank 0 writes step-report.json next to the plan; docs/guides/bring-your-own-trainer.md has the steps.
 """  # noqa: INP001 - a script, not a package
 
 import csv

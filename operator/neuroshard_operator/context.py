@@ -101,7 +101,7 @@ class Context:
         return names.QUEUE_LABEL in self.queue_labels
 
     def is_held(self, job: ChildJob) -> bool:
-        """Whether someone else decides when a suspended Job runs: Kueue, by its label, or whoever suspends it again.
+        """Whether someone else decides when a suspended Job runs: Kueue, by its label, or anyone who suspends it again.
 
         Kueue labels and suspends Jobs of namespaces with a default queue, and may suspend those without a queue.
         """

@@ -26,11 +26,11 @@ from neuroshard_operator.status import has_ended, needs_profile
 MOST_READS = 5
 """Rounds of reading before one pass: Jobs that no watch shows, results, nodes, files of users, the profile."""
 PASS_TIMEOUT_S = 300.0
-"""One pass with all its calls takes less; a longer one is given up and begins anew."""
+"""One pass with all its calls takes less; a longer one is given up and begins again."""
 START_S = 900.0
 """Until a start that has not brought everything counts as dead: lists of a large cluster take minutes."""
 MISSED_RESYNCS = 3
-"""So many intervals without a resync, and the operator counts as dead."""
+"""That many intervals without a resync, and the operator counts as dead."""
 RESYNC_SPREAD = 0.1
 """Of the interval, over which a resync wakes jobs one after the other: an event need not wait behind all of them."""
 FILL_AGAIN_S = 1.0

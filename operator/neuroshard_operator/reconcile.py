@@ -156,7 +156,7 @@ def _stages(context: Context) -> list[StageResult]:
     """Return what the stages want: those up to the first that is not done, and the workers in any case.
 
     Two tracks: the workers that run are served whatever plan they were started under, and the plan for the present
-    inputs is prepared beside them. Only `launch`, once that plan is there, replaces them.
+    inputs is prepared next to them. Only `launch`, once that plan is there, replaces them.
     """
     first = succeeded(context)
     if first is None and not _had_workers(context):  # afterwards a write that is rejected is tried again

@@ -30,7 +30,8 @@ class Settings(Value):
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When nodes pull the profiler's and the planner's image."""
     image_pull_secrets: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
-    """Secrets, separated by commas, that the pods of jobs pull images with, each from its own namespace, beside those
+    """Secrets, separated by commas, that the pods of jobs pull images with, each from its own namespace, in addition to
+    those
     of spec.podTemplate. A namespace without such a Secret pulls without it."""
     fixed_user: bool = True
     """Run pods as user and group 65532, as the images do. False where the cluster assigns users, such as OpenShift."""

@@ -3,7 +3,7 @@
     plan on all lists  ->  plan without the repeats of all groups  ->  without those that save nothing
                        ->  group by group in the grouped form, while that is cheaper  ->  the cheaper
 
-A comparison of forms asks for more than the cost models can tell apart.
+A comparison of forms asks for more than the cost models can distinguish.
 """
 
 from collections.abc import Callable, Mapping
@@ -78,7 +78,7 @@ def _grouped(plan: Plan, search: Search) -> Plan:
 
 
 def _is_cheaper(plan: Plan, other: Plan) -> bool:
-    """Return whether a plan costs less than another, moves included, by more than the cost models can tell apart."""
+    """Return whether a plan costs less than another, moves included, by more than the cost models can distinguish."""
     error = plan.bundle.compute_mape if plan.bundle.measured_compute_mape is None else plan.bundle.measured_compute_mape
     return priced_ms(plan) <= priced_ms(other) - other.predicted.total_ms * max(MIN_SAVED_SHARE, error)
 

@@ -1,7 +1,7 @@
 """Errors of the planner, named after what the caller should do.
 
 PlannerError
-|-- RequestError      mend the request (it contradicts itself or names what is not there)
+|-- RequestError      fix the request (it contradicts itself or names what is not there)
 |-- InfeasibleError   give more devices or memory, or loosen a constraint
 |-- PlanError         use another plan, or make it again (it is not whole, or says what cannot be scored)
 `-- MissingPackageError   install the package that the message names

@@ -4,7 +4,7 @@
                                      ->  plan with the types that are left  ->  the cheaper
 
 Narrow types halve what is read and stored, and change results. So they are taken where the tables do not fit otherwise,
-or save more of a step than the cost models can tell apart; and then by as few tables as keep nearly all of that.
+or save more of a step than the cost models can distinguish; and then by as few tables as keep nearly all of that.
 A table goes back where the step costs no more than the search's tolerance allows, and everything still fits.
 """
 

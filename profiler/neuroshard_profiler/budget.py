@@ -29,7 +29,7 @@ class Budget:
     max_records: int | None = None
     """None: time alone ends it."""
     min_records: int = 0
-    """Time alone does not end it before there are so many: fewer could not be fitted."""
+    """Time alone does not end it before there are that many: fewer could not be fitted."""
     clock: Callable[[], float] = time.monotonic
     earlier_seconds: float = 0.0
     """Spent before the start, by runs that were stopped."""
@@ -46,7 +46,7 @@ class Budget:
         return self.earlier_seconds + self.clock() - self.started
 
     def is_spent(self, num_records: int) -> bool:
-        """Tell whether the part is over with so many records in the file."""
+        """Tell whether the part is over with that many records in the file."""
         if self.max_records is not None and num_records >= self.max_records:
             return True
         return self.elapsed_seconds >= self.seconds and num_records >= self.min_records

@@ -79,7 +79,7 @@ def profile(
 ) -> None:
     """Measure this machine and fit cost models to it.
 
-    A folder that holds records of an earlier run is gone on with. With --meet two nodes run the same command: the one
+    A folder that holds records of an earlier run is continued. With --meet two nodes run the same command: the one
     whose PET_NODE_RANK is 0 writes the profile, the other one (1) takes part in its all-to-alls.
     """
     import os

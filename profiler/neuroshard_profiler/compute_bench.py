@@ -21,7 +21,7 @@ from neuroshard_profiler.settings import Part
 _COMPUTE_STREAM = 0
 _WHOLE = Part()
 MAX_FAILURES_IN_A_ROW = 20
-"""Samples differ widely: when so many fail one after the other, the device or its software is at fault."""
+"""Samples differ widely: when that many fail one after the other, the device or its software is at fault."""
 
 
 def collect_compute(
@@ -45,7 +45,7 @@ def collect_compute(
         space: what they are drawn from.
         file: is appended to; it may hold records already.
         budget: of time and records; the file's earlier records count.
-        part: measures every so many-th sample.
+        part: measures every n-th sample.
         seed: of the samples and of the rows they look up.
         repeats: of each call. None: the backend's.
         on_record: called after each record with how many there are.

@@ -34,7 +34,7 @@ class Reader(Protocol):
     """Whether an id is the number of a row; otherwise ids are hashes, and rows are as many as there are ids."""
 
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
-        """Yield batches of so many samples; the last may have fewer. Raises DataError."""
+        """Yield batches of that many samples; the last may have fewer. Raises DataError."""
         ...
 
 
@@ -79,7 +79,7 @@ def open_data(
 
 
 def limited(batches: Iterable[DataBatch], max_samples: int | None) -> Iterator[DataBatch]:
-    """Yield the batches up to so many samples; one that would exceed them is left out, but for the first."""
+    """Yield the batches up to that many samples; one that would exceed them is left out, but for the first."""
     total = 0
     for batch in batches:
         total += batch.num_samples

@@ -3,7 +3,7 @@
 ProfilerError
 |-- SettingsError     ask for something else (another backend, optimizer, budget)
 |-- MissingPackageError   install the package that the message names
-|-- DataError         mend the data file that the message names
+|-- DataError         fix the data file that the message names
 |-- StorageError      free space on the disk that the message names
 `-- MeasureError      the measurement itself failed: see the message of the process it names
     |-- DeviceFailedError     run the same command again

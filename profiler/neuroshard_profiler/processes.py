@@ -60,7 +60,7 @@ def run_measurers(
     Args:
         measurers: run side by side.
         budget: they end with it by themselves; a process that runs far longer is terminated.
-        grace_seconds: to start and to end, beside the budget.
+        grace_seconds: to start and to end, in addition to the budget.
         on_poll: called every 0.2 s with the number of records.
         kill_after_seconds: from SIGTERM on; a stopped process does not end by it.
 

@@ -48,7 +48,7 @@ _JOB_MEMORY_PARTS = 4
 def profile(
     settings: ProfileSettings, *, progress: Progress | None = None, say: Callable[[str], None] = lambda _: None
 ) -> FitReport:
-    """Measure, describe and fit. A folder that holds records is gone on with, with what they left of the budget.
+    """Measure, describe and fit. A folder that holds records is continued, with what they left of the budget.
 
     Writes ``records/*.jsonl``, ``hardware.json``, ``topology.json`` (the job's devices) and ``bundle/`` below
     ``settings.out``.
@@ -195,7 +195,7 @@ def measure_compute(
 def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simulated"], gpus: Gpus) -> int:
     """Return how many processes measure: one for each GPU of the node, unless the settings say less.
 
-    Raises SettingsError where there are not so many GPUs.
+    Raises SettingsError where there are not that many GPUs.
     """
     wanted = settings.num_processes or settings.devices_per_node
     if kind == "cuda":

@@ -21,7 +21,7 @@ DEFAULT_BUDGET_SECONDS = 600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Which of several processes measures, each on a GPU of its own and with every so many-th sample."""
+    """Which of several processes measures, each on a GPU of its own and with every n-th sample."""
 
     index: int = 0
     count: int = 1
@@ -38,7 +38,7 @@ class Part:
         return f"{self.index}/{self.count}"
 
     def share_of(self, number: int) -> int:
-        """Return how many of so many records each part measures, rounded up."""
+        """Return how many of that many records each part measures, rounded up."""
         return -(-number // self.count)
 
 
@@ -74,7 +74,7 @@ class ProfileSettings:
     """One run of the profiler."""
 
     out: Path
-    """Folder of the records, the bundle and hardware.json; one that is there is gone on with."""
+    """Folder of the records, the bundle and hardware.json; one that is there is continued."""
     tables_file: Path | None = None
     """The job's tables, half of what is measured. None: sets that are spread widely, only."""
     backend: BackendName | None = None

@@ -144,7 +144,7 @@ def _features(
 
 
 def _num_lists(sessions: IndexArray, feature: Jagged) -> int:
-    """Return the distinct pairs of a session and a list of ids; lists are told apart by a 64-bit hash of their ids."""
+    """Return the distinct pairs of a session and a list of ids; lists differ by the hash of their ids."""
     sample = np.repeat(np.arange(len(feature.lengths)), feature.lengths)
     starts = np.cumsum(feature.lengths) - feature.lengths
     place = np.arange(len(feature.ids)) - starts[sample]

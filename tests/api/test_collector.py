@@ -39,7 +39,7 @@ def test_the_collector_works_again_after_an_import_that_failed() -> None:
 
 
 def test_a_collector_that_was_off_stays_off() -> None:
-    """Whoever paused it before decides when it goes on."""
+    """Anyone who paused it before decides when it goes on."""
     gc.disable()
     with uncollected_imports():
         pass

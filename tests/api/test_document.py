@@ -156,7 +156,7 @@ def integers(data: object, place: Place = ()) -> Iterator[Place]:
 
 @each_document
 def test_an_integer_of_more_than_64_bits_is_refused_by_name(example: Document) -> None:
-    """Whoever computes with it would overflow."""
+    """Anyone who computes with it would overflow."""
     for place in integers(data_of(example)):
         data: Any = data_of(example)
         part = data
@@ -168,7 +168,7 @@ def test_an_integer_of_more_than_64_bits_is_refused_by_name(example: Document) -
 
 
 def test_every_fault_is_named_with_its_path() -> None:
-    """One reading shows all that is to be mended, each with the field's path."""
+    """One reading shows all that is to be fixed, each with the field's path."""
     data = data_of(builders.table_set())
     data["tables"][1]["num_embeddings"] = "many"
     del data["tables"][3]["embedding_dim"]

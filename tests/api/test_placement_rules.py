@@ -246,7 +246,7 @@ def test_each_broken_rule_is_one_sentence(case: str) -> None:
 
 
 def test_means_run_by_columns_and_all_by_rows() -> None:
-    """These are the placements of means that TorchRec computes rightly; sums may be beside them by columns."""
+    """These are the placements of means that TorchRec computes rightly; sums may be next to them by columns."""
     assert problems(by_columns(A, (0, 16), (1, 16)), by_columns(B, (3, 16)), of=(A, MEAN_B)) == []
     assert problems(by_rows(A, TOPOLOGY), on_node(B, 1, TOPOLOGY), of=(MEAN_A, MEAN_B)) == []
 

@@ -426,7 +426,7 @@ def test_numbers_beyond_all_measure_stay_within_the_record() -> None:
     ],
 )
 def test_another_candidate_is_due(number: int, verdict: str | None, since_step: int, due_s: int | None) -> None:
-    """For another change after the cooldown, for one that goes on ever less often, and never beside one that pays."""
+    """For another change after the cooldown, for one that goes on ever less often, and never next to one that pays."""
     candidate = CandidatePlan(number=number, since_step=600, start_time=START, verdict=verdict)
 
     def is_due(waited_s: int) -> bool:

@@ -43,7 +43,7 @@ def test_groups_have_nodes_of_their_own(
 
 @pytest.mark.parametrize("layout", list(GroupLayout))
 def test_copies_of_a_shard_are_where_their_links_say(layout: GroupLayout) -> None:
-    """Members with one number in their groups are on so many nodes, and so many of each."""
+    """Members with one number in their groups are on that many nodes, and that many of each."""
     nodes = topology(16, num_nodes=2)
     for found in groupings(nodes, ReplicationChoices(layouts=(layout,))):
         members = group_members(found.num_groups, found.group.num_devices, layout)
@@ -86,7 +86,7 @@ def test_sizes_that_form_no_groups_are_refused(size: int, problem: str) -> None:
 def test_plans_whose_groups_cannot_be_formed_or_averaged_are_refused(
     fields: dict[str, Any], changes: dict[str, Any], problem: str
 ) -> None:
-    """Whoever reads the plan: adapter, trainer, operator."""
+    """Anyone who reads the plan: adapter, trainer, operator."""
     per_node = 8 if fields.get("num_groups") == 3 else 4
     raw = plan(request(**changes)).model_dump(mode="json", exclude_none=True)
     raw["replication"] = {"num_groups": 2, "layout": "contiguous", "devices_per_node": per_node, **fields}

@@ -89,7 +89,7 @@ def test_the_cheapest_baseline_is_told() -> None:
 
 
 def test_measured_is_the_slowest_rank_in_what_a_plan_predicts() -> None:
-    """A rank that waits for data is not slow in that sense; the step as a whole is told beside."""
+    """A rank that waits for data is not slow in that sense; the step as a whole is reported as well."""
     slow = builders.rank_times(0, forward_compute_ms=5.0, step_ms=9.0)
     waits = builders.rank_times(1, data_wait_ms=50.0, step_ms=60.0)
 
@@ -120,7 +120,7 @@ def test_the_error_is_measured_above_predicted_in_percent() -> None:
     ],
 )
 def test_an_error_is_told_of_the_device_that_was_predicted_for(predicted: str, measured: str, *, is_told: bool) -> None:
-    """Beside another device's time the difference would say nothing of the prediction."""
+    """Next to another device's time the difference would say nothing of the prediction."""
     before = predicted_cost(builders.plan()).model_copy(update={"source": predicted})
     after = measured_cost(builders.step_report()).model_copy(update={"source": measured})
 

@@ -14,7 +14,7 @@ def test_each_rank_reports_once() -> None:
 
 
 def test_a_report_without_ranks_is_refused() -> None:
-    """There would be nothing to hold beside the prediction."""
+    """There would be nothing to hold next to the prediction."""
     with pytest.raises(ValueError, match="ranks"):
         step_report(ranks=())
 

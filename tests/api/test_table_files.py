@@ -136,7 +136,7 @@ def test_broken_csv_names_line_and_column(text: str, problem: str) -> None:
 
 
 def test_every_faulty_line_is_named() -> None:
-    """One reading shows all that is to be mended."""
+    """One reading shows all that is to be fixed."""
     assert problem_of(HEADER + "a,0,8,1\nb,10,8,1\nc,10,8,0\n") == (
         "tables.csv: line 2, column num_embeddings: input should be greater than or equal to 1, found 0; "
         "line 4, column pooling_factor: input should be greater than 0, found 0.0"

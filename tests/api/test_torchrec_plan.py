@@ -28,7 +28,7 @@ def plan_of(**fields: Any) -> Plan:
 
 
 def test_every_shard_has_its_rank_and_its_local_device() -> None:
-    """Ranks count through all nodes, CUDA devices start anew in each."""
+    """Ranks count through all nodes, CUDA devices start again in each."""
     plan = plan_of()
 
     exported = TorchRecPlan.of(plan, module_path="model.tables")

@@ -163,7 +163,7 @@ def test_tables_become_a_table_set() -> None:
 
 
 def test_tables_of_a_config_map_are_not_inline() -> None:
-    """They are read by whoever can reach the ConfigMap."""
+    """They are read by anyone who can reach the ConfigMap."""
     reference = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}}
 
     assert builders.job(model=reference).spec.model.inline_tables("job") is None

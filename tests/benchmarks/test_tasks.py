@@ -42,7 +42,7 @@ def test_tasks_are_equal_in_every_run_and_as_the_paper_draws_them() -> None:
 
 @pytest.mark.parametrize("num_devices", [4, 8])
 def test_weights_only_memory_leaves_four_gigabytes_per_device_for_weights(num_devices: int) -> None:
-    """All devices together hold exactly the weights' room and what the ledger counts beside the weights."""
+    """All devices together hold exactly the weights' room and what the ledger counts next to the weights."""
     tables = task_tables()[0]
     ledger = MemoryLedger(weights_only_request(tables, num_devices))
     columns = np.array([table.embedding_dim for table in tables.tables])

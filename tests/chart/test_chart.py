@@ -333,7 +333,7 @@ def test_every_room_has_a_dockerfile_that_takes_its_base_and_is_not_root(room: s
 
 
 def test_only_the_metrics_port_is_open_and_only_the_api_server_is_reached() -> None:
-    """DNS beside it."""
+    """DNS next to it."""
     policy = one(rendered(), "NetworkPolicy")["spec"]
 
     assert policy["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]

@@ -22,7 +22,7 @@ SLOWER = 1.3
 
 
 def ranks(plan: Plan, factor: float) -> tuple[RankTimes, ...]:
-    """Return steps whose parts all take so many times as long as the plan predicts."""
+    """Return steps whose parts all take that many times as long as the plan predicts."""
     return tuple(
         builders.rank_times(
             rank,

@@ -45,7 +45,7 @@ class Pod:
 
     @contextmanager
     def started(self, *words: object) -> Iterator["subprocess.Popen[str]"]:
-        """Run the publisher beside the block, and to its end after it."""
+        """Run the publisher next to the block, and to its end after it."""
         pipe = subprocess.PIPE
         process = subprocess.Popen(self.argv(*words), env=self.environment, stdout=pipe, stderr=pipe, text=True)
         try:

@@ -122,7 +122,7 @@ def test_types_of_gradients_are_permitted_by_a_list(tmp_path: Path) -> None:
 
 
 def test_a_name_without_suffix_is_a_workload() -> None:
-    """Files are told apart by their suffix or folder."""
+    """Files are distinguished by their suffix or folder."""
     assert len(read_tables("mlperf-dlrm-dcnv2").tables) == 26
     with pytest.raises(DocumentError, match="does not exist"):
         read_tables("mlperf-dlrm-dcnv2.yaml")

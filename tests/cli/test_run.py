@@ -84,7 +84,7 @@ def test_the_slow_down_that_lasts_is_named_at_the_end(runs: Runs, plan: str) -> 
 
 
 def test_measured_elsewhere_is_not_compared(runs: Runs) -> None:
-    """The time of one device says nothing of a prediction for another; simulated ones are told apart."""
+    """The time of one device says nothing of a prediction for another; simulated ones are distinguished."""
     (runs.folder / "report.json").write_text(builders.step_report(source="simulated:any").to_json(), encoding="utf-8")
 
     result = runs.train()
@@ -227,7 +227,7 @@ def test_a_stage_beyond_its_deadline_is_ended(runs: Runs) -> None:
 
 
 def many_tables(count: int) -> list[dict[str, Any]]:
-    """Return so many tables that the search takes long."""
+    """Return that many tables that the search takes long."""
     return [{"name": f"t{index}", "numEmbeddings": 1000 + index, "embeddingDim": 64} for index in range(count)]
 
 

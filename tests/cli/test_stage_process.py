@@ -122,7 +122,7 @@ def test_children_in_other_sessions_are_ended_too(
 
 
 def test_a_stage_that_ended_leaves_no_children(stage: Callable[..., int], tmp_path: Path) -> None:
-    """Also where it ended well and forgot one."""
+    """Also where it succeeded and forgot one."""
     forgets = HAS_A_CHILD.replace("child.wait()", "")
 
     assert stage(forgets) == 0
@@ -141,7 +141,7 @@ def test_what_another_run_left_is_found_by_its_mark(tmp_path: Path) -> None:
 
 
 def test_signals_are_as_before_afterwards(stage: Callable[..., int]) -> None:
-    """Whoever calls keeps its own handling."""
+    """Anyone who calls keeps its own handling."""
     before = signal.getsignal(signal.SIGTERM)
     stage("")
 

@@ -68,5 +68,5 @@ def test_images_are_built_from_every_package() -> None:
 
 
 def test_the_wheel_carries_the_licence(wheel_names: set[str]) -> None:
-    """Apache-2.0 asks for its text beside the code."""
+    """Apache-2.0 asks for its text next to the code."""
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel_names)

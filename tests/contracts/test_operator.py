@@ -29,7 +29,7 @@ def test_the_operator_starts_without_torch_and_numpy() -> None:
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_is_explained(reason: Reason) -> None:
-    """Whoever sees a reason finds what to do."""
+    """Anyone who sees a reason finds what to do."""
     assert f"`{reason}`" in TROUBLESHOOTING
 
 

@@ -68,7 +68,7 @@ def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_saving_replaces_the_whole_directory(tmp_path: Path) -> None:
-    """Nothing of an earlier bundle stays, and no scratch remains beside it."""
+    """Nothing of an earlier bundle stays, and no scratch remains next to it."""
     save_bundle(tmp_path / "b", manifest(), weights(), extras={"hold_out.png": b"old"})
     save_bundle(tmp_path / "b", manifest(), weights(seed=1))
 

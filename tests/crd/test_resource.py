@@ -32,7 +32,7 @@ def test_the_api_server_fills_in_the_defaults_of_the_models(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_is_taken(jobs: Jobs, path: Path) -> None:
-    """Whoever copies an example has a job that works, and it is read as it was written."""
+    """Anyone who copies an example has a job that works, and it is read as it was written."""
     for job in yaml.safe_load_all(path.read_text(encoding="utf-8")):
         if job["kind"] == KIND:
             made = DLRMTrainingJob.from_data(jobs.create(job, dry_run="All"))

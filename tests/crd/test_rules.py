@@ -66,7 +66,7 @@ def test_an_unknown_field_is_refused(jobs: Jobs, spec: dict[str, Any], path: str
 
 @pytest.mark.parametrize("field", CHANGES)
 def test_what_the_plan_depends_on_changes_only_while_suspended(jobs: Jobs, field: str) -> None:
-    """A running job stays what was planned; a suspended one is planned anew."""
+    """A running job stays what was planned; a suspended one is planned again."""
     name = f"change-{field.lower()}"
     jobs.create(builders.job_data(name))
     refusal = jobs.change_refusal(name, {"spec": {field: CHANGES[field]}})

@@ -53,7 +53,7 @@ def test_a_cost_model_of_the_users_own_takes_the_place_of_a_bundle(tmp_path: Pat
 def test_without_an_installed_package_nothing_is_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A source tree on the path has no release by which plans could be told apart; the plan is made all the same."""
+    """A source tree on the path has no release by which plans could be distinguished; the plan is made all the same."""
 
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)

@@ -104,11 +104,11 @@ def test_a_table_that_may_be_in_either_memory_is_on_the_device_where_nodes_have_
 
 
 CUT = ParameterConstraints(min_partition=16, pooling_factors=[2000.0])
-"""So many lookups are worth a cut of a table of 32 columns."""
+"""That many lookups are worth a cut of a table of 32 columns."""
 
 
 def test_a_collection_without_a_cut_table_keeps_table_wise_tables() -> None:
-    """Each collection has kernels of its own; beside a cut table, whole ones are column_wise with one shard."""
+    """Each collection has kernels of its own; next to a cut table, whole ones are column_wise with one shard."""
     whole = ParameterConstraints(sharding_types=["table_wise"])
     made = planner(constraints={"tags": CUT, "id": whole, "country": whole})
 

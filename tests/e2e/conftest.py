@@ -10,13 +10,13 @@ from neuroshard_cluster.plugin import Namespace
 
 @pytest.fixture(scope="session")
 def release(cluster: Cluster) -> Release:
-    """The operator, installed once for all tests; whoever changes it puts it back."""
+    """The operator, installed once for all tests; anyone who changes it puts it back."""
     return installed(cluster)
 
 
 @pytest.fixture
 def operator(release: Release, namespace: Namespace) -> Iterator[Release]:
-    """The running operator, and a namespace beside it."""
+    """The running operator, and a namespace next to it."""
     yield release
     logs = release.kubectl("logs", "--selector=app.kubernetes.io/instance=neuroshard-operator", "--tail=-1")
     about = [line for line in logs.splitlines() if namespace.name in line or "Traceback" in line]

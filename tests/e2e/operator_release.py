@@ -77,7 +77,7 @@ class Release:
             self.kubectl.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
 
     def scale(self, replicas: int) -> None:
-        """Have so many replicas, and wait until they are ready or gone."""
+        """Have that many replicas, and wait until they are ready or gone."""
         self.kubectl("scale", f"deployment/{RELEASE}", f"--replicas={replicas}")
         if replicas:
             self.kubectl("rollout", "status", f"deployment/{RELEASE}", f"--timeout={READY_WITHIN_S}s")
@@ -98,7 +98,7 @@ class Release:
 
 
 def installed(cluster: Cluster) -> Release:
-    """Return the operator, installed anew with the images of this checkout.
+    """Return the operator, installed again with the images of this checkout.
 
     Those with PyTorch are large, and are taken as they were when the cluster came up.
     """

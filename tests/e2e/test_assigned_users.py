@@ -115,7 +115,7 @@ def test_a_job_trains_where_the_cluster_assigns_users(assigned: Release, namespa
 
 
 def test_the_operator_may_set_owner_references_where_they_are_enforced(release: Release) -> None:
-    """OpenShift asks whoever blocks the deletion of an owner for the right to update its finalizers."""
+    """OpenShift asks anyone who blocks the deletion of an owner for the right to update its finalizers."""
     asked = ("auth", "can-i", "update", "dlrmtrainingjobs", "--subresource=finalizers", f"--as={ACCOUNT}")
 
     assert release.kubectl(*asked).strip() == "yes"

@@ -22,7 +22,7 @@ PLAN_REF = {"name": "input", "key": "plan.json"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bad:
-    """A job that the API server takes, with the ConfigMap `input` beside it, and how the operator must end it."""
+    """A job that the API server takes, with the ConfigMap `input` next to it, and how the operator must end it."""
 
     name: str
     reason: str

@@ -1,4 +1,4 @@
-"""The command `neuroshard` against a real cluster: what a user types beside kubectl."""
+"""The command `neuroshard` against a real cluster: what a user types next to kubectl."""
 
 import json
 import sys

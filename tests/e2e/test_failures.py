@@ -84,7 +84,7 @@ ONCE = 'case "$PET_RDZV_ID" in *-0) exit 137 ;; esac'
 
 
 def test_workers_that_are_killed_are_started_again_under_the_same_plan(namespace: Namespace) -> None:
-    """Exit code 137, once; neither profile nor plan is made anew, and the restart counts."""
+    """Exit code 137, once; neither profile nor plan is made again, and the restart counts."""
     namespace.kubectl.apply(jobs.script_job("shop", ONCE, profiler=jobs.SIMULATED))
     seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Succeeded")
 

@@ -26,7 +26,7 @@ def test_a_pod_whose_trainer_ends_while_the_sidecar_starts_ends_at_once(namespac
 
 
 def test_an_applied_job_is_profiled_planned_and_trained_under_its_plan(namespace: Namespace) -> None:
-    """Simulated profile, real plan, real torchrun workers on two nodes, measured beside predicted cost."""
+    """Simulated profile, real plan, real torchrun workers on two nodes, measured next to predicted cost."""
     kubectl = namespace.kubectl
     kubectl.apply(jobs.training_job("shop", data={"numSamples": 100_000}))  # it is seen training
     jobs.wait_for_stage(kubectl, "shop", "Running", "Succeeded")

@@ -78,7 +78,7 @@ def test_no_tenant_stops_the_operator(release: Release, cluster: Cluster, namesp
     """Results that are bombs or noise, in a job's namespace and another one, and tables that nest without end.
 
     The operator keeps below 256 MiB, is not started again, and never keeps an event waiting for 2 s by work of its own.
-    Of its reconcile passes at most one in twenty begins more than 2 s late, which the start of so many pods on few
+    Of its reconcile passes at most one in twenty begins more than 2 s late, which the start of that many pods on few
     cores brings about by itself.
     """
     kubectl, before = namespace.kubectl, restarts_of(release)

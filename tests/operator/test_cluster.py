@@ -44,7 +44,7 @@ def test_a_look_at_an_old_status_makes_nothing() -> None:
 
 
 def test_a_child_that_no_watch_ever_showed_is_made_again() -> None:
-    """Whoever deleted it was faster than the watch; what was written is believed for some seconds only."""
+    """Anyone who deleted it was faster than the watch; what was written is believed for some seconds only."""
     world = World()
     operator = OperatorProcess(world)
     world.submit(JOB)

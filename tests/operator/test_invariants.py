@@ -235,7 +235,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def the_plan_is_lost(self) -> None:
-        """Somebody deletes the plan and what it was copied from: workers that run go on beside its search."""
+        """Somebody deletes the plan and what it was copied from: workers that run go on next to its search."""
         for role in (names.PLAN, names.PLANNER):
             for found in self.world.of_kind("ConfigMap", role):
                 self.world.remove("ConfigMap", found["metadata"]["name"])

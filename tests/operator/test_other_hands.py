@@ -11,7 +11,7 @@ from operator_world import World
 
 @pytest.mark.parametrize(("kind", "name"), [("Service", "job-workers"), ("RoleBinding", "job-worker")])
 def test_a_foreign_object_is_never_adopted(kind: str, name: str) -> None:
-    """It stays as it is, no workers are started beside it, and the job says why it cannot go on."""
+    """It stays as it is, no workers are started next to it, and the job says why it cannot go on."""
     story = Story()
     foreign = story.world.put({"kind": kind, "metadata": {"name": name}, "spec": {"clusterIP": "10.0.0.1"}})
     story.planned()
@@ -140,7 +140,7 @@ def test_a_job_of_a_workers_name_that_is_not_owned_is_left_alone() -> None:
 
 
 def test_another_rendezvous_port_reaches_the_service() -> None:
-    """Server-side apply would keep the old port beside it, under one name, and the API server refuse both."""
+    """Server-side apply would keep the old port next to it, under one name, and the API server refuse both."""
     story = Story().running()
     story.world.change_spec(JOB, suspend=True)
     story.settle()
@@ -183,7 +183,7 @@ def test_a_write_that_is_rejected_while_workers_run_is_told_and_tried_again() ->
 
 @pytest.mark.parametrize("code", [400, 422])
 def test_an_invalid_write_beside_running_workers_is_tried_again(code: int) -> None:
-    """A ValidatingAdmissionPolicy answers 422, and whoever wrote it may change it: the training goes on."""
+    """A ValidatingAdmissionPolicy answers 422, and anyone who wrote it may change it: the training goes on."""
     story = Story().running()
     story.world.refuse["Service"] = ApiError(code, "Invalid", "ValidatingAdmissionPolicy 'x' denied request")
     story.world.remove("Service", "job-workers")

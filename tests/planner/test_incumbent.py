@@ -28,7 +28,7 @@ def replanned(asked: PlanRequest, before: Plan, **fields: Any) -> Plan:
 
 
 def drifted(asked: PlanRequest, before: Plan, *, times: float = 6.0) -> PlanRequest:
-    """Return the request after the tables of the plan's first device are looked up so many times as often."""
+    """Return the request after the tables of the plan's first device are looked up that many times as often."""
     on_first = {each.name for each in before.tables if any(shard.device == 0 for shard in each.shards)}
     changed = tuple(
         each.model_copy(update={"pooling_factor": each.pooling_factor * times}) if each.name in on_first else each

@@ -106,7 +106,7 @@ def test_a_plan_in_force_with_groups_is_refused(request_file: Path, capsys: pyte
 
 
 def test_it_leaves_nothing_else_behind(request_file: Path) -> None:
-    """Whoever watches the folder sees the plan whole or not at all."""
+    """Anyone who watches the folder sees the plan whole or not at all."""
     planned(request_file)
 
     assert sorted(path.name for path in request_file.parent.iterdir()) == ["plan.json", "request.json"]

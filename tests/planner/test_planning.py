@@ -23,7 +23,7 @@ from processes import printed_with_threads
 from searches import assert_valid, placed, planned, problem_of, search_requests
 
 GOLDEN = Path(__file__).parent / "data" / "golden_plan.json"
-"""Written anew by `python tests/planner/test_planning.py`; a change of it is a change of every user's plans."""
+"""Written again by `python tests/planner/test_planning.py`; a change of it is a change of every user's plans."""
 
 
 def golden_request() -> PlanRequest:
@@ -156,7 +156,7 @@ def test_more_memory_never_makes_a_request_infeasible(asked: PlanRequest, factor
 
 @pytest.mark.parametrize("algorithm", [*BASELINES, Algorithm.NEUROSHARD])
 def test_no_algorithm_plans_where_no_memory_is_left_for_shards(algorithm: Algorithm) -> None:
-    """A dense part larger than the device is infeasible, whoever places the tables."""
+    """A dense part larger than the device is infeasible, no matter who places the tables."""
     asked = request(algorithm=algorithm, memory=MemorySettings(dense_bytes=200 * GIB))
 
     with pytest.raises(InfeasibleError, match="no memory is left for shards"):

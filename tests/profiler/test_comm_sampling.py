@@ -13,7 +13,7 @@ LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 
 
 def space(*, num_nodes: int = 1, devices_per_node: int = 2, **fields: Any) -> CommunicationSpace:
-    """Return a space of so many devices."""
+    """Return a space of that many devices."""
     return CommunicationSpace(
         num_nodes=num_nodes, devices_per_node=devices_per_node, intra_node=LINK, inter_node=LINK, **fields
     )

@@ -19,7 +19,7 @@ SPACE = replace(CPU_SPACE, optimizers=(Optimizer.SGD,), data_types=(DataType.FP3
 
 
 def collected(path: Path, backend: MadeUpBackend, *, max_records: int) -> RecordsFile:
-    """Collect up to so many records and return the closed file."""
+    """Collect up to that many records and return the closed file."""
     with RecordsFile(path, source=backend.source) as file:
         collect_compute(backend, SPACE, file, budget=Budget(seconds=1e9, max_records=max_records, clock=lambda: 7.0))
     return file

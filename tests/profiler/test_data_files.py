@@ -194,7 +194,7 @@ def test_parquet_columns_of_integers_and_of_lists_are_features(tmp_path: Path) -
 
 
 def test_a_session_column_is_no_feature(tmp_path: Path) -> None:
-    """It may hold anything that can be told apart."""
+    """It may hold anything that can be distinguished."""
     (batch,) = read(parquet_file(tmp_path, visit=["x", "y", "x"], item=[1, 2, 3]), session="visit")
 
     assert batch.sessions is not None

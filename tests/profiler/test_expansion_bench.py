@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 
 class OneCore(TorchNativeBackend):
-    """A core that refuses samples with so many columns."""
+    """A core that refuses samples with that many columns."""
 
     def __init__(self, *, refused: int = 0) -> None:
         super().__init__(CpuDevice(core=0, repeats=QUICK))

@@ -115,7 +115,7 @@ def write_each_report(reporter: StepReporter) -> None:
 
 
 def orders(rounds: int, seed: int | None) -> list[str]:
-    """Return all faults, so many times, in the order of the list or in orders that a seed gives."""
+    """Return all faults, that many times, in the order of the list or in orders that a seed gives."""
     found: list[str] = []
     rng = random.Random(seed)  # noqa: S311 - keeps no secret
     for _ in range(rounds):

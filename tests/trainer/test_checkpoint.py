@@ -65,7 +65,7 @@ def test_a_damaged_checkpoint_of_a_later_step_is_not_kept_instead(tmp_path: Path
 
 
 def test_a_superseded_start_removes_no_checkpoint(tmp_path: Path, group: Any) -> None:
-    """Although its own training has ended well."""
+    """Although its own training has succeeded."""
     lost = CheckpointFolder(tmp_path, keep=1, group=group)
     lost.prepare()
     lost.save({"w": torch.ones(1)}, manifest(1))

@@ -52,7 +52,7 @@ def test_each_plan_has_every_place_and_follows_each_other_equally_often(count: i
 
 
 def products(count: int) -> Callable[[], torch.Tensor]:
-    """Return a step of so many products of matrices, whose loss is drawn."""
+    """Return a step of that many products of matrices, whose loss is drawn."""
     matrix = torch.ones(64, 64)
 
     def step() -> torch.Tensor:

@@ -167,7 +167,7 @@ def test_steps_that_take_as_long_have_no_cause() -> None:
 
 
 def test_what_inputs_explain_is_divided_out() -> None:
-    """A rank that is slow beside drifted tables is named as well; so is one that is far beyond what they explain."""
+    """A rank that is slow next to drifted tables is named as well; so is one that is far beyond what they explain."""
     two = found({2: dict.fromkeys(COMPUTE, 2.0), 0: dict.fromkeys(COMPUTE, 1.7)}, inputs=LOOKED_UP_TWICE)
     beyond = found({2: dict.fromkeys(COMPUTE, 4.0)}, inputs=LOOKED_UP_TWICE)
 

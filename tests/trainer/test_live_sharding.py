@@ -1,4 +1,4 @@
-"""What the proof of the live sharding compares beside the shards."""
+"""What the proof of the live sharding compares next to the shards."""
 
 from collections.abc import Sequence
 

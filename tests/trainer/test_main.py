@@ -635,7 +635,7 @@ def test_an_id_out_of_range_is_named(run: Run, tmp_path: Path, capsys: pytest.Ca
 def test_a_node_is_ready_when_its_first_process_trains(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks for the file by the variable finds it once the live sharding has proven to be the plan."""
+    """Anyone who asks for the file by the variable finds it once the live sharding has proven to be the plan."""
     ready = tmp_path / "ready"
     monkeypatch.setenv("NEUROSHARD_READY_FILE", str(ready))
     with monkeypatch.context() as other_plan:

@@ -1,4 +1,4 @@
-"""The model beside TorchRec's own."""
+"""The model next to TorchRec's own."""
 
 from typing import Any
 

@@ -105,7 +105,7 @@ def exact_plan(plan: GivenPlan) -> GivenPlan:
 
 
 def _with_seed(job: DLRMTrainingJob, seed: int, steps: int | None) -> DLRMTrainingJob:
-    """Return a job that begins anew with a seed, evaluates at its end, and ends after so many steps."""
+    """Return a job that begins again with a seed, evaluates at its end, and ends after that many steps."""
     training = job.spec.training.model_copy(
         update={
             "seed": seed,

@@ -1,6 +1,6 @@
 """A model whose tables several groups of ranks hold whole, each sharded within its group: TorchRec's DMPCollection.
 
-Every step trains a group's copy with the group's samples. Every so many steps the copies are averaged, with their
+Every step trains a group's copy with the group's samples. Every few steps the copies are averaged, with their
 optimizer state: with SGD and an average after each step that is the model that all ranks train together.
 """
 

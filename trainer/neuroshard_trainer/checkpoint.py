@@ -36,7 +36,7 @@ from neuroshard_trainer.files import disk_full, storage_error, write_file
 
 MANIFEST_FILE = "checkpoint.json"
 SPARE_BYTES = 2**20
-"""Room for metadata and file headers beside the tensors."""
+"""Room for metadata and file headers in addition to the tensors."""
 _PREFIX, _PART = "step-", ".part"
 _OWNER_FILE = ".owner"
 
@@ -95,7 +95,7 @@ class CheckpointFolder:
         self._on_first_rank(self._take_over)
 
     def save(self, state: State, manifest: CheckpointManifest) -> Path:
-        """Write a checkpoint beside the newest ``keep`` before it; older ones go first. Returns where it lies.
+        """Write a checkpoint next to the newest ``keep`` before it; older ones go first. Returns where it lies.
 
         Raises:
             StorageError: it does not fit or cannot be written, or a newer start of the run has taken over the folder;

@@ -26,7 +26,7 @@ class RankCodecs:
 
 
 def taken_work(codecs: Codecs, clock: Clock) -> RankCodecs:
-    """Return this rank's part, and begin to count anew.
+    """Return this rank's part, and begin to count again.
 
     Args:
         codecs: of the model.

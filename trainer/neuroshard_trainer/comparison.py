@@ -1,6 +1,6 @@
 """Training under several plans in turns, on the same devices: times of steps, and how far the losses differ.
 
-A round trains so many steps under each plan. The order changes with every round, so that a drift of the machine, or
+A round trains that many steps under each plan. The order changes with every round, so that a drift of the machine, or
 what one plan leaves in its caches, meets all plans alike, and plans are compared round by round: the logarithm of the
 ratio of their times in a round, whose mean has Student's confidence interval. A round's time is that of the slowest
 rank.

@@ -1,8 +1,8 @@
 """Errors of the trainer, named after what the caller should do; each has the exit code of the process.
 
 TrainerError
-|-- InputError        mend the job, the plan or the options
-|   `-- DataError     mend the data: the message names file and line
+|-- InputError        fix the job, the plan or the options
+|   `-- DataError     fix the data: the message names file and line
 |-- MissingPackageError   install the package that the message names
 |-- StorageError      free space, or name another folder; then start again
 |-- PeerLostError     another rank is gone; read its log, then start again

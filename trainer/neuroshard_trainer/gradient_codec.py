@@ -200,7 +200,7 @@ class GradientCodec:
         return float(lost / whole) if float(lost) else 0.0
 
     def take_work(self) -> RankGradients:
-        """Return this rank's part of a report, and begin to count anew."""
+        """Return this rank's part of a report, and begin to count again."""
         num_steps, self._num_taken = self._num_steps - self._num_taken, self._num_steps
         sent, self.sent_bytes = self.sent_bytes, 0
         return RankGradients(

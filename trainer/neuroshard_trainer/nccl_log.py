@@ -17,7 +17,7 @@ def log_to(folder: Path, *, rank: int) -> Path | None:
     """Have NCCL log its choice of network to a file of this process; call it before NCCL is set up.
 
     Returns:
-        The file. None where NCCL_DEBUG is set: its log belongs to whoever set it.
+        The file. None where NCCL_DEBUG is set: its log belongs to the one who set it.
     """
     if "NCCL_DEBUG" in os.environ:
         return None

@@ -1,4 +1,4 @@
-"""Step times for Prometheus, served by rank 0 beside the report file. Needs prometheus-client."""
+"""Step times for Prometheus, served by rank 0 next to the report file. Needs prometheus-client."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -3,7 +3,8 @@
     checkpoint of N ranks --> whole_state --> served_model --> quantized
                               plain state dict                TorchScript with TorchRec's quantized tables
 
-Everything is in the memory of the host: the model must fit into it once, and the quantized tables beside it. The served
+Everything is in the memory of the host: the model must fit into it once, and the quantized tables next to it. The
+served
 model looks up all lists, whichever form of deduplication it was trained in: checkpoints have the same tensors in all.
 """
 

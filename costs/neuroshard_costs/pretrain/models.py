@@ -40,7 +40,7 @@ _LEAST_STD = 1e-3  # a feature that hardly varies in training must not explode o
 
 
 class Mlp(nn.Module):
-    """Dense layers with ReLU beside a linear path; z-scores its inputs and returns exponentials."""
+    """Dense layers with ReLU next to a linear path; z-scores its inputs and returns exponentials."""
 
     def __init__(self, mean: Tensor, std: Tensor, widths: Sequence[int]) -> None:
         super().__init__()

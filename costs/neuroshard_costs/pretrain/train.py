@@ -73,7 +73,7 @@ def pretrain(
 ) -> BundleManifest:
     """Train the cost networks of a simulated device and write them as a bundle directory.
 
-    A killed run continues where it was: it leaves ``<output>.training/`` beside the bundle, which a finished run
+    A killed run continues where it was: it leaves ``<output>.training/`` next to the bundle, which a finished run
     removes.
 
     Args:
@@ -136,7 +136,7 @@ def library_versions() -> dict[str, str]:
 
 @contextmanager
 def _scratch(output: Path) -> Iterator[Path]:
-    """Make the folder for checkpoints beside the bundle, and remove it unless the work was cut short."""
+    """Make the folder for checkpoints next to the bundle, and remove it unless the work was cut short."""
     scratch = output.with_name(f"{output.name}.training")
     scratch.mkdir(parents=True, exist_ok=True)
     yield scratch

@@ -23,7 +23,7 @@ class DeviceSimulator:
 
     Args:
         device: its data sheet decides all times.
-        noise: standard deviation of the logarithm of each time, drawn anew for each; 0.02 is about 2 %.
+        noise: standard deviation of the logarithm of each time, drawn again for each; 0.02 is about 2 %.
         seed: two simulators of equal seed draw equal noise for an equal sequence of calls.
     """
 

@@ -26,7 +26,7 @@ from neuroshard_operator.settings import Settings
 NODES_KEPT_S = 10.0
 """One list of nodes serves all passes of this time: many jobs that begin together ask for it once."""
 SPECIFIED = {"spec", "rules", "subjects", "automountServiceAccountToken"}
-"""Fields of children beside their metadata that can be changed."""
+"""Fields of children next to their metadata that can be changed."""
 NEVER_PATCHED = {"ServiceAccount"}
 """Kinds that the operator has no right to change."""
 REFUSED = (400, 403, 404, 413, 422)
@@ -98,7 +98,8 @@ class Cluster:
         A write that the API server refuses ends the work of this pass, and the next pass is told of it.
 
         Returns:
-            In how many seconds the next pass is due beside what was decided: 0 after a refusal that is new, a few while
+            In how many seconds the next pass is due next to what was decided: 0 after a refusal that is new, a few
+            while
             a watch has not brought what was made; None: when something changes.
 
         Raises:

@@ -13,7 +13,7 @@ from neuroshard_operator.observed.objects import ChildConfigMap
 from neuroshard_operator.observed.results import PlanSummary
 
 INLINE_BYTES = 16 * 1024
-"""Contents up to this size are parsed at once; larger ones in a thread, beside which other jobs go on."""
+"""Contents up to this size are parsed at once; larger ones in a thread, next to which other jobs go on."""
 PARSERS = 2
 """Threads that parse: bounds the memory of a start with many large plans, for the allocator keeps some for each."""
 

@@ -1,6 +1,7 @@
 """How large the contents of ConfigMaps can be, checked before a parser makes objects of them. Calls no API.
 
-Workers, planners, users and whoever else may edit a ConfigMap write them; the operator is one process for all of them.
+Workers, planners, users and anyone else who may edit a ConfigMap write them; the operator is one process for all of
+them.
 """
 
 from collections.abc import Mapping

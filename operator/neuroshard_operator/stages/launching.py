@@ -122,7 +122,7 @@ def _start(context: Context, planned: Planned, inputs: str) -> StageResult:
 
 
 def _surroundings(context: Context) -> list[Manifest]:
-    """Return what workers need beside their Job."""
+    """Return what workers need in addition to their Job."""
     return [service(context), *access(context, names.WORKER, names.report(context.name))]
 
 

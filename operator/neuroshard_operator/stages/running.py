@@ -53,7 +53,7 @@ RESTARTED = "WorkersRestarted"
 
 
 def succeeded(context: Context) -> StageResult | None:
-    """Return the step that ends a job whose workers all ended well; None while they did not.
+    """Return the step that ends a job whose workers all succeeded; None while they did not.
 
     It is asked before anything else: work that is done is done, even if the job was suspended in that moment.
     """

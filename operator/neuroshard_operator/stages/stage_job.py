@@ -60,7 +60,7 @@ class JobStage:
     again: str
     """What follows when somebody deleted the result, or the pod's node is lost."""
     missing: str
-    """What is wrong with a Job that ended well and published nothing."""
+    """What is wrong with a Job that succeeded and published nothing."""
     failures: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
     """Reason and words by exit code, of failures that are not the Job's fault."""
 

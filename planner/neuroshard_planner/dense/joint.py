@@ -1,7 +1,7 @@
 """The dense part and the tables in one memory: the cheapest dense layout that leaves the tables what they need.
 
 Tables need a least memory, below which nothing fits, and gain little from more. So the tables are packed by memory
-alone first; the dense part takes the fastest layout of what is left, and the tables are searched beside it once.
+alone first; the dense part takes the fastest layout of what is left, and the tables are searched next to it once.
 """
 
 from bisect import bisect_right

@@ -36,7 +36,7 @@ class PlacementWithoutUnit:
         """[devices] where the constraints let the unit be."""
 
     def kind(self, num_columns: int) -> int:
-        """Return the kind of a shard of the unit with all rows and so many columns."""
+        """Return the kind of a shard of the unit with all rows and that many columns."""
         size = ShardSize(self._problem.units[self.unit].num_rows, num_columns)
         return int(self._problem.kinds_of([self.unit], [size])[0])
 

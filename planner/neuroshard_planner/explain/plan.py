@@ -109,7 +109,7 @@ class PlanExplanation:
     dense_units: tuple[ExplainedUnit, ...]
     """Of the dense part. Empty: it has no layout."""
     trust: str
-    """A sentence: the model's error beside the gain over the best baseline."""
+    """A sentence: the model's error next to the gain over the best baseline."""
     moves: Moves | None
     """If unset: the plan was made without one in force."""
     stored_types: str | None

@@ -1,4 +1,4 @@
-"""A plan held against its own request: one sentence per fault. Needs no cost models and mends nothing."""
+"""A plan held against its own request: one sentence per fault. Needs no cost models and fixes nothing."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Greedy placement of shards on devices, many candidates (lanes) side by side in one array program.
 
 Loads are additive here: the tangent of the compute networks at the evenly loaded device. The networks themselves
-judge the result, and local search mends what the tangent got wrong.
+judge the result, and local search fixes what the tangent got wrong.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Lane:
     dim_limit: float
     """A device above this dimension sum is taken only if no other has memory."""
     memory_price: float
-    """Weight of a device's share of used memory beside its share of load; 0 places by load alone."""
+    """Weight of a device's share of used memory next to its share of load; 0 places by load alone."""
     shuffle: FloatArray | None = None
     """[n] factors on the sizes that decide the order of placing; none changes nothing."""
 

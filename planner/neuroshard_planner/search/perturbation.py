@@ -1,6 +1,6 @@
 """Kicks: random changes to a placement between two descents (iterated local search).
 
-A kick either moves a few shards or cuts one unit another way and places its shards anew. The first leads to local
+A kick either moves a few shards or cuts one unit another way and places its shards again. The first leads to local
 optima nearby, the second to splits that no single step reaches. What it gives fits; its cost is not judged.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 _ITERATIONS = 10_000  # about 0.3 ms
 _CALIBRATIONS = 30
 _SLOWED_BY = 1.2
-"""A loop that takes so many times the fastest ran on a slowed core: undisturbed ones differ by 5 %."""
+"""A loop that takes that many times the fastest ran on a slowed core: undisturbed ones differ by 5 %."""
 
 
 class CoreGauge:

@@ -89,13 +89,13 @@ class CudaRuntime(Protocol):
         ...
 
     def spin(self, cycles: int) -> None:
-        """Queue a kernel that does nothing for so many cycles of the multiprocessors' clock."""
+        """Queue a kernel that does nothing for that many cycles of the multiprocessors' clock."""
 
     def flush(self, num_bytes: int) -> None:
-        """Queue a write of so many bytes, which replaces whatever the caches hold."""
+        """Queue a write of that many bytes, which replaces whatever the caches hold."""
 
     def copier(self, num_bytes: int) -> Callable[[], object]:
-        """Return a function that queues one copy of so many bytes."""
+        """Return a function that queues one copy of that many bytes."""
         ...
 
     def synchronize(self) -> None:

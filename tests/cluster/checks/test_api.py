@@ -46,7 +46,7 @@ CRD = {
 
 
 def probe(devices: int) -> dict[str, object]:
-    """Return a custom resource with so many devices."""
+    """Return a custom resource with that many devices."""
     return {
         "apiVersion": "test.neuroshard.dev/v1",
         "kind": "Probe",

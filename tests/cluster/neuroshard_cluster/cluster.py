@@ -1,4 +1,4 @@
-"""What the suite may ask of a cluster, whoever provides it."""
+"""What the suite may ask of a cluster, no matter who provides it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

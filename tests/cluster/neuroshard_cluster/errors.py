@@ -1,7 +1,7 @@
 """What can go wrong with a test cluster, named after what the caller should do.
 
 ClusterError
-├── HostError        mend the machine: a tool, a right or a kernel feature is missing
+├── HostError        fix the machine: a tool, a right or a kernel feature is missing
 ├── CommandError     read the command's own words: it ran and failed
 ├── UnknownError     name something that exists
 └── TimedOutError    read the last observation: a state was not reached in time

@@ -319,7 +319,7 @@ class KindCluster:
             return self._saved(image)
 
     def _saved(self, image: Image) -> Path:
-        """Return the archive of an image that Docker has built, named after its content and kept beside the others."""
+        """Return the archive of an image that Docker has built, named after its content and kept next to the others."""
         digest = self._engine.run("image", "inspect", "--format={{.Id}}", image.tag).strip().removeprefix("sha256:")
         archive = self._home.images / f"docker-{image.name}-{digest[:HASH_CHARACTERS]}.tar"
         if not archive.exists():

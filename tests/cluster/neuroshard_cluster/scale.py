@@ -71,7 +71,7 @@ def create_all(kubectl: Kubectl, documents: Iterable[Mapping[str, Any]]) -> None
 
 
 def run_round(kubectl: Kubectl, jobs: int) -> Round:
-    """Create so many one-pod Jobs of eight GPUs each and wait until all have completed."""
+    """Create that many one-pod Jobs of eight GPUs each and wait until all have completed."""
     before = buckets(kubectl)
     began = time.monotonic()
     template = pod_spec("wait", gpus=8, **ON_KWOK)

@@ -86,7 +86,7 @@ def test_every_scribble_is_garbage_to_the_operator(text: str) -> None:
 
 
 def test_the_kubelet_of_a_broken_node_stays_down() -> None:
-    """A restart would start it long before the node is mended."""
+    """A restart would start it long before the node is fixed."""
     chaos = chaos_of(Writes(), ["one", "two"])
     chaos._broken = ("one", 0.0)
 

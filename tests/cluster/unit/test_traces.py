@@ -91,7 +91,7 @@ def test_a_mount_is_named_by_type_and_place() -> None:
 
 
 def test_groups_of_other_sessions_are_no_traces(tmp_path: Path) -> None:
-    """The groups next to this process's own come and go with whoever else uses the machine."""
+    """The groups next to this process's own come and go with anyone else who uses the machine."""
     root = groups(tmp_path, "memory/sessions/one", "memory/sessions/two", "memory/libpod_parent/x", "pids/docker/y")
 
     found = set(control_groups(root, V1_MEMBERSHIPS))

@@ -142,7 +142,7 @@ def test_the_all_to_all_is_scaled_by_the_device_that_starts_last(tmp_path: Path,
 
 
 def test_many_exact_exchanges_do_not_hide_the_error_of_compute(tmp_path: Path, bundle: CostBundle) -> None:
-    """Each network is trusted by its own records: compute that is a third off beside exchanges that repeat exactly."""
+    """Each network is trusted by its own records: compute that is a third off next to exchanges that repeat exactly."""
     off = [
         record.model_copy(
             update={name: getattr(record, name) * factor for name in ("forward_ms", "backward_ms")},

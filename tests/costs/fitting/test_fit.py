@@ -65,7 +65,7 @@ def test_a_bundle_of_the_same_device_is_calibrated(tmp_path: Path) -> None:
 
 
 def test_a_bundle_that_is_given_is_calibrated(tmp_path: Path) -> None:
-    """Whoever names one knows why."""
+    """Anyone who names one knows why."""
     base = saved_bundle(tmp_path / "base")
     report = fit_bundle(records(tmp_path, UNKNOWN), tmp_path / "bundle", device=UNKNOWN, base=base)
 

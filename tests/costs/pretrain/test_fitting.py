@@ -45,7 +45,7 @@ SETTINGS = FitSettings(max_epochs=8, batch_size=16, learning_rate=0.1, patience=
 def run(
     checkpoint: Path, *, kill_after: int | None = None, settings: FitSettings = SETTINGS
 ) -> tuple[ProportionalTask, FitResult]:
-    """Fit a fresh task; ``kill_after`` ends it after so many epochs."""
+    """Fit a fresh task; ``kill_after`` ends it after that many epochs."""
 
     def on_epoch(epoch: int) -> None:
         if epoch == kill_after:

@@ -74,7 +74,7 @@ def test_a_resumed_run_gives_the_same_bundle(tmp_path: Path, epochs: int) -> Non
 
 
 def test_checkpoints_of_other_settings_are_not_continued(tmp_path: Path) -> None:
-    """A run that was killed and started with another seed begins anew."""
+    """A run that was killed and started with another seed begins again."""
     other = replace(TINY, seed=1)
     with pytest.raises(Killed):
         pretrain(preset("h100-80gb"), tmp_path / "a", TINY, KilledProgress(1))

@@ -23,7 +23,7 @@ def shards_of(exponent: float, *, rows: int = 10**6, pooling: float = 10.0) -> S
 
 
 def misses(shards: ShardArrays, capacity_rows: float) -> float:
-    """Return the missed rows of the only shard with room for so many rows."""
+    """Return the missed rows of the only shard with room for that many rows."""
     found = missed_rows(shards, row_bytes=np.array([ROW_BYTES]), capacity_bytes=np.array([ROW_BYTES * capacity_rows]))
     return float(found[0])
 
@@ -55,7 +55,7 @@ def test_a_larger_cache_misses_less() -> None:
 def test_uniform_reads_hit_in_proportion_to_the_cached_share() -> None:
     """With equally popular rows, half of the repeated reads hit a cache of half of the rows.
 
-    Within 10 %: their 131 mean hits are told apart by bin only.
+    Within 10 %: their 131 mean hits are distinguished by bin only.
     """
     shards = shards_of(0.0, rows=50_000, pooling=100.0)
     repeats = shards.lookups[0] - shards.unique_rows[0]

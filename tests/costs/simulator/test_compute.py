@@ -246,7 +246,7 @@ def test_partitions_of_the_cache_hold_copies() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_a_better_device_is_faster(better: dict[str, Any]) -> None:
-    """Every number of the data sheet counts for small rows that are hit often, beside some that the cache holds."""
+    """Every number of the data sheet counts for small rows that are hit often, next to some that the cache holds."""
     members = (busy(name="warm", embedding_dim=16, zipf_exponent=0.9), busy(name="hot", num_embeddings=100))
 
     assert (seconds(*members, **better) <= seconds(*members)).all()

@@ -71,7 +71,7 @@ def test_another_dense_optimizer_asks_for_another_plan() -> None:
 
 
 def test_a_plan_that_was_deleted_comes_back_under_running_workers() -> None:
-    """It is copied again from the planner's result; nothing is planned or started anew."""
+    """It is copied again from the planner's result; nothing is planned or started again."""
     story = Story().running()
     plan = story.lose(names.PLAN)
     story.settle()

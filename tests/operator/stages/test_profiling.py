@@ -120,7 +120,7 @@ def second_profiler(story: Story, *, after_s: float) -> list[str]:
 
 
 def test_a_profiler_that_waits_for_a_node_holds_nobody_up() -> None:
-    """The other job may get a node of another pool or queue; the profile of whoever is first serves both."""
+    """The other job may get a node of another pool or queue; the profile of the first one serves both."""
     story = Story(trainer=ONE_NODE)
     assert second_profiler(story, after_s=60) == []
     [profiler] = second_profiler(story, after_s=61)
@@ -311,7 +311,7 @@ def test_a_profile_without_the_network_that_the_nodes_span_is_not_planned_with()
 
 
 def test_a_profiler_that_an_earlier_release_started_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name was another one; a second one beside it would measure under the load of the first."""
+    """Its name was another one; a second one next to it would measure under the load of the first."""
     with monkeypatch.context() as earlier:
         earlier.setattr(names, "profiler_job", lambda job, key: f"{job}-profiler-{names.short(key)}")
         story = Story(trainer=ONE_NODE)

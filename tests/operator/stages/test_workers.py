@@ -106,7 +106,7 @@ def test_a_worker_is_ready_once_it_trains() -> None:
     ],
 )
 def test_the_pod_template_has_the_last_word_on_the_probe(said: dict[str, Any], expected: object) -> None:
-    """A probe of ours beside it would be none that Kubernetes takes, or would hold the workers up for ever."""
+    """A probe of ours next to it would be none that Kubernetes takes, or would hold the workers up for ever."""
     story = Story(trainer=TWO_NODES, podTemplate={"spec": {"containers": [{"name": "trainer", **said}]}}).planned()
 
     assert trainer_container(story).get("startupProbe") == expected
@@ -267,7 +267,7 @@ def test_a_job_goes_on_from_the_folder_of_its_newest_checkpoint(
 
 
 def test_a_job_that_trains_succeeds() -> None:
-    """All workers ended well."""
+    """All workers succeeded."""
     story = Story().running()
     assert story.seen == ("Running", "AllWorkersReady")
     for pod in story.pods(names.WORKER):

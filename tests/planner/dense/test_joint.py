@@ -329,7 +329,7 @@ def test_a_request_with_the_memory_of_a_layout_needs_the_layout() -> None:
 
 
 def test_the_joint_choice_is_within_a_percent_of_every_share_of_the_memory() -> None:
-    """Over eight layouts at even distances of the frontier, each with a search of the tables beside it."""
+    """Over eight layouts at even distances of the frontier, each with a search of the tables next to it."""
     rng = random.Random(5)  # noqa: S311 - draws test data
     for _ in range(2):
         members = tuple(

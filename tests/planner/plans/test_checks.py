@@ -397,6 +397,6 @@ def test_a_row_cut_counts_every_device() -> None:
 
 
 def test_a_damaged_plan_is_refused_with_its_first_problems() -> None:
-    """Whoever goes on with a plan gets an error that lists what is wrong."""
+    """Anyone who goes on with a plan gets an error that lists what is wrong."""
     with pytest.raises(PlanError, match=r"does not match its request: gap: is 7\.5.*make it again"):
         require_sound(changed("gap", 7.5))

@@ -55,7 +55,7 @@ def test_a_shuffle_changes_the_order_and_nothing_else() -> None:
 
 
 def test_a_device_above_the_dimension_limit_is_avoided() -> None:
-    """Load alone would put the wide table's neighbour beside it."""
+    """Load alone would put the wide table's neighbour next to it."""
     problem = problem_of(request(table("wide", embedding_dim=256), table("a"), table("b"), num_devices=2))
     loads = np.array([1.0, 3.0, 1.0])
 

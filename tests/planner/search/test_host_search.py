@@ -44,7 +44,7 @@ def kernels_of(plan: Plan) -> dict[str, ComputeKernel]:
 
 
 def test_the_largest_and_coldest_table_leaves_device_memory() -> None:
-    """Where 72 GiB of one table do not fit beside a hot one of 7 GiB in 4 x 16 GiB."""
+    """Where 72 GiB of one table do not fit next to a hot one of 7 GiB in 4 x 16 GiB."""
     plan = planned(asked(LARGE, HOT))
 
     assert kernels_of(plan)["large"].is_on_host

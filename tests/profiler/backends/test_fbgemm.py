@@ -69,7 +69,7 @@ def test_types_of_one_sample_are_timed_together(backend: Backend) -> None:
 
 
 def test_the_timed_call_is_a_sum_over_the_drawn_rows() -> None:
-    """What is timed is pooling, not something beside it; and backward changes the tables."""
+    """What is timed is pooling, not something next to it; and backward changes the tables."""
     from neuroshard_profiler.backends.fbgemm import FusedCalls
 
     sample = compute_sample(table("a", num_embeddings=7, embedding_dim=4, pooling_factor=2.5), batch_size=5)

@@ -34,7 +34,7 @@ def maker(folder: Path, file: DataFile) -> BatchMaker:
 
 
 def readers(num_processes: int, *, timeout_seconds: float = 60) -> Readers:
-    """Return so many readers."""
+    """Return that many readers."""
     start_server()
     keys = [feature.name for feature in FEATURES]
     return Readers(num_processes=num_processes, keys=keys, pin_memory=False, timeout_seconds=timeout_seconds)

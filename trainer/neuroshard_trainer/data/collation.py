@@ -109,7 +109,7 @@ class BatchMaker:
         return filled(self._taken(parts, self._source), self._features, batch_size=self._batch_size, num_real=num_real)
 
     def lookups_per_sample(self, count: int) -> Mapping[str, float]:
-        """Return the mean lookups of each feature among the first training samples, at most so many."""
+        """Return the mean lookups of each feature among the first training samples, at most that many."""
         first = self._order.training(0, min(count, self._order.num_training))
         found = joined(self._taken(first, self._source))
         return {name: len(jagged.values) / len(found) for name, jagged in found.lookups.items()}

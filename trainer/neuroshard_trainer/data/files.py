@@ -12,7 +12,7 @@ _URL = "://"
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of the data; opens itself anew wherever it is needed, so that it can go to another process."""
+    """One file of the data; opens itself again wherever it is needed, so that it can go to another process."""
 
     place: str
     """A path, or a URL."""

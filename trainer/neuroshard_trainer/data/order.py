@@ -37,7 +37,7 @@ class SampleOrder:
         block_sizes: samples of each block.
         validation_percent: share held out, the same samples of each block in every epoch.
         seed: of split and order.
-        shuffle: whether an epoch's order is drawn anew; else samples come as they are stored.
+        shuffle: whether an epoch's order is drawn again; else samples come as they are stored.
         max_validation: most samples that are held out; they come from blocks at even distances. None: no limit.
         sessions: of the samples. If unset: samples are held out and shuffled one by one.
     """

@@ -1,4 +1,4 @@
-"""What a drift watch knows, beside the step report: a restart under the same plan goes on comparing with it."""
+"""What a drift watch knows, next to the step report: a restart under the same plan goes on comparing with it."""
 
 import logging
 from pathlib import Path

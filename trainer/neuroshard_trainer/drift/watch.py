@@ -39,7 +39,7 @@ from neuroshard_trainer.run_identity import RunIdentity
 
 STATE_FILE: Final = "drift-state.json"
 CHANGED_SHARE: Final = 0.75
-"""Of the steps that medians are taken over: a cause is looked for once so many of them are after the change."""
+"""Of the steps that medians are taken over: a cause is looked for once that many of them are after the change."""
 TIMES: Final = tuple(name for name in RankTimes.model_fields if name.endswith("_ms"))
 
 logger = logging.getLogger(__name__)
