@@ -9,9 +9,9 @@ import typer
 from neuroshard_api.exit_codes import ExitCode
 from typer.exceptions import TyperException
 
-from neuroshard_cli.commands import CommandGroup
-from neuroshard_cli.failures import CommandError, report_failure
-from neuroshard_cli.output import ReaderGoneError
+from neuroshard_cli.command_list import CommandGroup
+from neuroshard_cli.shared.failures import CommandError, report_failure
+from neuroshard_cli.shared.output import ReaderGoneError
 
 # Help as plain text: it appears in a tenth of a second, and greps.
 app = typer.Typer(name="neuroshard", rich_markup_mode=None, cls=CommandGroup)

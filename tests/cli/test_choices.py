@@ -4,7 +4,7 @@ from neuroshard_api.dense_layout import CheckpointingChoice, DensePolicy, GroupC
 from neuroshard_api.kernels import TRAINING_KERNELS
 from neuroshard_api.request import Algorithm, ComputePeak, Pipeline
 from neuroshard_api.tables import Optimizer
-from neuroshard_cli.choices import (
+from neuroshard_cli.shared.choices import (
     AlgorithmChoice,
     ComputePeakChoice,
     DenseCheckpointingChoice,

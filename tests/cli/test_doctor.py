@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from neuroshard_cli.commands import ENTRIES
-from neuroshard_cli.installation import check_command, conflicts, installed_version
+from neuroshard_cli.command_list import ENTRIES
+from neuroshard_cli.shared.installation import check_command, conflicts, installed_version
 
 INSTALLED = {"torch": "2.14.1", "torchrec": "1.9.2", "fbgemm-gpu": "1.9.0"}
 

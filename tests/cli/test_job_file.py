@@ -8,7 +8,7 @@ import builders
 import pytest
 import yaml
 from neuroshard_api.document import DocumentError
-from neuroshard_cli.job_file import read_job_file
+from neuroshard_cli.local.job_file import read_job_file
 
 CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"
 FROM_CONFIG_MAP = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}}

@@ -10,8 +10,8 @@ import training_builders
 from neuroshard_api.drift_report import Cause, DriftChange, Evidence, StepPart
 from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
 from neuroshard_api.plan import IncumbentPlan
-from neuroshard_cli.local_replanning import LocalReplanning, PlanTakenError
-from neuroshard_cli.run_directory import RunDirectory, file_digest
+from neuroshard_cli.local.directory import RunDirectory, file_digest
+from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SINCE_STEP = 4_000

@@ -13,8 +13,8 @@ from neuroshard_api.drift_report import Cause, DriftChange, Evidence, StepPart
 from neuroshard_api.exit_codes import ExitCode
 from neuroshard_api.job_replanning import Replanning
 from neuroshard_api.plan import Plan
-from neuroshard_cli.local_replanning import LocalReplanning
-from neuroshard_cli.run_directory import RunDirectory, file_digest
+from neuroshard_cli.local.directory import RunDirectory, file_digest
+from neuroshard_cli.local.replanning import LocalReplanning
 
 TABLES = [
     {"name": f"t{index}", "numEmbeddings": 200_000, "embeddingDim": 64, "poolingFactor": "4"} for index in range(8)

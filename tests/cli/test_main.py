@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_cli.commands import ENTRIES, CommandEntry
+from neuroshard_cli.command_list import ENTRIES, CommandEntry
 from neuroshard_cli.main import run
 
 COMMAND = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
@@ -43,7 +43,7 @@ def test_help_needs_no_library_of_numbers_or_documents() -> None:
     """It answers at once: neither numpy, pydantic, rich, TLS, torch, nor a command is imported for it."""
     program = (
         "import sys\nfrom neuroshard_cli.main import run\nrun(['--help'])\n"
-        "unwanted = ('numpy', 'pydantic', 'rich', 'ssl', 'torch', 'jinja2', 'neuroshard_cli.plan')\n"
+        "unwanted = ('numpy', 'pydantic', 'rich', 'ssl', 'torch', 'jinja2', 'neuroshard_cli.commands.plan')\n"
         "print([name for name in unwanted if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

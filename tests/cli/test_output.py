@@ -2,8 +2,8 @@ import os
 from pathlib import Path
 
 import pytest
-from neuroshard_cli.failures import CommandError
-from neuroshard_cli.output import write_file
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.output import write_file
 
 
 @pytest.mark.parametrize(("place", "reason"), [("missing/plan.json", "does not exist"), (".", "is a directory")])

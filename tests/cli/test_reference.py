@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
-from neuroshard_cli.commands import ENTRIES
+from neuroshard_cli.command_list import ENTRIES
 from neuroshard_cli.main import run
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"

@@ -8,8 +8,8 @@ from neuroshard_api.document import DocumentError
 from neuroshard_api.gradient_exchange import GradientChoices, GradientType
 from neuroshard_api.request import Algorithm, Constraints
 from neuroshard_api.tables import Optimizer
-from neuroshard_cli.failures import CommandError
-from neuroshard_cli.request_options import RequestOptions, build_request, build_topology, read_tables
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.request_options import RequestOptions, build_request, build_topology, read_tables
 
 OPTIONS = RequestOptions(tables="mlperf-dlrm-dcnv2", devices=8, device_type="h100-80gb")
 

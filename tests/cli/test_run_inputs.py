@@ -5,7 +5,7 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_cli.run_inputs import data_files, digest, machine, samples_text, versions
+from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
 
 
 def test_digests_tell_sequences_apart() -> None:

@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from neuroshard_cli.run_view import RunView
+from neuroshard_cli.local.progress_view import RunView
 from rich.console import Console
 
 STAGES = ("profile", "plan", "train")

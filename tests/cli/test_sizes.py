@@ -1,6 +1,6 @@
 import pytest
-from neuroshard_cli.failures import CommandError
-from neuroshard_cli.sizes import parse_bytes
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.sizes import parse_bytes
 
 
 @pytest.mark.parametrize(

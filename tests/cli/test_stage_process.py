@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_cli import stage_process
-from neuroshard_cli.stage_process import StageTimeoutError, end_marked, run_stage
+from neuroshard_cli.local import stage_process
+from neuroshard_cli.local.stage_process import StageTimeoutError, end_marked, run_stage
 from processes import has_ended
 
 WAITS = "import signal; print('ready', flush=True); signal.pause()"

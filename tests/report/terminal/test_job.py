@@ -5,7 +5,7 @@ from pathlib import Path
 import builders
 import pytest
 from neuroshard_api.training_job import DLRMTrainingJob
-from neuroshard_cli.output import print_text
+from neuroshard_cli.shared.output import print_text
 from neuroshard_report.terminal.job import render_job
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "first-job.md"

@@ -1,0 +1,1 @@
+"""What asks the API server of Kubernetes for jobs."""

@@ -1,0 +1,172 @@
+"""Jobs in a cluster, by the official client and the user's own kubeconfig. Turns its errors into sentences."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from neuroshard_api.exit_codes import ExitCode
+
+from neuroshard_cli.shared.failures import CommandError
+
+if TYPE_CHECKING:
+    from neuroshard_api.drift_report import DriftReport
+    from neuroshard_api.training_job import DLRMTrainingJob
+
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="The job's namespace; that of the kubeconfig if not given.")
+]
+ContextOption = Annotated[str | None, typer.Option(help="A context of the kubeconfig; the current one if not given.")]
+NOT_FOUND = 404
+CALL_TIMEOUT_S = 30
+POD_JOB_LABEL = "batch.kubernetes.io/job-name"
+POD_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodLog:
+    """A pod of a stage: its name, and the container that does the stage's work."""
+
+    pod: str
+    container: str
+    index: int
+    """Of the worker; 0 in other stages."""
+
+
+class JobsClient:
+    """The jobs of one namespace."""
+
+    def __init__(self, api: Any, namespace: str) -> None:  # noqa: ANN401 - the client has no types
+        from kubernetes import client
+        from neuroshard_api.training_job import GROUP, PLURAL, VERSION
+
+        self.namespace = namespace
+        self._jobs: Any = client.CustomObjectsApi(api)
+        self._core: Any = client.CoreV1Api(api)
+        self._where = {"group": GROUP, "version": VERSION, "namespace": namespace, "plural": PLURAL}
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Return a job as the API server has it. Raises CommandError."""
+        with _sentences(f"{name} in namespace {self.namespace}"):
+            found: dict[str, Any] = self._jobs.get_namespaced_custom_object(
+                **self._where, name=name, _request_timeout=CALL_TIMEOUT_S
+            )
+            return found
+
+    def drift(self, name: str) -> "DriftReport | None":
+        """Return a job's drift report.
+
+        None: there is none, it cannot be used, the user may not read it, or the API server does not answer.
+        """
+        from kubernetes.client import ApiException
+        from neuroshard_api.config_map import contents_of, unpack_files
+        from neuroshard_api.document import DocumentError
+        from neuroshard_api.drift_report import DriftReport
+        from neuroshard_api.stage_commands import DRIFT_REPORT_FILE
+        from urllib3.exceptions import HTTPError
+
+        where = f"{name}-report"
+        try:
+            found = self._core.read_namespaced_config_map(where, self.namespace, _request_timeout=CALL_TIMEOUT_S)
+            files = unpack_files(contents_of(self._core.api_client.sanitize_for_serialization(found)), where=where)
+            return DriftReport.from_json(files[DRIFT_REPORT_FILE], where=where) if DRIFT_REPORT_FILE in files else None
+        except (ApiException, DocumentError, HTTPError):
+            return None
+
+    def create(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Create a job; fields that the cluster does not know are refused. Raises CommandError."""
+        with _sentences(f"{job['metadata']['name']} in namespace {self.namespace}"):
+            made: dict[str, Any] = self._jobs.create_namespaced_custom_object(
+                **self._where, body=job, field_validation="Strict", _request_timeout=CALL_TIMEOUT_S
+            )
+            return made
+
+    def pods(self, batch_job: str) -> list[PodLog]:
+        """Return the pods of a Kubernetes Job, the newest of each worker, by index. Raises CommandError."""
+        with _sentences(f"pods of {batch_job}"):
+            found = self._core.list_namespaced_pod(
+                self.namespace, label_selector=f"{POD_JOB_LABEL}={batch_job}", _request_timeout=CALL_TIMEOUT_S
+            ).items
+        newest = {}
+        for pod in sorted(found, key=lambda pod: pod.metadata.creation_timestamp):
+            index = int(pod.metadata.labels.get(POD_INDEX_LABEL, 0))
+            newest[index] = PodLog(pod=pod.metadata.name, container=pod.spec.containers[0].name, index=index)
+        return [newest[index] for index in sorted(newest)]
+
+    def log(self, pod: PodLog, *, follow: bool) -> Iterator[bytes]:
+        """Yield a pod's log as it comes, until its end. Raises CommandError."""
+        with _sentences(f"log of pod {pod.pod}"):
+            answer = self._core.read_namespaced_pod_log(
+                pod.pod, self.namespace, container=pod.container, follow=follow, _preload_content=False
+            )
+            with contextlib.closing(answer):
+                yield from answer.stream(decode_content=False)
+
+
+@contextlib.contextmanager
+def jobs_client(context: str | None, namespace: str | None) -> Iterator[JobsClient]:
+    """Give a client for a context of the user's kubeconfig.
+
+    Raises:
+        CommandError: there is no usable kubeconfig, or no such context.
+    """
+    from kubernetes import config
+    from kubernetes.config import ConfigException
+
+    # The client itself reads the variable once, when it is imported.
+    file = os.environ.get("KUBECONFIG") or config.KUBE_CONFIG_DEFAULT_LOCATION
+    try:
+        contexts, active = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
+        chosen = next((each for each in contexts if each["name"] == context), None) if context else active
+        if chosen is None:
+            known = ", ".join(each["name"] for each in contexts)
+            raise CommandError(f"--context: there is no context {context!r} in the kubeconfig; there are {known}")
+        api: Any = config.new_client_from_config(file, context=chosen["name"])  # type: ignore[no-untyped-call]
+    except ConfigException as error:
+        hint = "set KUBECONFIG to a file that kubectl works with"
+        raise CommandError(f"there is no usable kubeconfig: {error}; {hint}") from error
+    with contextlib.closing(api):
+        yield JobsClient(api, namespace or chosen["context"].get("namespace") or "default")
+
+
+def parsed(raw: dict[str, Any]) -> "DLRMTrainingJob":
+    """Return a job of the API server as a document. Raises CommandError where a newer operator knows more."""
+    from neuroshard_api.document import DocumentError
+    from neuroshard_api.training_job import DLRMTrainingJob
+
+    try:
+        return DLRMTrainingJob.from_data(raw)
+    except DocumentError as error:
+        hint = "is this command older than the operator? Update it, or read the job with kubectl"
+        raise CommandError(f"{raw['metadata']['name']}: {error}; {hint}") from error
+
+
+@contextlib.contextmanager
+def _sentences(what: str) -> Iterator[None]:
+    from kubernetes.client import ApiException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except ApiException as error:
+        message = _message(error.body) or error.reason
+        if error.status == NOT_FOUND and "could not find the requested resource" in message:
+            hint = "is the operator installed? See docs/guides/install.md"
+            raise CommandError(f"this cluster knows no DLRMTrainingJob; {hint}", ExitCode.CLUSTER) from error
+        code = ExitCode.INVALID_INPUT if error.status in (400, 404, 409, 422) else ExitCode.CLUSTER
+        raise CommandError(f"{what}: {message}", code) from error
+    except HTTPError as error:
+        raise CommandError(
+            f"the API server does not answer: {error}; check the kubeconfig", ExitCode.CLUSTER
+        ) from error
+
+
+def _message(body: str | bytes | None) -> str:
+    try:
+        message: str = json.loads(body or "{}").get("message", "")
+    except ValueError:
+        return ""
+    return message

@@ -1,0 +1,125 @@
+"""The commands of ``neuroshard`` by task, each imported when it is asked for: help and typing errors import none."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+
+@dataclass(frozen=True)
+class CommandEntry:
+    """One command: its name, its line in the list of commands, and the function that runs it."""
+
+    name: str
+    summary: str
+    """First line of the function's docstring, so that the list can be printed without importing the function."""
+    module: str
+    function: str
+    extra: str | None
+    """Of this distribution, which brings the packages that the command needs. None: it needs no further package."""
+    kernels: bool
+    """Whether it also needs TorchRec and FBGEMM, which no extra brings: their versions follow torch and the device."""
+
+    def load(self) -> Callable[..., Any]:
+        """Import the function."""
+        return cast("Callable[..., Any]", getattr(import_module(self.module), self.function))
+
+
+def _entry(
+    name: str, summary: str, *, extra: str | None = "planner", package: str | None = None, kernels: bool = False
+) -> CommandEntry:
+    function = name.replace("-", "_")
+    module = package or f"neuroshard_cli.commands.{function}"
+    return CommandEntry(name, summary, module, function, extra, kernels)
+
+
+COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
+    "Plan": (
+        _entry("plan", "Plan where the embedding tables of a model lie."),
+        _entry("compare", "Compare all algorithms on one request."),
+        _entry(
+            "score", "Price a plan from anywhere: its cost, where it loses, and what moving three tables would give."
+        ),
+        _entry("explain", "Explain a plan, or one of its tables."),
+        _entry("report", "Write a plan as one HTML file."),
+        _entry("validate", "Check files, and say every problem of every file."),
+        _entry("export", "Write a plan as a TorchRec sharding plan."),
+    ),
+    "Describe your data": (
+        _entry(
+            "stats", "Make a table set from a sample of training data, or from a TorchRec module.", extra="profiler"
+        ),
+        _entry(
+            "cluster-sessions",
+            "Write a log again with the samples of a session together.",
+            extra="sessions",
+            package="neuroshard_profiler.sessions.commands",
+        ),
+    ),
+    "Measure your hardware": (
+        _entry(
+            "profile",
+            "Measure this machine and fit cost models to it.",
+            extra="profiler",
+            package="neuroshard_profiler.commands",
+        ),
+        _entry("pretrain", "Train cost models on a simulated device.", extra="pretrain"),
+        _entry("calibrate", "Rescale cost models to another machine."),
+        _entry("calibrate-steps", "Correct cost models by the steps of a training."),
+    ),
+    "Train on this machine": (
+        _entry("run", "Profile, plan and train a job on this machine.", extra="run", kernels=True),
+        _entry(
+            "compare-training",
+            "Train a job or a script under several plans in turns, from equal weights, and compare their step times.",
+            extra="run",
+            kernels=True,
+        ),
+        _entry(
+            "compare-accuracy",
+            "Train a job with a plan's narrow types and exactly, in pairs of equal seeds, and compare the accuracy.",
+            extra="run",
+            kernels=True,
+        ),
+    ),
+    "Train on Kubernetes": (
+        _entry("submit", "Check a job file here, and create the job in the cluster.", extra="client"),
+        _entry("status", "Show a job's stages, costs and last failure.", extra="client"),
+        _entry("logs", "Print the logs of the pods of a job's stage.", extra="client"),
+        _entry("publish", "Run a command in a pod, and publish what it wrote as a ConfigMap.", extra=None),
+    ),
+    "Look up": (
+        _entry("workloads", "List the bundled table sets of public models."),
+        _entry("devices", "List the device types that are known by name."),
+        _entry("doctor", "Show what is installed here, and what each command still needs.", extra=None),
+    ),
+}
+"""By task, in the order in which help lists them."""
+
+ENTRIES = {entry.name: entry for entries in COMMAND_GROUPS.values() for entry in entries}
+
+
+class CommandGroup(TyperGroup):
+    """The group behind ``neuroshard``: lists `COMMAND_GROUPS`, and imports a command when it is looked up."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - typer's own
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(ENTRIES, cast("Any", None))  # their names, which typing errors are compared with
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]  # noqa: ANN401, ARG002 - typer's command classes are private
+        """Import a command. None if there is none of this name."""
+        if cmd_name not in ENTRIES:
+            return None
+        single = typer.Typer(rich_markup_mode=None, add_completion=False)
+        single.command(cmd_name)(ENTRIES[cmd_name].load())
+        return typer.main.get_command(single)
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ANN401, ARG002 - as above
+        """Write the commands by task."""
+        width = max(map(len, ENTRIES))
+        for task, entries in COMMAND_GROUPS.items():
+            with formatter.section(task):
+                formatter.write_dl([(entry.name.ljust(width), entry.summary) for entry in entries])

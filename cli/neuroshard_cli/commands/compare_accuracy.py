@@ -1,0 +1,54 @@
+"""``neuroshard compare-accuracy``: a job trained with a plan's narrow types and exactly, in pairs, on this machine."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neuroshard_cli.commands.compare_training import checked_plans, launch
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.output import check_writable, print_document, print_text, say, write_file
+
+
+def compare_accuracy(  # noqa: PLR0917 - typer passes by name
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="A DLRMTrainingJob in YAML or JSON.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file with narrow types.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Pairs; the first has the job's seed, each other the next.")] = 3,
+    steps: Annotated[int | None, typer.Option(min=1, help="Of each training. Default: the job's.")] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Where relative paths of spec.data begin. Default: JOB's."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the comparison (JSON).")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Train a job with a plan's narrow types and exactly, in pairs of equal seeds, and compare the accuracy."""
+    from neuroshard_api.accuracy_comparison import AccuracyComparison
+    from neuroshard_report.terminal.accuracy_comparison import render_accuracy_comparison
+
+    if out is not None:
+        check_writable(out)
+    processes, (given,) = checked_plans(job, [plan])
+    if given.request.wire is None and given.request.gradients is None:
+        raise CommandError(
+            f"{plan}: sends nothing in narrow types, so that there is nothing to compare\n"
+            "hint: name types in spec.training.communication of the job that is planned, with policy Fixed where the "
+            "planner would not take them"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / "comparison.json"
+        command = ["-m", "neuroshard_trainer.compare_accuracy", str(job), "--plan", str(plan), "--seeds", str(seeds)]
+        if steps is not None:
+            command += ["--steps", str(steps)]
+        command += ["--data-dir", str(data_dir or job.absolute().parent), "--out", str(result)]
+        launch(command, processes=processes)
+        comparison = AccuracyComparison.read(result)
+    if out is not None:
+        write_file(out, comparison.to_json())
+    if json:
+        print_document(comparison.to_json())
+        return
+    print_text(render_accuracy_comparison(comparison))
+    if out is not None:
+        say(f"comparison written to {out}")

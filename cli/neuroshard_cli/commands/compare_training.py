@@ -1,0 +1,176 @@
+"""``neuroshard compare-training``: a job or a script trained under several plans in turns, on this machine."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from neuroshard_api.exit_codes import ExitCode
+
+from neuroshard_cli.local.compared_script import SUFFIX, given_plans, request_file, script_command
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.output import check_writable, print_document, print_text, say, write_file
+
+if TYPE_CHECKING:
+    from neuroshard_api.plan import GivenPlan
+    from neuroshard_api.training_comparison import PredictedMemory
+
+STDERR = 2
+"""What the processes print is progress; stdout is for the result."""
+
+
+def compare_training(  # noqa: PLR0917 - typer passes by name
+    trained: Annotated[
+        Path,
+        typer.Argument(
+            metavar="JOB|SCRIPT",
+            help="A DLRMTrainingJob in YAML or JSON, or a Python script that calls compare_given_plans.",
+        ),
+    ],
+    plans: Annotated[
+        list[Path],
+        typer.Argument(metavar="PLAN...", help="Plan files; the first is the reference."),
+    ],
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds that count; one more comes before them.")] = 10,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each round under each plan.")] = 10,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Where relative paths of spec.data begin. Default: JOB's."),
+    ] = None,
+    arguments: Annotated[str | None, typer.Option(help="Of SCRIPT, as in a shell.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the comparison (JSON).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the rounds' step times (SVG).")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
+    plans_follow: Annotated[  # noqa: ARG001 - it only reads well
+        bool, typer.Option("--plans", help="Plan files follow; may be left out.")
+    ] = False,
+) -> None:
+    """Train a job or a script under several plans in turns, from equal weights, and compare their step times."""
+    from neuroshard_api.training_comparison import TrainingComparison
+    from neuroshard_report.html.rounds_plot import rounds_plot
+    from neuroshard_report.terminal.training_comparison import render_training_comparison
+
+    for path in (out, plot):
+        if path is not None:
+            check_writable(path)
+    is_script = trained.suffix == SUFFIX
+    _require_fitting_options(plans, is_script=is_script, data_dir=data_dir, arguments=arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / "comparison.json"
+        if is_script:
+            memory = _train_script(trained, plans, result, rounds=rounds, steps=steps, arguments=arguments)
+        else:
+            memory = _train_job(trained, plans, result, rounds=rounds, steps=steps, data_dir=data_dir)
+        comparison = TrainingComparison.read(result).model_copy(update={"memory": memory})
+    if out is not None:
+        write_file(out, comparison.to_json())
+    if plot is not None:
+        write_file(plot, rounds_plot(comparison))
+    if json:
+        print_document(comparison.to_json())
+        return
+    print_text(render_training_comparison(comparison))
+    for path, kind in ((out, "comparison"), (plot, "plot")):
+        if path is not None:
+            say(f"{kind} written to {path}")
+
+
+def _require_fitting_options(
+    plans: list[Path], *, is_script: bool, data_dir: Path | None, arguments: str | None
+) -> None:
+    """Do nothing if there are two plans or more, and options of the kind that is trained. Raises CommandError."""
+    if len(plans) < 2:  # noqa: PLR2004 - it is a comparison
+        raise CommandError(f"PLAN: found {len(plans)}; give two plans or more")
+    if is_script and data_dir is not None:
+        raise CommandError("--data-dir: belongs to a job, and a script reads its own data; leave it out")
+    if arguments is not None and not is_script:
+        raise CommandError("--arguments: belong to a script, and a job has none; leave them out")
+
+
+def _train_job(
+    job: Path, plans: list[Path], result: Path, *, rounds: int, steps: int, data_dir: Path | None
+) -> "PredictedMemory":
+    """Train a job, and return the memory that its models need by their plans."""
+    processes, given = checked_plans(job, plans)
+    memory = _predicted_memory(plans, given)
+    command = ["-m", "neuroshard_trainer.compare_plans", str(job), "--plans", *map(str, plans)]
+    command += ["--rounds", str(rounds), "--steps", str(steps), "--out", str(result)]
+    command += ["--data-dir", str(data_dir or job.absolute().parent)]
+    launch(command, processes=processes)
+    return memory
+
+
+def _train_script(
+    script: Path, plans: list[Path], result: Path, *, rounds: int, steps: int, arguments: str | None
+) -> "PredictedMemory | None":
+    """Train by a script, and return the memory that its models need by their plans. None: a plan has no ledger."""
+    from neuroshard_api.plan import GivenPlan
+    from neuroshard_api.training_comparison import file_names
+
+    command = script_command(script, arguments)
+    processes, found = given_plans(plans)
+    given = [plan for plan in found if isinstance(plan, GivenPlan)]
+    memory = _predicted_memory(plans, given) if len(given) == len(plans) else None
+    by_name = dict(zip(file_names(plans), plans, strict=True))
+    launch(
+        command,
+        processes=processes,
+        environment=request_file(result.parent, by_name, rounds=rounds, steps=steps, result=result),
+    )
+    if not result.exists():
+        raise CommandError(
+            f"{script}: ended without a comparison\n"
+            "hint: call neuroshard_torchrec.compare_given_plans(make, module) in it"
+        )
+    return memory
+
+
+def _predicted_memory(plans: "Sequence[Path]", given: "Sequence[GivenPlan]") -> "PredictedMemory":
+    """Return what the models of all plans need together, with a warning where that is too much for their devices."""
+    from neuroshard_api.training_comparison import file_names
+    from neuroshard_planner.plans.joint_memory import predicted_memory
+    from neuroshard_report.quantities import format_bytes
+
+    memory = predicted_memory(dict(zip(file_names(plans), given, strict=True)))
+    if memory.total_bytes > memory.capacity_bytes:
+        say(
+            f"the models of all plans together need {format_bytes(memory.total_bytes)} on device {memory.device}, by "
+            f"the ledgers of their plans, which are for devices of {format_bytes(memory.capacity_bytes)}"
+        )
+    return memory
+
+
+def checked_plans(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]":
+    """Return the number of the job's processes, and the plans, all of which are for it. Raises CommandError."""
+    from neuroshard_cli.commands.run import require_local
+    from neuroshard_cli.local.job_file import read_job_file
+    from neuroshard_cli.shared.plan_file import misfits, read_given_plan
+
+    found = read_job_file(job)
+    require_local(found.job, where=str(job))
+    per_node = found.job.spec.trainer.devices_per_node
+    given = [read_given_plan(path) for path in plans]
+    for path, plan in zip(plans, given, strict=True):
+        problems = misfits(plan, found.tables(), world_size=per_node, devices_per_node=per_node)
+        if problems:
+            raise CommandError(f"{path}: {problems[0]}")
+    return per_node, given
+
+
+def launch(command: "Sequence[str]", *, processes: int, environment: "Mapping[str, str] | None" = None) -> None:
+    """Run a module or a script on processes of this machine. Raises CommandError where one fails."""
+    launcher = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node", str(processes)]
+    ended = subprocess.run(  # noqa: S603 - ours, or what the user named
+        [*launcher, *command],
+        env={"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})},
+        stdout=STDERR,
+        check=False,
+    )
+    if ended.returncode:
+        codes = {int(code) for code in ExitCode}
+        code = ExitCode(ended.returncode) if ended.returncode in codes else ExitCode.JOB_FAILED
+        raise CommandError(f"the training ended with {ended.returncode}; its errors are above", code)

@@ -1,0 +1,47 @@
+"""``neuroshard explain``: why a plan costs what it costs, and why a table lies where it lies."""
+
+import json as json_format
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neuroshard_cli.shared.output import print_document, print_text
+from neuroshard_cli.shared.plan_file import read_plan
+from neuroshard_cli.shared.request_options import find_bundle
+
+
+def explain(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="A table of the plan. Default: the plan as a whole.")
+    ] = None,
+    *,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="The cost models that the plan was made with. Default: the bundled ones of its device."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Explain a plan, or one of its tables.
+
+    For the plan: what decides the step's time, and what could lower it. For a table: what it costs where it lies, and
+    what it would cost elsewhere.
+    """
+    from neuroshard_planner.explain.plan import explain_plan
+    from neuroshard_planner.explain.table import explain_table
+    from neuroshard_report.terminal.explanation import render_plan_explanation, render_table_explanation
+
+    document = read_plan(plan, must_fit=False)
+    costs = find_bundle(bundle, document.request.topology.device, any_device=True)
+    if table is None:
+        of_plan = explain_plan(document, bundle=costs)
+        fields, text = asdict(of_plan), render_plan_explanation(of_plan)
+    else:
+        of_table = explain_table(document, table, bundle=costs)
+        fields, text = asdict(of_table), render_table_explanation(of_table)
+    if json:
+        print_document(json_format.dumps(fields, indent=1, default=lambda each: each.model_dump(mode="json")) + "\n")
+    else:
+        print_text(text)

@@ -1,0 +1,54 @@
+"""``neuroshard logs``: what the pods of a job's stage printed."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client, parsed
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.output import say
+
+if TYPE_CHECKING:
+    from neuroshard_api.job_status import StageStatus
+    from neuroshard_api.training_job import DLRMTrainingJob
+
+StageChoice = Literal["profiling", "planning", "running"]
+
+
+def logs(
+    *,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of a DLRMTrainingJob.")],
+    stage: Annotated[
+        StageChoice | None, typer.Option(help="The stage; the last that was started if not given.")
+    ] = None,
+    worker: Annotated[int | None, typer.Option(min=0, help="One worker by its index; all if not given.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as it is written; of several workers the first.")
+    ] = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Print the logs of the pods of a job's stage."""
+    with jobs_client(context, namespace) as jobs:
+        started = {each.name.value.lower(): each.job_name for each in _stages(parsed(jobs.read(job))) if each.job_name}
+        if not started or (stage and stage not in started):
+            known = f"; there are logs of {', '.join(started)}" if started else ""
+            where = f"in stage {stage}" if stage else "yet"
+            raise CommandError(f"{job}: no pod has run {where}{known}; see `neuroshard status {job}`")
+        wanted = stage or list(started)[-1]
+        batch_job = started[wanted]
+        assert batch_job, "those without were left out"
+        pods = [pod for pod in jobs.pods(batch_job) if worker in (None, pod.index)]
+        if not pods:
+            raise CommandError(f"{batch_job}: has no such pod any more; cleanPodPolicy of the job decides how long")
+        for pod in pods[:1] if follow else pods:
+            if len(pods) > 1:
+                say(f"--- {pod.pod}")
+            for chunk in jobs.log(pod, follow=follow):
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+
+
+def _stages(job: "DLRMTrainingJob") -> "tuple[StageStatus, ...]":
+    return job.status.stages if job.status else ()

@@ -1,0 +1,100 @@
+"""``neuroshard plan``: from tables to a plan."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from neuroshard_cli.shared.batch_sizes import parse_batch_sizes, print_sizes, requests_of, with_sizes
+from neuroshard_cli.shared.choices import AlgorithmChoice
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.output import check_writable, print_document, print_text, say, write_file
+from neuroshard_cli.shared.request_options import RequestOptions, build_request, find_bundle, takes_request_options
+
+if TYPE_CHECKING:
+    from neuroshard_api.request import PlanRequest
+
+
+@takes_request_options
+def plan(
+    options: RequestOptions,
+    *,
+    algorithm: Annotated[
+        AlgorithmChoice, typer.Option(help="How to search; all but the first are baselines.")
+    ] = "neuroshard",
+    statistics: Annotated[
+        Path | None,
+        typer.Option(help="Inputs as a trainer counted them (input-statistics.json), in place of the table set's."),
+    ] = None,
+    incumbent: Annotated[
+        Path | None, typer.Option(help="The plan in force; of nearly equal plans the one that moves least is taken.")
+    ] = None,
+    move_price: Annotated[
+        float,
+        typer.Option(min=0.0, help="Milliseconds of a step that may be given up for each GiB that does not move."),
+    ] = 0.0,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Also show samples per second and memory at these samples per device, such as 4096,8192,16384; the "
+            "plan keeps its own."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan to this file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report to this file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Plan where the embedding tables of a model lie."""
+    from neuroshard_planner.errors import InfeasibleError
+    from neuroshard_planner.explain.batch_sizes import at_batch_size
+    from neuroshard_planner.explain.robustness import traffic_costs
+    from neuroshard_planner.incumbent_file import read_incumbent
+    from neuroshard_planner.planning import plan as search
+    from neuroshard_report.terminal.plan import render_plan
+
+    if move_price and incumbent is None:
+        raise CommandError("--move-price: is of moves from a plan in force\nhint: name that plan with --incumbent")
+    for path in (out, report):
+        if path is not None:
+            check_writable(path)
+    sizes = parse_batch_sizes(batch_sizes)
+    request = build_request(options, algorithm)
+    sized = requests_of(options, algorithm, sizes)
+    bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
+    request, *sized = _measured((request, *sized), statistics)
+    before = None if incumbent is None else read_incumbent(incumbent, price_ms_per_gib=move_price)
+    searched = partial(search, bundle=bundle, incumbent=before)
+    of_sizes = [at_batch_size(each, costs=bundle, search=searched) for each in sized]
+    try:
+        found = searched(request)
+    except InfeasibleError:
+        print_sizes(of_sizes, source=bundle.manifest.source, as_json=json)
+        raise
+    traffic = () if report is None else traffic_costs(found, bundle=bundle)
+    if out is not None:
+        write_file(out, found.to_json())
+    if report is not None:
+        from neuroshard_report.html.page import render_html  # the template engine takes a fifth of a start
+
+        write_file(report, render_html(found, traffic=traffic))
+    if json:
+        print_document(with_sizes(found, of_sizes))
+        return
+    print_text(render_plan(found, traffic=traffic))
+    print_sizes(of_sizes, source=bundle.manifest.source, as_json=False)
+    for path, kind in ((out, "plan"), (report, "report")):
+        if path is not None:
+            say(f"{kind} written to {path}")
+
+
+def _measured(requests: "Sequence[PlanRequest]", statistics: Path | None) -> "Sequence[PlanRequest]":
+    """Return requests for inputs as a trainer counted them; None: as they are."""
+    from neuroshard_api.input_statistics import InputStatistics
+    from neuroshard_planner.measured_inputs import with_measured_inputs
+
+    if statistics is None:
+        return requests
+    counted = InputStatistics.read(statistics)
+    return [with_measured_inputs(each, counted) for each in requests]

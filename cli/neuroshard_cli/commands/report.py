@@ -1,0 +1,34 @@
+"""``neuroshard report``: a plan as one HTML file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neuroshard_cli.shared.output import print_document, say, write_file
+from neuroshard_cli.shared.plan_file import read_plan
+
+
+def report(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file. Default: stdout.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="The cost models that the plan was made with: adds costs under other traffic.")
+    ] = None,
+) -> None:
+    """Write a plan as one HTML file.
+
+    The file loads nothing from elsewhere, and reads well in light and dark and on paper.
+    """
+    from neuroshard_costs.bundle import load_bundle
+    from neuroshard_planner.explain.robustness import traffic_costs
+    from neuroshard_report.html.page import render_html
+
+    document = read_plan(plan)
+    traffic = () if bundle is None else traffic_costs(document, bundle=load_bundle(bundle))
+    page = render_html(document, traffic=traffic)
+    if out is None:
+        print_document(page)
+    else:
+        write_file(out, page)
+        say(f"report written to {out}")

@@ -1,0 +1,123 @@
+"""``neuroshard run``: a whole job on this machine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.output import print_document, print_text, progress_console, say, write_file
+
+if TYPE_CHECKING:
+    from neuroshard_api.plan import GivenPlan
+    from neuroshard_api.training_job import DLRMTrainingJob
+
+    from neuroshard_cli.local.run import LocalRun
+
+
+def run(  # noqa: PLR0917 - typer passes by name
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A DLRMTrainingJob in YAML or JSON.")],
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/ and the job's name.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Cost models to plan with, instead of measuring this machine.")
+    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="A plan to train under, instead of profiling and planning.")] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Where relative paths of spec.data begin. Default: FILE's folder."
+        ),
+    ] = None,
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Train where launchPolicy is Manual and the plan has been looked at.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1024, max=65535, help="Port where the processes meet. Default: the job's, or any free one."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Profile, plan and train a job on this machine.
+
+    A run that was interrupted goes on where it was; finished stages are not repeated while their inputs are the same.
+    """
+    from neuroshard_api.plan import Plan
+
+    from neuroshard_cli.local.corrected_models import correct_models
+    from neuroshard_cli.local.directory import RunDirectory
+    from neuroshard_cli.local.job_file import read_job_file
+    from neuroshard_cli.local.progress_view import RunView
+    from neuroshard_cli.local.result import result_json, result_of, result_table
+    from neuroshard_cli.local.run import STAGES, LocalRun
+    from neuroshard_cli.local.stage_process import end_marked
+    from neuroshard_cli.local.stage_runner import StageFailedError
+
+    found = read_job_file(file)
+    require_local(found.job, where=str(file))
+    tables = found.tables()
+    directory = RunDirectory(run_dir or Path("runs") / found.job.metadata.name)
+    with directory.locked():
+        left_over = end_marked(str(directory.path))
+        if left_over:
+            say(f"ended {left_over} processes that an earlier run had left in {directory.path}")
+        try:
+            with RunView(STAGES, progress_console()) as view:
+                local = LocalRun(found, tables, directory, view)
+                planned = _planned(local, plan=plan, bundle=bundle)
+                waits = _waits(found.job, approved=approve)
+                if not waits:
+                    local.train(data_dir=data_dir or file.absolute().parent, port=port)
+                    planned = local.plan_in_force() if isinstance(planned, Plan) else planned
+        except KeyboardInterrupt:
+            say(f"stopped; run it again to go on where it was: {directory.path}")
+            raise
+        except StageFailedError as error:
+            for line in error.tail:
+                say(f"  | {line}")
+            raise
+        result = result_of(found.job.metadata.name, directory, planned)
+        write_file(directory.result_file, result_json(result))
+        correction = (
+            None
+            if waits or local.profile_folder is None
+            else correct_models(local.profile_folder, directory, result, profile_inputs=local.profile_inputs)
+        )
+    if json:
+        print_document(result_json(result))
+        return
+    print_text(result_table(result))
+    if directory.plan_report.exists():
+        say(f"the plan as a report: {directory.plan_report}")
+    if correction is not None:
+        say(correction)
+    if waits:
+        say(waits)
+
+
+def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None) -> "GivenPlan":
+    """Return the plan that was given, or the one of the first two stages."""
+    local.write_inputs()
+    if plan is not None or local.spec.plan_ref is not None:
+        return local.given_plan(plan)
+    return local.plan(local.profile(bundle))
+
+
+def _waits(job: "DLRMTrainingJob", *, approved: bool) -> str:
+    """Return why a planned job is not trained now; empty: it is."""
+    from neuroshard_api.training_job import LaunchPolicy
+
+    if job.spec.launch_policy is LaunchPolicy.PLAN_ONLY:
+        return "launchPolicy is PlanOnly: nothing is trained"
+    if job.spec.launch_policy is LaunchPolicy.MANUAL and not approved:
+        return "launchPolicy is Manual: look at the plan, then run this again with --approve"
+    return ""
+
+
+def require_local(job: "DLRMTrainingJob", *, where: str) -> None:
+    """Raise CommandError for a job that one machine cannot run."""
+    nodes = job.spec.trainer.num_nodes
+    if nodes > 1:
+        raise CommandError(
+            f"{where}: spec.trainer.numNodes: is {nodes}, this is one machine; set it to 1, "
+            "or apply the job to a cluster with `neuroshard submit`"
+        )

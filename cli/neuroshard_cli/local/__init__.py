@@ -1,0 +1,1 @@
+"""A job on this machine: its stages as processes, its folder, and its progress."""

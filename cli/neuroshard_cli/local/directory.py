@@ -1,0 +1,138 @@
+"""The folder of one run: where each stage's files are, and from which inputs they were made. Starts nothing."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.output import write_file
+
+STATE_FILE = "state.json"
+LOCK_FILE = ".lock"
+
+
+class RunDirectory:
+    """Files of one run.
+
+        job.json tables.json         what is run, as the stages read it
+        profile/                     the profiler's: records/, bundle/, hardware.json
+        request.json dense.json plan.json plan.html
+        train/                       the trainer's: checkpoints/, progress.json, step-report.json
+        logs/<stage>.log             what the stage's processes printed
+        state.json                   what is finished, and from which inputs
+        result.json                  predicted, baseline and measured cost, metrics
+        replanning.json candidate.json candidate-inputs.json   further plans for changed inputs
+
+    Args:
+        path: is made if need be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.job_file = self.path / "job.json"
+        self.tables_file = self.path / "tables.json"
+        self.profile_dir = self.path / "profile"
+        self.request_file = self.path / "request.json"
+        self.dense_file = self.path / "dense.json"
+        self.plan_file = self.path / "plan.json"
+        self.plan_report = self.path / "plan.html"
+        self.train_dir = self.path / "train"
+        self.result_file = self.path / "result.json"
+        self.replanning_file = self.path / "replanning.json"
+        self.candidate_file = self.path / "candidate.json"
+        self.inputs_file = self.path / "candidate-inputs.json"
+
+    def log(self, stage: str) -> Path:
+        """Return where the output of a stage's processes is kept."""
+        return self.path / "logs" / f"{stage}.log"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder, and keep it to this process. Raises CommandError where another one works in it."""
+        try:
+            self.log("any").parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise CommandError(f"{self.path}: is not a folder; give another --run-dir") from error
+        with (self.path / LOCK_FILE).open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CommandError(
+                    f"{self.path}: another `neuroshard run` works here; wait for it, or give another --run-dir"
+                ) from error
+            yield
+
+    def was_made_from(self, stage: str, inputs: str) -> bool:
+        """Tell whether a stage was last finished from these inputs; its files may have been replaced since."""
+        return self._outputs(stage, inputs) is not None
+
+    def is_finished(self, stage: str, inputs: str) -> bool:
+        """Tell whether a stage was finished from these inputs and its files are as it left them."""
+        outputs = self._outputs(stage, inputs)
+        return isinstance(outputs, dict) and outputs == self._digests(list(outputs))
+
+    def finish(self, stage: str, inputs: str, outputs: Sequence[Path]) -> None:
+        """Remember that a stage made these files from these inputs."""
+        names = [str(path.relative_to(self.path)) for path in outputs]
+        self._remember(stage, {"inputs": inputs, "outputs": self._digests(names)})
+
+    def keep_for(self, folder: Path, purpose: str) -> Path | None:
+        """Let a folder serve one purpose only: what it holds for another one is moved aside.
+
+        Returns where to; None: the folder stays as it is.
+        """
+        key = f"purpose of {folder.name}"
+        if self._state().get(key) == purpose:
+            return None
+        self._remember(key, purpose)
+        if not folder.exists():
+            return None
+        number = 1
+        while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+            number += 1
+        folder.rename(aside)
+        return aside
+
+    def move_further_plans(self, folder: Path) -> None:
+        """Move the record of further plans, and the candidate, to the training that they are of."""
+        for file in (self.replanning_file, self.candidate_file, self.inputs_file):
+            if file.exists():
+                file.replace(folder / file.name)
+
+    def clear(self, folder: Path) -> None:
+        """Remove a stage's folder."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _remember(self, key: str, value: object) -> None:
+        write_file(self.path / STATE_FILE, json.dumps({**self._state(), key: value}, indent=1) + "\n")
+
+    def _outputs(self, stage: str, inputs: str) -> object:
+        """Return what a stage that was last finished from these inputs left: digests by file. None: it was not."""
+        record = self._state().get(stage)
+        if not isinstance(record, dict) or record.get("inputs") != inputs:
+            return None
+        return record.get("outputs", {})
+
+    def _state(self) -> Mapping[str, object]:
+        """Return what is remembered; a damaged file remembers nothing, so that all stages are run again."""
+        try:
+            state = json.loads((self.path / STATE_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
+
+    def _digests(self, names: Sequence[str]) -> dict[str, str | None]:
+        return {name: file_digest(self.path / name) for name in names}
+
+
+def file_digest(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None: it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

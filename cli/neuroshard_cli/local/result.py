@@ -1,0 +1,179 @@
+"""What a run came to: predicted, baseline and measured cost side by side. Reads the run's files."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from neuroshard_cli.local.directory import RunDirectory, file_digest
+
+if TYPE_CHECKING:
+    from neuroshard_api.collectives import CollectiveTime
+    from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
+    from neuroshard_api.plan import GivenPlan
+    from neuroshard_api.progress import TrainingProgress
+    from neuroshard_api.step_cost import ComparedCollective
+    from rich.console import RenderableType
+
+
+_ALL_TO_ALLS = 2
+"""Collectives of a plan by columns, of indices and of pooled embeddings: the columns of the table name these two."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """Costs and metrics of a run; what did not take place is None."""
+
+    job: str
+    num_devices: int
+    predicted: "StepCost | None"
+    """None: the plan was given without a price."""
+    baseline: "BaselineCost | None"
+    measured: "MeasuredCost | None"
+    error_percent: int | None
+    """How far measured is above predicted. None: nothing was measured, or not on what was predicted for."""
+    progress: "TrainingProgress | None"
+    collectives: "tuple[ComparedCollective, ...]" = ()
+    """Those that both a priced plan and the step report name."""
+    drift: str | None = None
+    """The slow-down that lasts, in one line. None: there is none, or nothing watched for it."""
+
+
+def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResult:
+    """Return the result of a plan, and of its training if there was one."""
+    from neuroshard_api.drift_report import DriftReport
+    from neuroshard_api.plan import Plan
+    from neuroshard_api.progress import TrainingProgress
+    from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, PROGRESS_FILE, STEP_REPORT_FILE
+    from neuroshard_api.step_cost import (
+        baseline_cost,
+        compared_collectives,
+        error_percent,
+        measured_cost,
+        predicted_cost,
+    )
+    from neuroshard_api.step_report import StepReport
+
+    report_file, progress_file = (directory.train_dir / name for name in (STEP_REPORT_FILE, PROGRESS_FILE))
+    report = StepReport.read(report_file) if report_file.exists() else None
+    plan_sha256 = file_digest(directory.plan_file)
+    if report is not None and report.plan_sha256 != plan_sha256:
+        report = None  # of an earlier plan
+    drift_file = directory.train_dir / DRIFT_REPORT_FILE
+    drift = DriftReport.read(drift_file) if drift_file.exists() else None
+    predicted = predicted_cost(plan) if isinstance(plan, Plan) else None
+    measured = None if report is None else measured_cost(report)
+    return RunResult(
+        job=name,
+        num_devices=plan.num_devices,
+        predicted=predicted,
+        baseline=baseline_cost(plan),
+        measured=measured,
+        error_percent=error_percent(predicted, measured) if predicted is not None and measured is not None else None,
+        progress=TrainingProgress.read(progress_file) if progress_file.exists() else None,
+        collectives=compared_collectives(plan, report) if isinstance(plan, Plan) and report is not None else (),
+        drift=drift.headline if drift is not None and drift.plan_sha256 == plan_sha256 else None,
+    )
+
+
+def result_json(result: RunResult) -> str:
+    """Return the result as JSON, in the words of a job's status."""
+    import json
+
+    def plain(part: "StepCost | BaselineCost | None") -> object:
+        return None if part is None else part.model_dump(mode="json", exclude_none=True)
+
+    def way(time: "CollectiveTime") -> dict[str, int]:
+        return {f"{name}Microseconds": round(1000 * getattr(time, f"{name}_ms")) for name in ("forward", "backward")}
+
+    data = {
+        "job": result.job,
+        "numDevices": result.num_devices,
+        "predicted": plain(result.predicted),
+        "baseline": plain(result.baseline),
+        "measured": plain(result.measured),
+        "errorPercent": result.error_percent,
+        "steps": None if result.progress is None else result.progress.step,
+        "collectives": [
+            {"kind": each.kind, "family": each.family, "predicted": way(each.predicted), "measured": way(each.measured)}
+            for each in result.collectives
+        ],
+        "drift": result.drift,
+        "metrics": {} if result.progress is None else dict(result.progress.metrics),
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def result_table(result: RunResult) -> "RenderableType":
+    """Return the table that ends a run."""
+    from rich.console import Group
+    from rich.table import Table
+
+    table = Table(title=f"{result.job}: embedding part of a step, slowest of {result.num_devices} devices, in ms")
+    for column in ("", "compute", "forward all-to-all", "backward all-to-all", "total", "source"):
+        table.add_column(column, justify="left" if column in {"", "source"} else "right")
+    if result.predicted is not None:
+        table.add_row("predicted", *_times(result.predicted), result.predicted.source or "")
+    if result.measured is not None:
+        table.add_row("measured", *_times(result.measured), result.measured.source or "")
+    if result.predicted is not None and result.measured is not None and result.error_percent is not None:
+        table.add_row("error", *_errors(result.predicted, result.measured), "")
+    for each in result.collectives if len(result.collectives) > _ALL_TO_ALLS else ():
+        name = f"{each.kind} of {each.family or 'all'}".replace("_", " ")
+        for label, time in (("predicted", each.predicted), ("measured", each.measured)):
+            table.add_row(f"  {name}, {label}", "", f"{time.forward_ms:.3f}", f"{time.backward_ms:.3f}", "", "")
+    if result.predicted is not None and result.baseline is not None:
+        total = _ms(result.baseline.total_microseconds)
+        table.add_row(f"best baseline, {result.baseline.algorithm}", "", "", "", total, result.predicted.source or "")
+    return Group(table, *_notes(result))
+
+
+def _notes(result: RunResult) -> list[str]:
+    from neuroshard_api.step_cost import simulation_note
+
+    notes = []
+    if result.predicted is not None and result.measured is not None:
+        simulated = simulation_note(result.predicted, result.measured)
+        if simulated is not None:
+            notes.append(simulated)
+        notes += [
+            f"Group {planned.group}: {found.factor} samples per distinct list, planned {planned.factor}."
+            for planned, found in zip(
+                result.predicted.duplication_factors or (), result.measured.duplication_factors or (), strict=False
+            )
+        ]
+        if result.measured.expansion_microseconds is not None:
+            times = (result.predicted.expansion_microseconds, result.measured.expansion_microseconds)
+            predicted_ms, measured_ms = (_ms(each) or "-" for each in times)
+            notes.append(
+                f"Expansion of repeats: {predicted_ms} ms predicted, {measured_ms} ms measured, in the totals."
+            )
+        if simulated is None and result.error_percent is None:
+            notes.append("Measured on other devices than predicted for: the two cannot be compared.")
+    if result.progress is not None:
+        metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())
+        notes.append(f"Trained {result.progress.step:,} steps{metrics}.")
+    if result.drift is not None:
+        notes.append(f"Drift: {result.drift}")
+    return notes
+
+
+def _times(cost: "StepCost") -> list[str]:
+    return [_ms(microseconds) for microseconds in _microseconds(cost)]
+
+
+def _errors(predicted: "StepCost", measured: "StepCost") -> list[str]:
+    """Return how far each measured time is above the predicted one; empty where nothing was predicted."""
+    pairs = zip(_microseconds(predicted), _microseconds(measured), strict=True)
+    return [f"{100 * (after / before - 1):+.0f} %" if before and after is not None else "" for before, after in pairs]
+
+
+def _microseconds(cost: "StepCost") -> list[int | None]:
+    return [
+        cost.compute_microseconds,
+        cost.forward_communication_microseconds,
+        cost.backward_communication_microseconds,
+        cost.total_microseconds,
+    ]
+
+
+def _ms(microseconds: int | None) -> str:
+    return "" if microseconds is None else f"{microseconds / 1000:.3f}"

@@ -1,0 +1,429 @@
+"""A job's stages on one machine: each takes files, runs the command that a pod would run, and leaves files."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_cli.local.corrected_models import take_corrected_models
+from neuroshard_cli.local.directory import RunDirectory, file_digest
+from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
+from neuroshard_cli.local.job_file import JobFile
+from neuroshard_cli.local.progress_view import RunView
+from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.output import write_file
+from neuroshard_cli.shared.plan_file import misfits
+
+if TYPE_CHECKING:
+    from neuroshard_api.hardware import Hardware
+    from neuroshard_api.plan import GivenPlan, Plan
+    from neuroshard_api.request import Algorithm, PlanRequest
+    from neuroshard_api.tables import TableSet
+    from neuroshard_api.topology import Topology
+
+    from neuroshard_cli.local.replanning import LocalReplanning
+
+STAGES = ("profile", "plan", "train")
+ANY_PORT = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profiled:
+    """Cost models, and the devices that they are for."""
+
+    bundle_dir: Path
+    topology: "Topology"
+
+
+class LocalRun:
+    """One job, one folder, one machine.
+
+    Args:
+        file: the job.
+        tables: its tables.
+        directory: locked by the caller.
+        view: is told how the stages go.
+    """
+
+    def __init__(self, file: JobFile, tables: "TableSet", directory: RunDirectory, view: RunView) -> None:
+        self._file = file
+        self._job = file.job
+        self.spec = file.job.spec
+        self._tables = tables
+        self._directory = directory
+        self._view = view
+        self._runner = StageRunner(directory, view)
+        self._bundle_dir: Path | None = None
+        """Cost models of the plan. None: it was given."""
+        self._plan_inputs = ""
+        self.profile_folder: Path | None = None
+        """Profile that the plan's price is of. None: the plan was given, or the bundle comes along with the planner."""
+        self.profile_inputs: str | None = None
+        """Digest of what the run's own profile depends on. None: it has none."""
+
+    def write_inputs(self) -> None:
+        """Write the job and its tables, as the stages' commands read them."""
+        write_file(self._directory.job_file, self._job.to_json())
+        write_file(self._directory.tables_file, self._tables.to_json())
+
+    def profile(self, given: Path | None) -> Profiled:
+        """Return cost models of this machine's devices: those given, those bundled, or measured ones.
+
+        Raises:
+            StageFailedError: the profiler failed.
+            BundleError: the bundle that was given cannot be used.
+        """
+        from neuroshard_api.job_stages import ProfilerPolicy
+        from neuroshard_costs.bundle import bundled_bundle, bundled_root
+
+        profiler = self.spec.profiler
+        if given is not None:
+            return self._reused_profile(given)
+        if profiler.policy is not ProfilerPolicy.NEVER:
+            return self._measured_profile(is_kept=profiler.policy is ProfilerPolicy.IF_NOT_PRESENT)
+        if profiler.device_type is None:
+            raise CommandError(
+                f"{self._file.path}: spec.profiler.costModelRef: names a place in a cluster; give the bundle's folder "
+                "with --bundle"
+            )
+        bundled_bundle(profiler.device_type)
+        return self._reused_profile(bundled_root() / profiler.device_type)
+
+    def plan(self, profiled: Profiled) -> "Plan":
+        """Return the job's plan, searched or from an earlier run. Raises StageFailedError."""
+        from neuroshard_api.fallback import may_fall_back
+        from neuroshard_api.job_request import counts_dense, dense_signature, plan_request
+        from neuroshard_api.plan import Plan
+        from neuroshard_api.stage_commands import BUNDLE_FOLDER
+
+        from neuroshard_cli.local.replanning import put_accepted_in_place
+
+        if profiled.bundle_dir.name == BUNDLE_FOLDER:
+            self.profile_folder = profiled.bundle_dir.parent
+        fallback = self.spec.planner.fallback_algorithm.algorithm
+        request = plan_request(self._job, tables=self._tables, topology=profiled.topology)
+        weights = [str(file_digest(path)) for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]
+        dense = [str(dense_signature(self._job))] if counts_dense(self.spec) else []
+        inputs = digest([request.to_json(), *dense, str(fallback), *weights, *versions()])
+        self._bundle_dir, self._plan_inputs = profiled.bundle_dir, inputs
+        was_made = self._directory.was_made_from("plan", inputs)
+        is_accepted = was_made and self._may_plan_further() and put_accepted_in_place(self._directory)
+        if is_accepted and not self._directory.is_finished("plan", inputs):
+            self._finish_accepted()
+        if self._directory.is_finished("plan", inputs):
+            plan = Plan.read(self._directory.plan_file)
+            self._view.end("plan", "reused", _summary(plan))
+            return plan
+        self._view.begin("plan")
+        self._directory.plan_file.unlink(missing_ok=True)
+        if counts_dense(self.spec):
+            self._count_dense(request)
+        try:
+            self._search(profiled, None)
+        except StageFailedError as error:
+            if fallback is None or not may_fall_back(error.exit_code, timed_out=error.timed_out):
+                raise
+            self._view.note("plan", f"{error}; planning with {fallback}")
+            self._search(profiled, fallback)
+        plan = Plan.read(self._directory.plan_file)
+        self._report(plan, profiled.bundle_dir)
+        self._directory.finish("plan", inputs, [self._directory.plan_file])
+        self._view.end("plan", "done", _summary(plan))
+        return plan
+
+    def given_plan(self, path: Path | None) -> "GivenPlan":
+        """Return a plan that was made before, once it is known to be for this model and this world size.
+
+        Args:
+            path: its file; None: the ConfigMap that spec.planRef names stands in the job's file.
+
+        Raises:
+            DocumentError: it is damaged, or for something else.
+        """
+        from neuroshard_api.document import DocumentError, decoded, parse_data, read_data
+        from neuroshard_api.plan import Plan, any_plan
+
+        if path is None:
+            reference = self.spec.plan_ref
+            assert reference is not None, "the caller looked"
+            where = f"{self._file.path}: ConfigMap {reference.name}, {reference.key}"
+            text = self._file.content(reference.name, reference.key, field_path="spec.planRef")
+            raw = parse_data(decoded(text, where=where), where=where, is_json=True)
+        else:
+            where, raw = str(path), read_data(path)
+        plan = any_plan(raw, where=where)
+        problems = misfits(
+            plan,
+            self._tables,
+            world_size=self.spec.trainer.world_size,
+            devices_per_node=self.spec.trainer.devices_per_node,
+        )
+        if problems:
+            raise DocumentError(where, problems)
+        write_file(self._directory.plan_file, plan.to_json())
+        if isinstance(plan, Plan):
+            self._report(plan, None)
+        else:
+            self._directory.plan_report.unlink(missing_ok=True)
+        self._view.end("profile", "reused", "the plan is given")
+        self._view.end("plan", "reused", f"{where}: {_summary(plan)}")
+        return plan
+
+    def train(self, *, data_dir: Path, port: int | None) -> None:
+        """Train under the plan; a training that was interrupted goes on from its newest checkpoint.
+
+        Args:
+            data_dir: where relative paths of spec.data begin.
+            port: of the rendezvous; None: the job's if it is free, else any.
+
+        Raises:
+            StageFailedError: the trainer failed.
+            CommandError: the port is in use.
+        """
+        from neuroshard_api.stage_commands import (
+            DRIFT_REPORT_FILE,
+            INPUT_STATISTICS_FILE,
+            PROGRESS_FILE,
+            STEP_REPORT_FILE,
+        )
+
+        directory, spec = self._directory, self.spec
+        files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
+        training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
+        identity = digest([self._tables.to_json(), spec.model.model_dump_json(), samples_text(spec.data), *files])
+        settings = [training, checkpoint, spec.trainer.model_dump_json(), *versions()]
+        inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
+        if directory.is_finished("train", inputs):
+            self._view.end("train", "reused")
+            return
+        purpose = digest([identity, spec.training.dense_optimizer, str(spec.training.seed)])
+        aside = directory.keep_for(directory.train_dir, purpose)
+        if aside is not None:
+            directory.move_further_plans(aside)
+        self._view.begin("train", f"an earlier training of other data was moved to {aside}" if aside else "")
+        directory.train_dir.mkdir(exist_ok=True)
+        self._train_replanned(data_dir, port)
+        inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
+        written = (PROGRESS_FILE, STEP_REPORT_FILE, DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE)
+        reports = [directory.train_dir / name for name in written]
+        directory.finish("train", inputs, [path for path in reports if path.exists()])
+        self._view.end("train", "done")
+
+    def _reused_profile(self, folder: Path) -> Profiled:
+        """Take a bundle's folder, or a profiler's with the bundle in it."""
+        from neuroshard_api.hardware import Hardware
+        from neuroshard_api.presets import load_presets
+        from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+        from neuroshard_costs.bundle import load_bundle
+
+        bundle_dir = folder / BUNDLE_FOLDER if (folder / BUNDLE_FOLDER).is_dir() else folder
+        manifest = load_bundle(bundle_dir).manifest
+        self._view.end("profile", "reused", f"{folder}: {manifest.source}")
+        beside = bundle_dir.parent / HARDWARE_FILE
+        if beside.is_file():
+            return Profiled(bundle_dir=bundle_dir, topology=self._topology(Hardware.read(beside)))
+        preset = load_presets().get(manifest.device.name)
+        if preset is None:
+            raise CommandError(
+                f"{folder}: says nothing of the links between devices of {manifest.device.name}; give a folder that "
+                f"`neuroshard profile` wrote, with {HARDWARE_FILE} in it"
+            )
+        topology = preset.topology(devices_per_node=self.spec.trainer.devices_per_node)
+        return Profiled(bundle_dir=bundle_dir, topology=topology)
+
+    def _measured_profile(self, *, is_kept: bool) -> Profiled:
+        from neuroshard_api.hardware import Hardware
+        from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, profiler_command
+
+        directory, profiler = self._directory, self.spec.profiler
+        out = directory.profile_dir
+        settings = profiler.model_dump_json(exclude={"policy", "timeout_seconds", "backoff_limit"})
+        batch_size, procs = self.spec.model.batch_size_per_device, self.spec.num_profiler_procs
+        inputs = digest([settings, str(batch_size), str(procs), self._tables.to_json(), *machine(), *versions()])
+        self.profile_inputs = inputs
+        hardware_file = out / HARDWARE_FILE
+        is_finished = directory.is_finished("profile", inputs)
+        if is_finished and is_kept:
+            self._view.end("profile", "reused", Hardware.read(hardware_file).source)
+        elif is_kept and not out.exists() and (other := take_corrected_models(directory, inputs)) is not None:
+            self._finish_profile(inputs)
+            self._view.end("profile", "reused", f"corrected by the steps of another run: {other}")
+        else:
+            if is_finished:
+                directory.clear(out)  # an unfinished profile goes on
+            directory.keep_for(out, inputs)
+            self._view.begin("profile", f"measuring for {profiler.budget_seconds} s")
+            command = profiler_command(
+                self._job,
+                job_file=str(directory.job_file),
+                tables_file=str(directory.tables_file),
+                out_dir=str(out),
+                python=sys.executable,
+            )
+            self._runner.run("profile", command, {}, within_s=profiler.timeout_seconds)
+            self._finish_profile(inputs)
+            self._view.end("profile", "done", Hardware.read(hardware_file).source)
+        return Profiled(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
+
+    def _finish_profile(self, inputs: str) -> None:
+        from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+
+        out = self._directory.profile_dir
+        self._directory.finish("profile", inputs, [out / HARDWARE_FILE, *sorted((out / BUNDLE_FOLDER).iterdir())])
+
+    def _topology(self, hardware: "Hardware") -> "Topology":
+        trainer = self.spec.trainer
+        return hardware.topology(num_nodes=trainer.num_nodes, devices_per_node=trainer.devices_per_node)
+
+    def _count_dense(self, request: "PlanRequest") -> None:
+        """Count the dense part that NeuroShard's trainer builds for the job."""
+        from neuroshard_api.stage_commands import dense_command
+
+        self._view.note("plan", "counting the dense part")
+        write_file(self._directory.request_file, request.to_json())
+        command = dense_command(
+            job_file=str(self._directory.job_file),
+            request_file=str(self._directory.request_file),
+            dense_file=str(self._directory.dense_file),
+            device=request.topology.device,
+            python=sys.executable,
+        )
+        self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
+
+    def _search(self, profiled: Profiled, algorithm: "Algorithm | None") -> None:
+        from neuroshard_api.job_request import counts_dense, plan_request
+        from neuroshard_api.stage_commands import planner_command
+
+        request = plan_request(self._job, tables=self._tables, topology=profiled.topology, algorithm=algorithm)
+        write_file(self._directory.request_file, request.to_json())
+        command = planner_command(
+            request_file=str(self._directory.request_file),
+            bundle_dir=str(profiled.bundle_dir),
+            plan_file=str(self._directory.plan_file),
+            dense_file=str(self._directory.dense_file) if counts_dense(self.spec) else None,
+            python=sys.executable,
+        )
+        self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
+
+    def _report(self, plan: "Plan", bundle_dir: Path | None) -> None:
+        """Write the plan's page; without its cost models, as of a given plan, nothing about other traffic."""
+        from neuroshard_costs.bundle import load_bundle
+        from neuroshard_planner.explain.robustness import traffic_costs
+        from neuroshard_report.html.page import render_html
+
+        traffic = () if bundle_dir is None else traffic_costs(plan, bundle=load_bundle(bundle_dir))
+        write_file(self._directory.plan_report, render_html(plan, traffic=traffic))
+
+    def _train_replanned(self, data_dir: Path, port: int | None) -> None:
+        """Train to the end, under further plans if they are taken: each resumes from the checkpoint before it."""
+        from neuroshard_cli.local.replanning import PlanTakenError
+
+        replanning = self._replanning()
+        while True:
+            try:
+                look = (lambda: None) if replanning is None else replanning.look
+                self._run_trainer(data_dir, self._rendezvous_port(port), look)
+            except PlanTakenError as taken:
+                assert replanning is not None, "it has raised"
+                replanning.accept()
+                self._finish_accepted()
+                self._view.say(f"train: restarts under another plan: {taken}")
+                replanning = self._replanning()
+            else:
+                return
+            finally:
+                if replanning is not None:
+                    replanning.stop()
+
+    def _finish_accepted(self) -> None:
+        """Finish the stage of the plan again, for the candidate that took the plan's place."""
+        self._report(self.plan_in_force(), self._bundle_dir)
+        self._directory.finish("plan", self._plan_inputs, [self._directory.plan_file])
+
+    def plan_in_force(self) -> "Plan":
+        """Return the plan that the run directory has now. Raises DocumentError."""
+        from neuroshard_api.plan import Plan
+
+        return Plan.read(self._directory.plan_file)
+
+    def _may_plan_further(self) -> bool:
+        """Tell whether the job may get further plans; the record of such plans is not read otherwise."""
+        from neuroshard_api.job_replanning import ReplanningMode
+        from neuroshard_api.replanning_support import unsupported
+
+        return self.spec.replanning.mode is not ReplanningMode.OFF and unsupported(self.spec) is None
+
+    def _replanning(self) -> "LocalReplanning | None":
+        """Return what makes further plans. None: the mode is Off, or none are made for the job, which is noted."""
+        from neuroshard_api.job_replanning import ReplanningMode
+        from neuroshard_api.job_request import counts_dense
+        from neuroshard_api.replanning_support import replanning_policy, unsupported
+
+        from neuroshard_cli.local.replanning import LocalReplanning
+
+        policy = replanning_policy(self.spec)
+        if policy.mode is ReplanningMode.OFF:
+            return None
+        why = unsupported(self.spec)
+        if why is not None or self._bundle_dir is None:
+            self._view.say(f"no plans are made for inputs that drift: {why or 'the plan is given by --plan'}")
+            return None
+        return LocalReplanning(
+            self._directory,
+            policy,
+            bundle_dir=self._bundle_dir,
+            has_dense=counts_dense(self.spec),
+            clock=lambda: datetime.now(UTC),
+            note=self._view.say,
+        )
+
+    def _run_trainer(self, data_dir: Path, port: int, look: Callable[[], None]) -> None:
+        from neuroshard_api.stage_commands import torchrun_environment, trainer_command, worker_environment
+
+        directory = self._directory
+        plan_file, run_dir = str(directory.plan_file), str(directory.train_dir)
+        command = trainer_command(
+            self._job,
+            job_file=str(directory.job_file),
+            plan_file=plan_file,
+            run_dir=run_dir,
+            data_dir=str(data_dir),
+            python=sys.executable,
+        )
+        own = {each.name: each.value or "" for each in self.spec.trainer.env if each.value_from is None}
+        environment = {
+            **own,
+            **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=str(data_dir)),
+            **torchrun_environment(self._job, host="localhost", port=port, run_id=self._job.metadata.name),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        }
+        self._runner.run("train", command, environment, look=look)
+
+    def _rendezvous_port(self, asked: int | None) -> int:
+        wanted = self.spec.rendezvous.port if asked is None else asked
+        try:
+            return _bound_port(wanted)
+        except OSError as error:
+            if asked is None:
+                return _bound_port(ANY_PORT)
+            raise CommandError(
+                f"--port {asked}: is in use by another program; choose another one, or leave the option out"
+            ) from error
+
+
+def _bound_port(port: int) -> int:
+    """Return a port that was free a moment ago. Raises OSError where it is in use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("localhost", port))
+        return int(probe.getsockname()[1])
+
+
+def _summary(plan: "GivenPlan") -> str:
+    price = "without a price" if plan.predicted is None else f"predicted {plan.predicted.total_ms:.3f} ms"
+    return f"{len(plan.tables)} tables on {plan.num_devices} devices by {plan.algorithm}, {price}"

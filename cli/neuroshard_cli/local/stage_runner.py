@@ -1,0 +1,125 @@
+"""One stage's command from begin to end: its newest words are shown, its failure becomes one sentence."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_api.exit_codes import ExitCode
+
+from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.progress_view import RunView
+from neuroshard_cli.local.stage_failure import failure_of
+from neuroshard_cli.local.stage_process import StageTimeoutError, run_stage
+from neuroshard_cli.shared.failures import CommandError
+
+if TYPE_CHECKING:
+    from neuroshard_api.progress import TrainingProgress
+
+
+class StageFailedError(CommandError):
+    """A stage failed; the message says why and where its log is, ``tail`` is the log's end."""
+
+    tail: Sequence[str] = ()
+    timed_out: bool = False
+    """Whether timeoutSeconds ended it."""
+
+
+class StageRunner:
+    """Runs the commands of one run's stages.
+
+    Args:
+        directory: keeps the logs.
+        view: is told what the stages say.
+    """
+
+    def __init__(self, directory: RunDirectory, view: RunView) -> None:
+        self._directory = directory
+        self._view = view
+
+    def run(
+        self,
+        stage: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        within_s: float | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run a stage's command.
+
+        Args:
+            stage: name of the stage.
+            command: program and arguments.
+            environment: in addition to this process's own.
+            within_s: maximum seconds. If unset: no limit.
+            look: called several times a second; the command is stopped in good order if it raises.
+
+        Raises:
+            StageFailedError: it failed.
+        """
+
+        def noted() -> None:
+            self._view.note(stage, self._newest(stage))
+            look()
+
+        log = self._directory.log(stage)
+        try:
+            status = run_stage(
+                command,
+                environment=environment,
+                log=log,
+                mark=str(self._directory.path),
+                look=noted,
+                within_s=within_s,
+            )
+        except StageTimeoutError as error:
+            late = StageFailedError(
+                f"the stage {stage} did not end within {within_s:.0f} s, its timeoutSeconds; its log is {log}",
+                ExitCode.JOB_FAILED,
+            )
+            late.timed_out = True
+            raise late from error
+        except FileNotFoundError as error:
+            raise StageFailedError(
+                f"the stage {stage} could not be started: there is no {command[0]!r}\n"
+                "hint: correct the command in the job file, or add its folder to PATH"
+            ) from error
+        if status:
+            failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))
+            failed = StageFailedError(f"the stage {stage} failed: {failure.sentence} (log: {log})", failure.exit_code)
+            failed.tail = failure.tail
+            raise failed
+
+    def _newest(self, stage: str) -> str:
+        """Return what a stage says of its progress: the trainer's document, or the last line of the log."""
+        from neuroshard_api.document import DocumentError
+        from neuroshard_api.progress import TrainingProgress
+        from neuroshard_api.stage_commands import PROGRESS_FILE
+
+        progress = self._directory.train_dir / PROGRESS_FILE
+        if stage == "train" and progress.exists():
+            try:
+                return _progress_line(TrainingProgress.read(progress))
+            except DocumentError:
+                return ""  # a trainer of the user's own may write what it likes
+        return last_line(self._directory.log(stage))
+
+
+def last_line(log: Path) -> str:
+    """Return the newest line of a log that is still written; empty where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - 4096, 0))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _progress_line(progress: "TrainingProgress") -> str:
+    total = "" if progress.num_steps is None else f" of {progress.num_steps:,}"
+    metrics = "".join(f", {name} {value:.4f}" for name, value in progress.metrics.items())
+    return f"step {progress.step:,}{total}{metrics}"

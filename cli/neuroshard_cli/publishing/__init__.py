@@ -1,0 +1,1 @@
+"""What ``neuroshard publish`` needs in a pod."""

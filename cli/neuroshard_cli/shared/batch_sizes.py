@@ -1,0 +1,76 @@
+"""``--batch-sizes`` of ``neuroshard plan``: the list, a request for each, and what each comes to as plain data."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from neuroshard_cli.shared.failures import CommandError
+from neuroshard_cli.shared.output import print_document, print_text
+from neuroshard_cli.shared.request_options import BATCH_PLACEHOLDER, RequestOptions, build_request
+
+if TYPE_CHECKING:
+    from neuroshard_api.plan import Plan
+    from neuroshard_api.request import PlanRequest
+    from neuroshard_planner.explain.batch_sizes import BatchSize
+
+MOST_SIZES = 16
+_MOST_SAMPLES = 2**24
+
+
+def parse_batch_sizes(text: str | None) -> tuple[int, ...]:
+    """Return a list of samples per device, such as ``4096,8192``; none for None. Raises CommandError."""
+    if text is None:
+        return ()
+    hint = "hint: give whole numbers with commas between them, each once, such as 4096,8192,16384"
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not (word.isascii() and word.isdigit() and 1 <= int(word) <= _MOST_SAMPLES):
+            raise CommandError(
+                f"--batch-sizes: is no list of numbers from 1 to {_MOST_SAMPLES:,} (found {word!r})\n{hint}"
+            )
+    sizes = tuple(map(int, words))
+    twice = next((size for size in sizes if sizes.count(size) > 1), None)
+    if twice is not None:
+        raise CommandError(f"--batch-sizes: has {twice} twice\n{hint}")
+    if len(sizes) > MOST_SIZES:
+        raise CommandError(f"--batch-sizes: plans at most {MOST_SIZES} sizes (found {len(sizes)})\nhint: give fewer")
+    return sizes
+
+
+def requests_of(options: RequestOptions, algorithm: str, sizes: tuple[int, ...]) -> "list[PlanRequest]":
+    """Return the request of the options at each batch size. Raises CommandError or DocumentError."""
+    if options.dense is not None and BATCH_PLACEHOLDER not in str(options.dense) and len(sizes) > 1:
+        raise CommandError(
+            f"--batch-sizes: a dense part is counted for one batch size (found --dense {options.dense})\n"
+            f"hint: count it for each, and give the files' name with {BATCH_PLACEHOLDER} in the place of the number: "
+            f"--dense dense-{BATCH_PLACEHOLDER}.json"
+        )
+    return [build_request(replace(options, batch_size=size), algorithm) for size in sizes]
+
+
+def print_sizes(found: "Sequence[BatchSize]", *, source: str, as_json: bool) -> None:
+    """Show what batch sizes come to, without a plan; nothing where there are none."""
+    from neuroshard_report.terminal.batch_sizes import render_batch_sizes
+
+    if found and as_json:
+        print_document(with_sizes(None, found))
+    elif found:
+        print_text(render_batch_sizes(found, source=source))
+
+
+def with_sizes(plan: "Plan | None", found: "Sequence[BatchSize]") -> str:
+    """Return a plan and what batch sizes come to as JSON: the plan alone where there are none. None: no plan."""
+    if plan is not None and not found:
+        return plan.to_json()
+    whole = {
+        "plan": None if plan is None else json.loads(plan.to_json()),
+        "batch_sizes": [_described(each) for each in found],
+    }
+    return json.dumps(whole, indent=1) + "\n"
+
+
+def _described(found: "BatchSize") -> dict[str, object]:
+    """Return a batch size as plain data: its numbers, or the problem why it has no plan."""
+    first: dict[str, object] = {"batch_size_per_device": found.samples_per_device}
+    return {**first, "problem": found.problem} if found.plan is None else {**first, **asdict(found.plan)}

@@ -1,0 +1,70 @@
+"""Where output goes: documents and tables to stdout, files whole or not at all. Formats nothing itself."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_api.whole_file import write_whole
+
+from neuroshard_cli.shared.failures import CommandError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+class ReaderGoneError(Exception):
+    """Anyone who read stdout, such as head, has seen enough and closed it."""
+
+
+def print_text(content: "RenderableType") -> None:
+    """Show tables and text. Raises ReaderGoneError, or CommandError where stdout is a full disk."""
+    from neuroshard_report.terminal.printing import print_content
+
+    print_content(content, write=print_document)
+
+
+def progress_console() -> "Console":
+    """Return a console on stderr, for what moves while a command works; nothing moves where it is no terminal."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False)
+
+
+def print_document(text: str) -> None:
+    """Write text to stdout as it is. Raises ReaderGoneError, or CommandError where stdout is a full disk."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again at exit
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGoneError from error
+        raise CommandError(f"stdout: cannot be written: {error.strerror}; free space or choose a file") from error
+
+
+def say(sentence: str) -> None:
+    """Tell people something next to the output, on stderr."""
+    sys.stderr.write(f"{sentence}\n")
+
+
+def check_writable(path: Path, *, is_folder: bool = False) -> None:
+    """Raise CommandError if a file or folder could not be written here; asked before the work that would be lost."""
+    if path.exists() and path.is_dir() != is_folder:
+        found, wanted = ("a file", "a folder") if is_folder else ("a directory", "a file")
+        raise CommandError(f"{path}: is {found}; give the path of {wanted}")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise CommandError(f"{path}: the folder {parent} does not exist; make it first")
+    if not os.access(parent, os.W_OK):
+        raise CommandError(f"{path}: the folder {parent} cannot be written to; choose another path")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all. Raises CommandError."""
+    check_writable(path)
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CommandError(f"{path}: cannot be written: {reason}; free space or choose another path") from error
