@@ -87,7 +87,7 @@ format: $(DEV) ## Format the code and mend what ruff can mend
 
 .PHONY: schemas
 schemas: $(DEV) ## Write the documents' JSON schemas to docs/reference/schemas
-	$(BIN)/python -m neuroshard_api.schemas docs/reference/schemas
+	$(BIN)/python -m neuroshard_api.documents.schemas docs/reference/schemas
 
 .PHONY: tables
 tables: $(DEV) ## Write the tables of settings, metrics, and exit codes to docs/reference
@@ -95,7 +95,7 @@ tables: $(DEV) ## Write the tables of settings, metrics, and exit codes to docs/
 
 .PHONY: crds
 crds: $(DEV) ## Write the custom resource's definition to crds and the chart, its page to docs/reference
-	$(BIN)/python -m neuroshard_api.crd crds/dlrmtrainingjobs.yaml docs/reference/job-file.md
+	$(BIN)/python -m neuroshard_api.job.crd crds/dlrmtrainingjobs.yaml docs/reference/job-file.md
 	cp crds/dlrmtrainingjobs.yaml charts/neuroshard-operator/files/
 
 .PHONY: docs

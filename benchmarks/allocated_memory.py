@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.document import read_data
-from neuroshard_api.plan import GivenPlan, any_plan
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.document import read_data
+from neuroshard_api.documents.plan import GivenPlan, any_plan
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder

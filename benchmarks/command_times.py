@@ -19,7 +19,7 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_planner.workload_store import read_workload
 
 from benchmarks.results_file import write_result

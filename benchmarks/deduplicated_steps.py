@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
-from neuroshard_api.job_training import SyntheticGroup, SyntheticSessions
-from neuroshard_api.plan import Plan
-from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.tables import Table, TableSet
+from neuroshard_api.job.training import SyntheticGroup, SyntheticSessions
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.order import SampleOrder

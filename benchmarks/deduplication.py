@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from neuroshard_api.host_memory import keep_freed_memory
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.process.host_memory import keep_freed_memory
 from neuroshard_trainer.data.collation import BatchMaker, Make
 from neuroshard_trainer.data.deduplication import Deduplicated
 from neuroshard_trainer.data.order import SampleOrder

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import torch.distributed as dist
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.job_training import SyntheticGroup, SyntheticSessions
-from neuroshard_api.plan import DeduplicationForm, Plan
-from neuroshard_api.request import Constraints, Pipeline, PlanRequest
-from neuroshard_api.tables import Optimizer, Table, TableSet
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.plan import DeduplicationForm, Plan
+from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest
+from neuroshard_api.documents.tables import Optimizer, Table, TableSet
+from neuroshard_api.job.training import SyntheticGroup, SyntheticSessions
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.planning import plan as search

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, Plan
-from neuroshard_api.step_report import StepReport
-from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_trainer.data.collation import Make
 from neuroshard_trainer.data.deduplication import Deduplicated
 from neuroshard_trainer.data.readers import Readers, start_server

@@ -12,9 +12,15 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from neuroshard_api.dense_layout import CheckpointingChoice, DenseChoices, DenseGroup, DenseStrategy, UnitChoice
-from neuroshard_api.plan import DeviceMemory, Plan
-from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.documents.dense_layout import (
+    CheckpointingChoice,
+    DenseChoices,
+    DenseGroup,
+    DenseStrategy,
+    UnitChoice,
+)
+from neuroshard_api.documents.plan import DeviceMemory, Plan
+from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.dense.layouts import Layouts
 from neuroshard_planner.dense.options import UnitOptions

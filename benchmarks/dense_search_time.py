@@ -11,9 +11,9 @@ import random
 from statistics import median
 from time import perf_counter
 
-from neuroshard_api.dense_layout import DenseChoices, DenseGroup
-from neuroshard_api.dense_profile import DenseProfile, DenseUnit
-from neuroshard_api.presets import preset
+from neuroshard_api.documents.dense_layout import DenseChoices, DenseGroup
+from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.documents.presets import preset
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.dense.layouts import Layouts
 from neuroshard_planner.dense.options import UnitOptions

@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from neuroshard_api.step_report import RankTimes
+from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_trainer.drift.watch import TIMES, DriftWatch, ReferenceTimes
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.run_identity import RunIdentity

@@ -3,7 +3,7 @@
 from itertools import combinations_with_replacement, product
 
 import numpy as np
-from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import FAMILIES
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize

@@ -6,9 +6,9 @@ from itertools import cycle
 from pathlib import Path
 
 import torch.distributed as dist
-from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, Plan
-from neuroshard_api.step_report import RankTimes, StepReport
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.documents.step_report import RankTimes, StepReport
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.deduplication import deduplicated

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 import yaml
-from neuroshard_api.communication import WireType, WireTypes
-from neuroshard_api.job_communication import CommunicationGuard
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.job.communication import CommunicationGuard
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_trainer.codecs import SwitchableCodec, codecs_of
 from neuroshard_trainer.process import Launched, Process, start_process
 from neuroshard_trainer.run import Places, set_up

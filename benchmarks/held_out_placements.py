@@ -19,8 +19,8 @@ from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.request import Constraints, PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.baselines.torchrec import require_torchrec, torchrec_placement
 from neuroshard_planner.errors import InfeasibleError

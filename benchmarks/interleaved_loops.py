@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_trainer.data.batches import Batch
 
 from benchmarks.sharded_training import BATCH_SIZE, BY_COLUMNS, WORLD_SIZE, torchrun
@@ -28,8 +28,8 @@ def measured_blocks(script: Path, tables: TableSet, *arguments: str) -> Any:  # 
 
     The script's first argument is a folder with the plan, and for what is measured; ``arguments`` follow.
     """
-    from neuroshard_api.request import Constraints, PlanRequest  # noqa: PLC0415 - of this process alone, not of those that train
-    from neuroshard_api.topology import Link, Topology  # noqa: PLC0415
+    from neuroshard_api.documents.request import Constraints, PlanRequest  # noqa: PLC0415 - of this process alone, not of those that train
+    from neuroshard_api.documents.topology import Link, Topology  # noqa: PLC0415
     from neuroshard_costs.bundle import bundled_bundle  # noqa: PLC0415
     from neuroshard_planner.planning import plan  # noqa: PLC0415
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from neuroshard_api.plan import DeviceMemory, GivenPlan, Shard, TablePlacement
-from neuroshard_api.request import Algorithm, Pipeline, PlanRequest
-from neuroshard_api.sharding import ShardingType, row_blocks
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.plan import DeviceMemory, GivenPlan, Shard, TablePlacement
+from neuroshard_api.documents.request import Algorithm, Pipeline, PlanRequest
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.sharding.kinds import ShardingType, row_blocks
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.interop.imported_plan import plan_without_price
 from neuroshard_planner.planning import plan as search

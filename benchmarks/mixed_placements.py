@@ -12,8 +12,8 @@ from collections import Counter
 from math import isfinite
 from typing import NamedTuple
 
-from neuroshard_api.request import Constraints, PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan

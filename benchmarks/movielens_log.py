@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_trainer.data.movielens import MovieLensSource
 from neuroshard_trainer.data.samples import Jagged, features_of
 from numpy.typing import NDArray

@@ -13,10 +13,10 @@ from itertools import islice, product
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.communication import CommunicationChoices, WireType, WireTypes
-from neuroshard_api.plan import Plan
-from neuroshard_api.presets import preset
-from neuroshard_api.request import PlanRequest, SearchSettings
+from neuroshard_api.documents.communication import CommunicationChoices, WireType, WireTypes
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import PlanRequest, SearchSettings
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.planning import plan
 from neuroshard_planner.plans.tables import placement_of

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 import yaml
-from neuroshard_api.communication import WireType, WireTypes
-from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
-from neuroshard_api.presets import load_presets
-from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.documents.plan import GivenPlan, Shard, TablePlacement
+from neuroshard_api.documents.presets import load_presets
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.codecs import live_codecs
 from neuroshard_trainer.data.training_data import open_training_data
 from neuroshard_trainer.metrics import Evaluation

@@ -23,11 +23,11 @@ from typing import Any
 from urllib.request import urlopen
 
 from kubernetes.aio import client, config, watch
-from neuroshard_api.config_map import contents_of, pack_files, unpack_files
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.presets import preset
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.training_job import API_VERSION, KIND
+from neuroshard_api.documents.config_map import contents_of, pack_files, unpack_files
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.job.training_job import API_VERSION, KIND
 from neuroshard_cluster import addons, gpus
 from neuroshard_cluster.folders import default_home
 from neuroshard_cluster.kubectl import Kubectl

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from neuroshard_api.presets import preset
-from neuroshard_api.request import Constraints, PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer, Table, TableSet
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.documents.tables import Optimizer, Table, TableSet
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.planning import plan
 from neuroshard_planner.problem.problem import Problem

@@ -27,11 +27,11 @@ from typing import TypeVar
 
 import numpy as np
 import torch.distributed as dist
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Algorithm, Constraints, PlanRequest, SearchSettings
-from neuroshard_api.step_report import StepReport
-from neuroshard_api.tables import Optimizer, TableSet
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.hold_out import kendall_tau
 from neuroshard_planner.planning import plan as search

@@ -20,9 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from neuroshard_api.presets import preset
-from neuroshard_api.request import Pipeline
-from neuroshard_api.tables import Optimizer, TableSet
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, bundled_names
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray, ShardArrays, slice_columns

@@ -20,10 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from neuroshard_api.presets import preset
-from neuroshard_api.records import ProfileRecord
-from neuroshard_api.request import Pipeline
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.records import ProfileRecord
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, bundled_root, load_bundle
 from neuroshard_costs.features import compute_features
 from neuroshard_costs.fitting.calibration import calibrate_to

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Algorithm
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.interop.imported_plan import imported_plan

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from neuroshard_api.presets import DevicePreset, preset
-from neuroshard_api.request import MemorySettings, Pipeline, PlanRequest
-from neuroshard_api.sharding import Family
-from neuroshard_api.tables import DataType, Optimizer, Table, TableSet
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.presets import DevicePreset, preset
+from neuroshard_api.documents.request import MemorySettings, Pipeline, PlanRequest
+from neuroshard_api.documents.tables import DataType, Optimizer, Table, TableSet
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.simulator import constants

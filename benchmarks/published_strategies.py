@@ -14,8 +14,8 @@ A table that may not be sharded as a strategy says is copied, or whole on the ne
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from neuroshard_api.sharding import Family, ShardingType
-from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_api.documents.tables import DIM_MULTIPLE
+from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES, GRADIENT_BYTES
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from neuroshard_api.host_memory import keep_freed_memory
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.process.host_memory import keep_freed_memory
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch.distributed as dist
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.plan import Plan
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.step_reporter import StepReporter
 

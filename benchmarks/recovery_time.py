@@ -17,11 +17,11 @@ from pathlib import Path
 
 import psutil
 import yaml
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Table, TableSet
-from neuroshard_api.topology import Link, Topology
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Table, TableSet
+from neuroshard_api.documents.topology import Link, Topology
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.planning import plan as search
 

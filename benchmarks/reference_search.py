@@ -13,7 +13,7 @@ after another with the published cost cache; and the costs are those of this pla
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize

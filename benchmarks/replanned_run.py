@@ -21,14 +21,14 @@ from statistics import median
 from typing import Any, Final
 
 import yaml
-from neuroshard_api.document import DocumentError
-from neuroshard_api.drift_report import Cause, DriftReport, first_change
-from neuroshard_api.plan import Plan
-from neuroshard_api.replanning import WARM_UP_STEPS
-from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
-from neuroshard_api.step_cost import embedding_ms
-from neuroshard_api.step_report import StepReport
-from neuroshard_api.training_comparison import TrainingComparison
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.drift_report import Cause, DriftReport, first_change
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.documents.training_comparison import TrainingComparison
+from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
+from neuroshard_api.job.step_cost import embedding_ms
+from neuroshard_api.replanning.decision import WARM_UP_STEPS
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 

@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 import torch.distributed as dist
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.plan import Plan
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.step_reporter import REPORT_EVERY_STEPS, StepReporter
 

@@ -10,8 +10,8 @@ benchmarks/results/robustness_any_<date>.md.
 import argparse
 from statistics import median
 
-from neuroshard_api.presets import preset
-from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.explain.robustness import DEVIATION, other_traffic, total_under
 from neuroshard_planner.planning import attempts, find, plan

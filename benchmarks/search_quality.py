@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.explain.comparison import Comparison, Outcome, compare

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 import numpy as np
-from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.planning import plan
 from neuroshard_planner.problem.problem import Problem

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch.distributed as dist
 import yaml
-from neuroshard_api.plan import DeduplicatedGroup, GivenPlan
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.request import Constraints, PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.step_report import StepReport
-from neuroshard_api.tables import TableSet
-from neuroshard_api.topology import Link, Topology
+from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.topology import Link, Topology
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.__main__ import main as trainer

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from statistics import mean, median
 
 import numpy as np
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.explain.robustness import DEVIATION, costs_under_other_traffic

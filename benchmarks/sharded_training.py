@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.host_memory import keep_freed_memory
-from neuroshard_api.job_model import Model
-from neuroshard_api.plan import Plan
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer, Table, TableSet
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.tables import Optimizer, Table, TableSet
+from neuroshard_api.job.model import Model
+from neuroshard_api.process.host_memory import keep_freed_memory
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.presets import preset
-from neuroshard_api.request import Pipeline
-from neuroshard_api.tables import Optimizer, Table, TableSet
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.tables import Optimizer, Table, TableSet
+from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import IndexArray, ShardArrays
 from neuroshard_costs.simulator.compute import kernel_seconds, set_seconds

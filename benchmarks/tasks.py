@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from neuroshard_api.presets import preset
-from neuroshard_api.request import Constraints, MemorySettings, PlanRequest
-from neuroshard_api.tables import Optimizer, Table, TableSet
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest
+from neuroshard_api.documents.tables import Optimizer, Table, TableSet
 from neuroshard_costs.shards import FloatArray
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 

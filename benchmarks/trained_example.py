@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_api.tables import Pooling
+from neuroshard_api.documents.tables import Pooling
 from neuroshard_torchrec import NeuroShardPlanner, model_tables
 from neuroshard_trainer.equal_weights import set_equal_weights
 from torch import nn

@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from neuroshard_api.document import validated
-from neuroshard_api.job_request import plan_request
-from neuroshard_api.plan import DeviceMemory, GivenPlan
-from neuroshard_api.presets import preset
-from neuroshard_api.request import Pipeline, PlanRequest
-from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.plan import DeviceMemory, GivenPlan
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Pipeline, PlanRequest
+from neuroshard_api.job.plan_request import plan_request
+from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_trainer.dense_profile import dense_profile

@@ -14,10 +14,10 @@ from statistics import median
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.job_model import Model
-from neuroshard_api.job_training import DenseOptimizer, Training
-from neuroshard_api.plan import Plan
-from neuroshard_api.tables import Optimizer, Table, TableSet
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.tables import Optimizer, Table, TableSet
+from neuroshard_api.job.model import Model
+from neuroshard_api.job.training import DenseOptimizer, Training
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder

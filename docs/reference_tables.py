@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from neuroshard_api.docstrings import attribute_docstrings
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.documents.docstrings import attribute_docstrings
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.settings import PREFIX, Settings
 from prometheus_client.metrics import MetricWrapperBase

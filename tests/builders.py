@@ -3,12 +3,11 @@
 import json
 from typing import Any
 
-from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
-from neuroshard_api.dense_profile import DenseProfile, DenseUnit, features_sha256
-from neuroshard_api.document import Document, validated
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.job_status import Condition, Status
-from neuroshard_api.plan import (
+from neuroshard_api.documents.bundle import BundleManifest, ErrorReport, Network, Range
+from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit, features_sha256
+from neuroshard_api.documents.document import Document, validated
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.plan import (
     BundleReference,
     DeviceCost,
     DeviceMemory,
@@ -18,21 +17,22 @@ from neuroshard_api.plan import (
     Shard,
     TablePlacement,
 )
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.records import ComputeSample, ProfileRecord
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.session_clustering import (
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.records import ComputeSample, ProfileRecord
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.session_clustering import (
     ClusteredColumn,
     ClusteredWindow,
     ClusteringRequest,
     LogFile,
     SessionClustering,
 )
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.step_report import RankTimes, StepReport
-from neuroshard_api.tables import Optimizer, Table, TableSet
-from neuroshard_api.topology import DeviceType, HostLink, HostMemory, Link, Topology
-from neuroshard_api.training_job import API_VERSION, KIND, DLRMTrainingJob
+from neuroshard_api.documents.step_report import RankTimes, StepReport
+from neuroshard_api.documents.tables import Optimizer, Table, TableSet
+from neuroshard_api.documents.topology import DeviceType, HostLink, HostMemory, Link, Topology
+from neuroshard_api.job.status import Condition, Status
+from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob
+from neuroshard_api.sharding.kinds import ShardingType
 
 GIB = 2**30
 GB_PER_SECOND = 1e9

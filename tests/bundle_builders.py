@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from builders import device_type
-from neuroshard_api.bundle import BundleManifest, ErrorReport, Network, Range
+from neuroshard_api.documents.bundle import BundleManifest, ErrorReport, Network, Range
 from neuroshard_costs.bundle import NETWORK_FEATURES, save_bundle
 from neuroshard_costs.features import FEATURE_VERSION, Collectives, Float32Array
 

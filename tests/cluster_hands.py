@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import builders
-from neuroshard_api.config_map import contents_of, pack_files, unpack_files
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.plan import Plan
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.step_report import StepReport
+from neuroshard_api.documents.config_map import contents_of, pack_files, unpack_files
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.step_report import StepReport
 from neuroshard_cluster.kubectl import Kubectl, Object
 from neuroshard_cluster.waiting import eventually
 from neuroshard_costs.bundle import bundled_bundle, bundled_root

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
-from neuroshard_api.collector import uncollected_imports
+from neuroshard_api.process.collector import uncollected_imports
 from rank_server import RankServer
 
 settings.register_profile("deterministic", derandomize=True, deadline=None)

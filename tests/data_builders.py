@@ -9,7 +9,7 @@ import builders
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.tables import Table
 from neuroshard_trainer.data.criteo_lines import COLUMNS, FEATURES
 from neuroshard_trainer.data.files import DataFile
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.plan import Plan
 from neuroshard_torchrec import NeuroShardPlanner
 from torchrec.distributed.planner.types import Topology
 from torchrec.distributed.types import ShardingPlan

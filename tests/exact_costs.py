@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.bundle import BundleManifest, ErrorReport, Network
-from neuroshard_api.request import Pipeline, PlanRequest
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.bundle import BundleManifest, ErrorReport, Network
+from neuroshard_api.documents.request import Pipeline, PlanRequest
+from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import NETWORK_FEATURES
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.features import FEATURE_VERSION, Float32Array

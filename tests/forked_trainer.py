@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from neuroshard_api.collector import uncollected_imports
+from neuroshard_api.process.collector import uncollected_imports
 from rank_server import Group, output, run_group
 
 CALLER_VARIABLE = "FORKED_TRAINER_CALLER"

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Mapping
 from pathlib import Path
 
-from neuroshard_api.config_map import pack_files
+from neuroshard_api.documents.config_map import pack_files
 
 
 def mounted(files: Mapping[str, bytes], folder: Path) -> Path:

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from neuroshard_api.training_job import KIND
+from neuroshard_api.job.training_job import KIND
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import Json
 from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects

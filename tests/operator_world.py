@@ -14,11 +14,11 @@ from typing import Any
 from uuid import UUID
 
 import builders
-from neuroshard_api.config_map import contents_of, pack_files, unpack_files
-from neuroshard_api.input_statistics import InputStatistics
-from neuroshard_api.plan import IncumbentPlan, Plan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.training_job import KIND
+from neuroshard_api.documents.config_map import contents_of, pack_files, unpack_files
+from neuroshard_api.documents.input_statistics import InputStatistics
+from neuroshard_api.documents.plan import IncumbentPlan, Plan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.job.training_job import KIND
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import ApiError, Json
 from neuroshard_operator.cluster.watched import JobKey

@@ -4,12 +4,12 @@ import random
 from collections.abc import Iterable, Sequence
 from itertools import count
 
-from neuroshard_api.placement_rules import block_order_problem, shard_problem
-from neuroshard_api.plan import GivenPlan, Shard, TablePlacement
-from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
-from neuroshard_api.tables import Table
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.plan import GivenPlan, Shard, TablePlacement
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, row_blocks
+from neuroshard_api.sharding.placement_rules import block_order_problem, shard_problem
 
 
 def given_plan(request: PlanRequest, *tables: TablePlacement) -> GivenPlan:

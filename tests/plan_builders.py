@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from builders import device_type, topology
-from neuroshard_api.plan import (
+from neuroshard_api.documents.plan import (
     BaselineCost,
     BundleReference,
     DeduplicatedGroup,
@@ -16,9 +16,9 @@ from neuroshard_api.plan import (
     Shard,
     TablePlacement,
 )
-from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.tables import Table, TableSet
+from neuroshard_api.sharding.kinds import ShardingType
 
 SOURCE = "simulated:Test Device 80GB"
 

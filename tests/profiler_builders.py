@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from builders import device_type, table
-from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import DataType, Optimizer
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.documents.tables import DataType, Optimizer
+from neuroshard_api.documents.topology import DeviceType
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
 

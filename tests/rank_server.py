@@ -230,7 +230,7 @@ def _target(name: str) -> Any:
 
 def main() -> None:
     """Serve groups until stdin ends."""
-    from neuroshard_api.collector import uncollected_imports
+    from neuroshard_api.process.collector import uncollected_imports
 
     with uncollected_imports():
         importlib.import_module("neuroshard_trainer.run")

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from builders import table
-from neuroshard_api.records import CommunicationSample, ComputeSample, ProfileRecord
-from neuroshard_api.tables import Optimizer
-from neuroshard_api.topology import Link
+from neuroshard_api.documents.records import CommunicationSample, ComputeSample, ProfileRecord
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.topology import Link
 
 SOURCE = "measured:Other Device"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import builders
 import training_builders
-from neuroshard_api.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
+from neuroshard_api.documents.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
 from neuroshard_operator import names
 from neuroshard_operator.observed.results import content_hash
 from operator_process import Story

@@ -8,10 +8,9 @@ import builders
 import numpy as np
 from exact_costs import ExactCosts
 from hypothesis import strategies as st
-from neuroshard_api.communication import WireType, WireTypes
-from neuroshard_api.kernels import TRAINING_KERNELS
-from neuroshard_api.plan import DeviceMemory, Plan
-from neuroshard_api.request import (
+from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.documents.plan import DeviceMemory, Plan
+from neuroshard_api.documents.request import (
     ComputePeak,
     Constraints,
     Pipeline,
@@ -19,7 +18,8 @@ from neuroshard_api.request import (
     SearchSettings,
     TableConstraints,
 )
-from neuroshard_api.tables import Optimizer, Table
+from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_planner.planning import plan
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize

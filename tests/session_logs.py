@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from neuroshard_api.session_clustering import SessionClustering
+from neuroshard_api.documents.session_clustering import SessionClustering
 from neuroshard_profiler.sessions.clustering import ClusteringSettings, cluster_sessions
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.log import open_log

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kubernetes import client
-from neuroshard_api import training_job
+from neuroshard_api.job import training_job
 
 NAMESPACE = "default"
 

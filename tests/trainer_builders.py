@@ -9,9 +9,9 @@ from typing import Any
 import builders
 import numpy as np
 import yaml
-from neuroshard_api.plan import GivenPlan, Plan, Shard, TablePlacement
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.plan import GivenPlan, Plan, Shard, TablePlacement
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.samples import Jagged, Samples
 
 TABLES = (

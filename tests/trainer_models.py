@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Model
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.tables import Optimizer, Table
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.job.model import Model
 from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 from typer.exceptions import TyperException
 
 from neuroshard_cli.command_list import CommandGroup

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.bundle import BundleManifest, NetworkName, Range
-from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
-from neuroshard_api.request import Pipeline, PlanRequest
-from neuroshard_api.topology import DeviceType, Topology
+from neuroshard_api.documents.bundle import BundleManifest, NetworkName, Range
+from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
+from neuroshard_api.documents.request import Pipeline, PlanRequest
+from neuroshard_api.documents.topology import DeviceType, Topology
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors

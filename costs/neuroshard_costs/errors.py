@@ -11,7 +11,7 @@ CostModelError
 
 from typing import ClassVar
 
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 
 class CostModelError(ValueError):

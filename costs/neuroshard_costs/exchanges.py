@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
-from neuroshard_api.communication import WIRE_FORMATS, WireType
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import Family
-from neuroshard_api.tables import Table
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_costs.shards import (
     BYTES_PER_ELEMENT,

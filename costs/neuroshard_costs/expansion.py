@@ -4,8 +4,8 @@ Where it was measured, features, rows, and bytes count each with their own time:
 gradients up row by row, of all features of a group together. Elsewhere it is memory traffic.
 """
 
-from neuroshard_api.bundle import Expansion
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.bundle import Expansion
+from neuroshard_api.documents.topology import DeviceType
 
 EXPANSION_PASSES = 5
 """Times that the pooled embeddings of a group pass through memory in a step. Forward: read and written by index_select.

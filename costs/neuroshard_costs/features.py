@@ -7,7 +7,7 @@ their formulas is a new version.
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.tables import REUSE_BINS
+from neuroshard_api.documents.tables import REUSE_BINS
 from numpy.typing import NDArray
 
 from neuroshard_costs.exchanges import Exchange

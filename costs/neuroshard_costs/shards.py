@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
 
 import numpy as np
-from neuroshard_api.sharding import Family
-from neuroshard_api.tables import DataType, Optimizer, Table
+from neuroshard_api.documents.tables import DataType, Optimizer, Table
+from neuroshard_api.sharding.kinds import Family
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]

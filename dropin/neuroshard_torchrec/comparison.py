@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.training_comparison import TrainingComparison
+from neuroshard_api.documents.training_comparison import TrainingComparison
 from neuroshard_trainer.comparison import Contestant, compare_contestants
 from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.optimizers import replicated_weights

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import torch.distributed as dist
-from neuroshard_api.training_comparison import TrainingComparison
-from neuroshard_api.whole_file import write_whole
+from neuroshard_api.documents.training_comparison import TrainingComparison
+from neuroshard_api.process.atomic_file import write_whole
 from neuroshard_report.html.rounds_plot import rounds_plot
 from neuroshard_report.terminal.printing import print_content
 from neuroshard_report.terminal.training_comparison import render_training_comparison

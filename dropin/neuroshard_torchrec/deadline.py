@@ -16,7 +16,7 @@ from itertools import count
 from typing import TypeVar
 
 import torch.distributed as dist
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_torchrec.agreement import attempt
 from neuroshard_torchrec.errors import DropInError

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.counts import MAX_MEMORY_BYTES
-from neuroshard_api.presets import load_presets, preset
-from neuroshard_api.topology import HostMemory, Topology
+from neuroshard_api.documents.counts import MAX_MEMORY_BYTES
+from neuroshard_api.documents.presets import load_presets, preset
+from neuroshard_api.documents.topology import HostMemory, Topology
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.errors import CostModelError
 from neuroshard_planner.own_costs import OwnCosts
@@ -111,7 +111,7 @@ def _warnings(given: TorchRecTopology | Topology | None, planned: Topology) -> t
         return ()
     sentence = (
         f"topology: {', '.join(own)} are not kept: links and speed are those of {planned.device.name}; "
-        "give a neuroshard_api.topology.Topology, whose links count"
+        "give a neuroshard_api.documents.topology.Topology, whose links count"
     )
     return (sentence,)
 

@@ -1,6 +1,6 @@
 """The one error of this package, which handlers of TorchRec's planner errors catch too."""
 
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from neuroshard_api.sharding import ComputeKernel, Family, ShardingType
+from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.shards import DATA_TYPES, FAMILIES, FloatArray, IndexArray, ShardArrays
 from neuroshard_planner.problem.problem import Problem

@@ -8,11 +8,11 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.comparison_request import COMPARISON_VARIABLE, ComparisonRequest
-from neuroshard_api.document import DocumentError, read_data
-from neuroshard_api.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
-from neuroshard_api.training_comparison import TrainingComparison
-from neuroshard_api.whole_file import write_whole
+from neuroshard_api.documents.comparison_request import COMPARISON_VARIABLE, ComparisonRequest
+from neuroshard_api.documents.document import DocumentError, read_data
+from neuroshard_api.documents.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
+from neuroshard_api.documents.training_comparison import TrainingComparison
+from neuroshard_api.process.atomic_file import write_whole
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.plan_adapter import load_sharding_plan, read_plan
 from torch import nn

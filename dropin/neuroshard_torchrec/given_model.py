@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from neuroshard_api.request import Constraints
+from neuroshard_api.documents.request import Constraints
 from torch import nn
 
 from neuroshard_torchrec.dense_part import dense_bytes

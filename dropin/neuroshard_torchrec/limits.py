@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from neuroshard_api.document import DocumentError, validated
-from neuroshard_api.request import Constraints, TableConstraints
-from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
+from neuroshard_api.documents.document import DocumentError, validated
+from neuroshard_api.documents.request import Constraints, TableConstraints
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import PoolingType
 

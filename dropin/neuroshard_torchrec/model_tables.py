@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neuroshard_api.document import DocumentError, validated
-from neuroshard_api.tables import Pooling, TableSet, allowed_name
+from neuroshard_api.documents.document import DocumentError, validated
+from neuroshard_api.documents.tables import Pooling, TableSet, allowed_name
 from neuroshard_profiler.statistics import DataStatistics
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_api.kernels import FBGEMM_OPTIMIZERS, Optimizer
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, Optimizer
 from torch import nn
 
 from neuroshard_torchrec.collections import TableCollection

@@ -3,9 +3,9 @@
 import logging
 from pathlib import Path
 
-from neuroshard_api.document import DocumentError
-from neuroshard_api.plan import Plan
-from neuroshard_api.whole_file import write_whole
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.process.atomic_file import write_whole
 
 from neuroshard_torchrec.question import Question
 

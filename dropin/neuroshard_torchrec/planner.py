@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch.distributed as dist
-from neuroshard_api.document import DocumentError
-from neuroshard_api.plan import Plan
-from neuroshard_api.tables import Optimizer
-from neuroshard_api.topology import Topology
-from neuroshard_api.torchrec_plan import TorchRecPlan
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_planner import planning
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.own_costs import OwnCosts

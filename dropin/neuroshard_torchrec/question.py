@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from neuroshard_api.document import DocumentError, validated
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Optimizer, TableSet
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.document import DocumentError, validated
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer, TableSet
+from neuroshard_api.documents.topology import Topology
 from neuroshard_planner.own_costs import OwnCosts
 from torch import nn
 from torchrec.distributed.planner.types import Topology as TorchRecTopology

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from neuroshard_api.job_status import Status
+from neuroshard_api.job.status import Status
 
 Manifest = Mapping[str, Any]
 """A Kubernetes object as JSON has it."""

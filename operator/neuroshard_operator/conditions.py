@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from neuroshard_api import replanning_record, replanning_support
-from neuroshard_api.drift_report import Cause
-from neuroshard_api.job_policies import ConditionStatus
-from neuroshard_api.job_status import Condition
-from neuroshard_api.replanning import Verdict
+from neuroshard_api.documents.drift_report import Cause
+from neuroshard_api.job.policies import ConditionStatus
+from neuroshard_api.job.status import Condition
+from neuroshard_api.replanning import record as replanning_record
+from neuroshard_api.replanning import support as replanning_support
+from neuroshard_api.replanning.decision import Verdict
 
 MESSAGE_CHARACTERS = 4096  # the API takes 32,768; people read one screen
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from neuroshard_api.job_status import StageName, StageState, StageStatus, Status, Workers
-from neuroshard_api.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.job.status import StageName, StageState, StageStatus, Status, Workers
+from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 
 from neuroshard_operator import names
 from neuroshard_operator.conditions import ConditionType, Reason, holds

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.job_policies import ExitCodeOperator, FailureAction, FailurePolicy, FailureRule
-from neuroshard_api.job_status import LastFailure, Stage
+from neuroshard_api.job.policies import ExitCodeOperator, FailureAction, FailurePolicy, FailureRule
+from neuroshard_api.job.status import LastFailure, Stage
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator.observed.objects import DISRUPTION, MESSAGE_CHARACTERS, ChildJob, ChildPod
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuroshard_api.job_stages import ProfilerBackend
-from neuroshard_api.job_status import Hardware
-from neuroshard_api.training_job import Spec
+from neuroshard_api.job.preparation import ProfilerBackend
+from neuroshard_api.job.status import Hardware
+from neuroshard_api.job.training_job import Spec
 
 from neuroshard_operator.observed.objects import Node
 from neuroshard_operator.scheduling import may_take, required_affinity

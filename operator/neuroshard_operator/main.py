@@ -12,8 +12,8 @@ import kopf
 from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
-from neuroshard_api.document import DocumentError
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator.cluster.api import ApiError, KubernetesApi
 from neuroshard_operator.cluster.caches import Caches

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from neuroshard_api.training_job import GROUP
+from neuroshard_api.job.training_job import GROUP
 
 FIELD_MANAGER = "dlrm-operator"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from neuroshard_api.job_status import Status
+from neuroshard_api.job.status import Status
 
 from neuroshard_operator.actions import Decision
 from neuroshard_operator.cluster.watched import JobKey

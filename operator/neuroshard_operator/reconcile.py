@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from neuroshard_api.document import DocumentError
-from neuroshard_api.job_status import Hardware, Stage, StageName, Status
-from neuroshard_api.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.job.status import Hardware, Stage, StageName, Status
+from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
 
 from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, Reads, Restore
 from neuroshard_operator.children.pod_template import template_problem

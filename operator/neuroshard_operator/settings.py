@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from neuroshard_api.document import DocumentError, Value, field_path
+from neuroshard_api.documents.document import DocumentError, Value, field_path
 from pydantic import BeforeValidator, Field, ValidationError
 
 PREFIX = "NEUROSHARD_"

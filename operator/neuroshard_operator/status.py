@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from neuroshard_api.document import DocumentError, validated_without_unknown
-from neuroshard_api.job_status import Stage, StageName, StageState, StageStatus, Status
+from neuroshard_api.documents.document import DocumentError, validated_without_unknown
+from neuroshard_api.job.status import Stage, StageName, StageState, StageStatus, Status
 
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, holds, merged
 from neuroshard_operator.context import Context

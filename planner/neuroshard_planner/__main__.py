@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.missing_package import missing_package
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.missing_package import missing_package
 
 if TYPE_CHECKING:
     from neuroshard_costs.bundle import CostBundle
@@ -34,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
 
 
 def _run(options: argparse.Namespace) -> ExitCode:
-    from neuroshard_api.dense_profile import DenseProfile
-    from neuroshard_api.document import DocumentError
-    from neuroshard_api.input_statistics import InputStatistics
-    from neuroshard_api.request import PlanRequest
-    from neuroshard_api.whole_file import write_whole
+    from neuroshard_api.documents.dense_profile import DenseProfile
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.documents.input_statistics import InputStatistics
+    from neuroshard_api.documents.request import PlanRequest
+    from neuroshard_api.process.atomic_file import write_whole
     from neuroshard_costs.errors import CostModelError
 
     from neuroshard_planner.errors import PlannerError

@@ -8,11 +8,11 @@ price; the trainer measures it.
 
 from collections.abc import Callable, Mapping
 
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.communication import Communication, CommunicationChoices, WireAlternative, WireTypes
-from neuroshard_api.plan import Plan, PlanCost
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import Family
+from neuroshard_api.documents.communication import Communication, CommunicationChoices, WireAlternative, WireTypes
+from neuroshard_api.documents.plan import Plan, PlanCost
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.plans.same_placement import cheaper_placement

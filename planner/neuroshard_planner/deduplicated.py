@@ -8,8 +8,8 @@ A comparison of forms asks for more than the cost models can distinguish.
 
 from collections.abc import Callable, Mapping
 
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest
 
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.plans.moved_bytes import priced_ms

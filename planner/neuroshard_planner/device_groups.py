@@ -9,12 +9,12 @@ all-reduce of the fullest device's weights and optimizer state among the devices
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.plan import CollectiveCost, DeviceCost, Plan
-from neuroshard_api.replication import Grouping, Replication, averaging_problem, groupings
-from neuroshard_api.request import PlanRequest, TableConstraints
-from neuroshard_api.sharding import Family, ShardingType
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, Plan
+from neuroshard_api.documents.request import PlanRequest, TableConstraints
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family, ShardingType
+from neuroshard_api.sharding.replication import Grouping, Replication, averaging_problem, groupings
 from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import weights_bytes
 

@@ -9,7 +9,7 @@ PlannerError
 
 from typing import ClassVar
 
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 
 class PlannerError(ValueError):

@@ -3,8 +3,8 @@
 import hashlib
 from pathlib import Path
 
-from neuroshard_api.document import DocumentError, decoded, parse_data, read_bytes
-from neuroshard_api.plan import any_plan
+from neuroshard_api.documents.document import DocumentError, decoded, parse_data, read_bytes
+from neuroshard_api.documents.plan import any_plan
 
 from neuroshard_planner.search.migration import Incumbent
 

@@ -10,9 +10,9 @@ request of its own: a choice of the collections that are by rows.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 
-from neuroshard_api.placement_rules import BY_ROWS, collections_of
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest, TableConstraints
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest, TableConstraints
+from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.moved_bytes import priced_ms

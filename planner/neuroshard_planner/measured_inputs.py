@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
-from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_costs.reuse.shard_arrays import rescaled_counts
 
 from neuroshard_planner.errors import RequestError

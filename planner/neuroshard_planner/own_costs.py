@@ -4,9 +4,9 @@ import hashlib
 from typing import Protocol
 
 import numpy as np
-from neuroshard_api.bundle import BundleManifest
-from neuroshard_api.request import Pipeline, PlanRequest
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.bundle import BundleManifest
+from neuroshard_api.documents.request import Pipeline, PlanRequest
+from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import CostBundle
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.features import Float32Array

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from neuroshard_api.bundle import BundleManifest, NetworkName
-from neuroshard_api.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
-from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.bundle import BundleManifest, NetworkName
+from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.sharding.kinds import ShardingType
 
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement

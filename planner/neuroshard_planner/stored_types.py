@@ -11,11 +11,11 @@ A table goes back where the step costs no more than the search's tolerance allow
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.stored_types import StoredTable, StoredTypes, with_types
-from neuroshard_api.tables import DataType, Table
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.stored_types import StoredTable, StoredTypes, with_types
+from neuroshard_api.documents.tables import DataType, Table
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 
 from neuroshard_planner.deduplicated import MIN_SAVED_SHARE

@@ -3,8 +3,8 @@
 from difflib import get_close_matches
 from importlib.resources import files
 
-from neuroshard_api.document import parse_data
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.document import parse_data
+from neuroshard_api.documents.tables import TableSet
 
 from neuroshard_planner.errors import RequestError
 

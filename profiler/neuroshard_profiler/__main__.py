@@ -6,8 +6,8 @@ Ends with the exit codes of the ``neuroshard`` command; a failure says one sente
 import sys
 from collections.abc import Sequence
 
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.missing_package import missing_package
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.missing_package import missing_package
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     import typer
-    from neuroshard_api.document import DocumentError
+    from neuroshard_api.documents.document import DocumentError
     from neuroshard_costs.errors import CostModelError
     from typer.exceptions import TyperException
 

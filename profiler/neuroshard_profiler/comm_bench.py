@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.records import CommunicationSample
-from neuroshard_api.topology import Link
+from neuroshard_api.documents.records import CommunicationSample
+from neuroshard_api.documents.topology import Link
 from torch import Tensor
 
 from neuroshard_profiler.devices.base import TimedDevice

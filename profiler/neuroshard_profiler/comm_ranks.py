@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch.distributed as dist
-from neuroshard_api.records import ProfileRecord
-from neuroshard_api.tables import TableSet
-from neuroshard_api.topology import Link
+from neuroshard_api.documents.records import ProfileRecord
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.topology import Link
 from neuroshard_costs.fitting.fit import MIN_RECORDS
 
 from neuroshard_profiler.budget import Budget

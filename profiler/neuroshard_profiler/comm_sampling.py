@@ -8,9 +8,9 @@ drawn about evenly. Half of the samples start with a skew of up to 5 ms. Samples
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.records import CommunicationSample
-from neuroshard_api.tables import TableSet
-from neuroshard_api.topology import Link
+from neuroshard_api.documents.records import CommunicationSample
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.topology import Link
 
 MAX_MEAN_DIM_SUM = 4096
 MAX_SKEW_MS = 5.0

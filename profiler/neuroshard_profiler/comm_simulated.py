@@ -1,8 +1,8 @@
 """Records of simulated all-to-alls, where there are no devices to exchange anything."""
 
 import numpy as np
-from neuroshard_api.records import CommunicationSample, ProfileRecord
-from neuroshard_api.topology import DeviceType, Topology
+from neuroshard_api.documents.records import CommunicationSample, ProfileRecord
+from neuroshard_api.documents.topology import DeviceType, Topology
 from neuroshard_costs.simulator.communication import Network, with_start_skew
 from neuroshard_costs.simulator.device import DeviceSimulator
 

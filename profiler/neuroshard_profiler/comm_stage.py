@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from neuroshard_api.presets import load_presets
-from neuroshard_api.topology import DeviceType, Link
+from neuroshard_api.documents.presets import load_presets
+from neuroshard_api.documents.topology import DeviceType, Link
 from neuroshard_costs.fitting.records import read_records
 from rich.progress import Progress
 

@@ -84,8 +84,8 @@ def profile(
     """
     import os
 
-    from neuroshard_api.stage_commands import NODE_RANK_VARIABLE
-    from neuroshard_api.tables import Optimizer
+    from neuroshard_api.documents.tables import Optimizer
+    from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE
     from neuroshard_report.terminal.bundle import render_manifest
     from neuroshard_report.terminal.printing import print_content
 
@@ -152,7 +152,7 @@ def collect_compute(
     seed: _Seed = 0,
 ) -> None:
     """Measure fused embedding calls only."""
-    from neuroshard_api.tables import Optimizer
+    from neuroshard_api.documents.tables import Optimizer
 
     from neuroshard_profiler.budget import budget_progress, parse_budget
     from neuroshard_profiler.profile import checked_backend, measure_compute
@@ -199,7 +199,7 @@ def collect_comm(
             "collect-comm measures between processes and found itself alone; start it with "
             "`torchrun --nproc-per-node=N -m neuroshard_profiler collect-comm ...`"
         )
-    from neuroshard_api.table_files import read_table_set
+    from neuroshard_api.documents.table_files import read_table_set
 
     from neuroshard_profiler.budget import parse_budget
     from neuroshard_profiler.comm_ranks import collect_communication
@@ -231,7 +231,7 @@ def fit(
     seed: _Seed = 0,
 ) -> None:
     """Fit cost models to records."""
-    from neuroshard_api.hardware import Hardware
+    from neuroshard_api.documents.hardware import Hardware
     from neuroshard_costs.fitting.fit import fit_bundle
     from neuroshard_costs.fitting.records import read_records
     from neuroshard_report.terminal.bundle import render_manifest

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from neuroshard_api.records import ComputeSample, ProfileRecord
+from neuroshard_api.documents.records import ComputeSample, ProfileRecord
 
 from neuroshard_profiler.backends.base import Backend, Repeats
 from neuroshard_profiler.budget import Budget

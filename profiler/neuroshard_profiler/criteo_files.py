@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.tables import Table
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
 from neuroshard_trainer.data.criteo_lines import FEATURES, NUM_DENSE, LineError, parse_lines
 from neuroshard_trainer.data.files import DataFile

@@ -17,7 +17,7 @@ UnusableSampleError is no error of a run: the sample is recorded with its reason
 
 from typing import ClassVar
 
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 
 class ProfilerError(ValueError):

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from neuroshard_api.records import ExpansionSample, ProfileRecord
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.records import ExpansionSample, ProfileRecord
+from neuroshard_api.documents.tables import TableSet
 
 from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
 from neuroshard_profiler.records import RecordsFile

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from neuroshard_api.whole_file import write_whole
+from neuroshard_api.process.atomic_file import write_whole
 
 from neuroshard_profiler.errors import SettingsError
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.topology import DeviceType
 
 _CPU_SYSFS = Path("/sys/devices/system/cpu")
 _GROUP_SYSFS = Path("/sys/fs/cgroup")

@@ -6,8 +6,8 @@ The sets keep a device busy for far less than the host takes to launch a call, s
 from collections.abc import Iterator
 from typing import Protocol
 
-from neuroshard_api.records import ComputeSample, LaunchTimes, ProfileRecord
-from neuroshard_api.tables import DataType, Optimizer, Table
+from neuroshard_api.documents.records import ComputeSample, LaunchTimes, ProfileRecord
+from neuroshard_api.documents.tables import DataType, Optimizer, Table
 
 from neuroshard_profiler.backends.base import LabelledBackend, Repeats
 from neuroshard_profiler.records import RecordsFile

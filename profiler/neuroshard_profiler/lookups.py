@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.documents.tables import Table
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.reuse.shard_arrays import rank_cells, sample_shards, sample_tables, zipf_exponent
 from neuroshard_costs.shards import FloatArray, IndexArray

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.kernels import DeviceKind
-from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
+from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_costs.fitting.records import read_records
 from rich.progress import Progress

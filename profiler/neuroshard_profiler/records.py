@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from neuroshard_api.records import ProfileRecord
+from neuroshard_api.documents.records import ProfileRecord
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import ended_records
 

@@ -24,8 +24,8 @@ the least, a smaller batch. A set of the job's tables keeps its batch and loses 
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import DataType, Optimizer, Table, TableSet
+from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.documents.tables import DataType, Optimizer, Table, TableSet
 from neuroshard_costs.reuse.repeats import without_repeats
 from neuroshard_costs.reuse.shard_arrays import zipf_exponent
 from neuroshard_costs.shards import BYTES_PER_ELEMENT

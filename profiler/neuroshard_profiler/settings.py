@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from neuroshard_api.document import read_data
-from neuroshard_api.kernels import DeviceKind
-from neuroshard_api.presets import DevicePreset, preset
-from neuroshard_api.stage_commands import NODE_RANK_VARIABLE
-from neuroshard_api.table_files import read_table_set
-from neuroshard_api.tables import Optimizer, TableSet
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.document import read_data
+from neuroshard_api.documents.presets import DevicePreset, preset
+from neuroshard_api.documents.table_files import read_table_set
+from neuroshard_api.documents.tables import Optimizer, TableSet
+from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.sharding.kernels import DeviceKind
 
 from neuroshard_profiler.backends.select import BackendName
 from neuroshard_profiler.errors import SettingsError

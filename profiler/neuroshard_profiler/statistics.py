@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from neuroshard_api.tables import REUSE_BINS, Table, TableSet, allowed_name
+from neuroshard_api.documents.tables import REUSE_BINS, Table, TableSet, allowed_name
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
 

@@ -1,7 +1,7 @@
 """What a plan sends in narrow types, and what that gives, in a line."""
 
-from neuroshard_api.communication import Communication, WireTypes
-from neuroshard_api.gradient_exchange import GradientDecision, GradientExchange
+from neuroshard_api.documents.communication import Communication, WireTypes
+from neuroshard_api.documents.gradient_exchange import GradientDecision, GradientExchange
 
 from neuroshard_report.quantities import format_ms
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.dense_layout import DenseGroup
-from neuroshard_api.plan import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, Plan, TablePlacement
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.dense_layout import DenseGroup
+from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, Plan, TablePlacement
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.trust import trust_of
 

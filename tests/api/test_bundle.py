@@ -2,7 +2,7 @@
 
 import pytest
 from builders import bundle_manifest, error_report, network
-from neuroshard_api.bundle import Calibration, Range
+from neuroshard_api.documents.bundle import Calibration, Range
 
 
 @pytest.mark.parametrize("source", ["measured:H100", "cpu:EPYC 7763", "simulated:h100-80gb"])

@@ -1,9 +1,9 @@
 """Collectives of a step, by names that predictions and measurements share."""
 
 import pytest
-from neuroshard_api.collectives import CollectiveKind, CollectiveTime
-from neuroshard_api.document import DocumentError, validated
-from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_api.documents.document import DocumentError, validated
+from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.sharding.kinds import Family, ShardingType
 
 
 def test_every_sharding_type_has_a_family() -> None:

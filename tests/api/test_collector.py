@@ -4,7 +4,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from neuroshard_api.collector import uncollected_imports
+from neuroshard_api.process.collector import uncollected_imports
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,19 @@
 
 import pytest
 from builders import data_with, job, plan, request
-from neuroshard_api.communication import WIRE_FORMATS, Communication, CommunicationChoices, WireType, WireTypes
-from neuroshard_api.document import DocumentError
-from neuroshard_api.job_communication import Communication as JobCommunication
-from neuroshard_api.job_request import plan_request
-from neuroshard_api.request import MemorySettings, PlanRequest
-from neuroshard_api.tables import DataType
-from neuroshard_api.torchrec_plan import TorchRecPlan
+from neuroshard_api.documents.communication import (
+    WIRE_FORMATS,
+    Communication,
+    CommunicationChoices,
+    WireType,
+    WireTypes,
+)
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.request import MemorySettings, PlanRequest
+from neuroshard_api.documents.tables import DataType
+from neuroshard_api.documents.torchrec_plan import TorchRecPlan
+from neuroshard_api.job.communication import Communication as JobCommunication
+from neuroshard_api.job.plan_request import plan_request
 from pydantic import ValidationError
 
 INT8_FP16 = WireTypes(forward=WireType.INT8, backward=WireType.FP16)

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from neuroshard_api.config_map import (
+from neuroshard_api.documents.config_map import (
     LIMIT_BYTES,
     ConfigMapContents,
     ConfigMapTooLargeError,
@@ -13,7 +13,7 @@ from neuroshard_api.config_map import (
     pack_files,
     unpack_files,
 )
-from neuroshard_api.document import UNPACKED_LIMIT_BYTES, DocumentError
+from neuroshard_api.documents.document import UNPACKED_LIMIT_BYTES, DocumentError
 
 NAMES = st.from_regex(r"[a-z][a-z0-9.]{0,8}[a-z](/[a-z]{1,8})?", fullmatch=True).filter(
     lambda name: not name.endswith(".gz")

@@ -4,7 +4,7 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.dense_layout import (
+from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
     DenseGroup,
@@ -14,10 +14,10 @@ from neuroshard_api.dense_layout import (
     PlannedUnit,
     UnitChoice,
 )
-from neuroshard_api.document import DocumentError
-from neuroshard_api.job_request import plan_request
-from neuroshard_api.plan import GivenPlan, Plan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.job.plan_request import plan_request
 from pydantic import ValidationError
 
 

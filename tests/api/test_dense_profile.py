@@ -4,10 +4,10 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.dense_profile import DenseProfile, features_sha256
-from neuroshard_api.document import DocumentError
-from neuroshard_api.job_request import counts_dense, dense_signature
-from neuroshard_api.request import MemorySettings, PlanRequest
+from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.request import MemorySettings, PlanRequest
+from neuroshard_api.job.plan_request import counts_dense, dense_signature
 
 WIDE = builders.table(embedding_dim=128)
 

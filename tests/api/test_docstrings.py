@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from neuroshard_api.docstrings import attribute_docstrings
+from neuroshard_api.documents.docstrings import attribute_docstrings
 
 
 class Documented:

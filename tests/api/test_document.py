@@ -8,7 +8,7 @@ from typing import Any
 import builders
 import pytest
 import training_builders
-from neuroshard_api.document import (
+from neuroshard_api.documents.document import (
     Document,
     DocumentError,
     field_path,
@@ -16,11 +16,11 @@ from neuroshard_api.document import (
     parse_manifests,
     validated_without_unknown,
 )
-from neuroshard_api.request import Constraints
-from neuroshard_api.schemas import DOCUMENTS
-from neuroshard_api.tables import TableSet
-from neuroshard_api.torchrec_plan import TorchRecPlan
-from neuroshard_api.training_job import API_VERSION, DLRMTrainingJob
+from neuroshard_api.documents.request import Constraints
+from neuroshard_api.documents.schemas import DOCUMENTS
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.torchrec_plan import TorchRecPlan
+from neuroshard_api.job.training_job import API_VERSION, DLRMTrainingJob
 from pydantic import ValidationError
 
 EXAMPLES: tuple[Document, ...] = (

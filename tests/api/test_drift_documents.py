@@ -5,9 +5,9 @@ from pathlib import Path
 import builders
 import pytest
 import training_builders
-from neuroshard_api.document import Document, DocumentError
-from neuroshard_api.drift_report import DriftReport
-from neuroshard_api.input_statistics import InputStatistics
+from neuroshard_api.documents.document import Document, DocumentError
+from neuroshard_api.documents.drift_report import DriftReport
+from neuroshard_api.documents.input_statistics import InputStatistics
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "file-formats.md"
 

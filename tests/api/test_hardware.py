@@ -2,10 +2,10 @@
 
 import pytest
 from builders import device_type
-from neuroshard_api.document import DocumentError
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.presets import preset
-from neuroshard_api.topology import DeviceType, Link
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.topology import DeviceType, Link
 
 NVLINK = Link(bandwidth_bytes_per_second=3.6e11, latency_seconds=5e-6)
 NETWORK = Link(bandwidth_bytes_per_second=4e10, latency_seconds=2e-5)

@@ -4,11 +4,11 @@ import subprocess
 import sys
 
 import pytest
-from neuroshard_api.host_memory import keep_freed_memory
+from neuroshard_api.process.host_memory import keep_freed_memory
 
 FAULTS_OF_REPEATED_ALLOCATIONS = """
 import resource, sys
-from neuroshard_api.host_memory import keep_freed_memory
+from neuroshard_api.process.host_memory import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

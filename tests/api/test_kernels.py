@@ -1,7 +1,14 @@
 """Specification of the table of training kernels."""
 
 import pytest
-from neuroshard_api.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS, DataType, DeviceKind, Optimizer, kernel_problem
+from neuroshard_api.sharding.kernels import (
+    FBGEMM_OPTIMIZERS,
+    TRAINING_KERNELS,
+    DataType,
+    DeviceKind,
+    Optimizer,
+    kernel_problem,
+)
 
 
 def test_every_optimizer_has_a_name_in_fbgemm() -> None:

@@ -7,12 +7,12 @@ import builders
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.placement_rules import local_size_problem, placement_problems, shard_problem
-from neuroshard_api.plan import TablePlacement
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType, row_blocks
-from neuroshard_api.tables import DataType, Optimizer, Pooling, Table
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.plan import TablePlacement
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import DataType, Optimizer, Pooling, Table
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, row_blocks
+from neuroshard_api.sharding.placement_rules import local_size_problem, placement_problems, shard_problem
 from placements import by_columns, by_rows, everywhere, grid, on_host, on_node, random_placement
 
 TOPOLOGY = builders.topology(4, num_nodes=2)

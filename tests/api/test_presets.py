@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from neuroshard_api.presets import load_presets, preset
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.presets import load_presets, preset
+from neuroshard_api.documents.topology import Topology
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "topologies"
 NAMES = ["a100-40gb", "a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb"]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from builders import profile_record, topology
-from neuroshard_api.records import CommunicationSample
-from neuroshard_api.topology import Link
+from neuroshard_api.documents.records import CommunicationSample
+from neuroshard_api.documents.topology import Link
 
 
 def communication(**fields: Any) -> CommunicationSample:

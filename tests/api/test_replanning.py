@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus, TrainedPlan
-from neuroshard_api.replanning import (
+from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus, TrainedPlan
+from neuroshard_api.replanning.decision import (
     LAST_SHARE,
     Candidate,
     Decision,
@@ -19,7 +19,7 @@ from neuroshard_api.replanning import (
     decide,
     decide_slow_node,
 )
-from neuroshard_api.replanning_record import (
+from neuroshard_api.replanning.record import (
     is_candidate_due,
     judged,
     next_to_plan_in_force,

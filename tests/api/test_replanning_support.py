@@ -3,9 +3,9 @@
 import builders
 import pytest
 import training_builders
-from neuroshard_api.input_statistics import FeatureStatistics
-from neuroshard_api.job_replanning import ReplanningMode
-from neuroshard_api.replanning_support import replanning_policy, unsupported_inputs
+from neuroshard_api.documents.input_statistics import FeatureStatistics
+from neuroshard_api.job.replanning import ReplanningMode
+from neuroshard_api.replanning.support import replanning_policy, unsupported_inputs
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 from builders import data_with, request, table, topology
 from hypothesis import given, settings
-from neuroshard_api.document import DocumentError
-from neuroshard_api.request import Constraints, PlanRequest
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.request import Constraints, PlanRequest
 from strategies import constraints, requests
 
 

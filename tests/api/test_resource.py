@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pytest
-from neuroshard_api.resource import quantity, size_bytes
+from neuroshard_api.job.resource import quantity, size_bytes
 
 
 @pytest.mark.parametrize(

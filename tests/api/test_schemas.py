@@ -12,10 +12,10 @@ import neuroshard_api
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-from neuroshard_api.document import Document, parse_data
-from neuroshard_api.run_document import RunDocument
-from neuroshard_api.schemas import DOCUMENTS, schema_file_name, schema_text
-from neuroshard_api.table_files import parse_csv
+from neuroshard_api.documents.document import Document, parse_data
+from neuroshard_api.documents.run_document import RunDocument
+from neuroshard_api.documents.schemas import DOCUMENTS, schema_file_name, schema_text
+from neuroshard_api.documents.table_files import parse_csv
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 each_kind = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.schema_name)
@@ -37,7 +37,7 @@ def example_data() -> list[dict[str, object]]:
 
 def test_every_document_has_a_schema() -> None:
     """A new document is added to the list."""
-    for module in pkgutil.iter_modules(neuroshard_api.__path__, "neuroshard_api."):
+    for module in pkgutil.walk_packages(neuroshard_api.__path__, "neuroshard_api."):
         importlib.import_module(module.name)
 
     own = {
@@ -70,7 +70,7 @@ def test_no_schema_is_left_over() -> None:
 
 def test_the_command_writes_all_schemas(tmp_path: Path) -> None:
     """The file set is complete in one run."""
-    subprocess.run([sys.executable, "-m", "neuroshard_api.schemas", tmp_path / "new"], check=True)
+    subprocess.run([sys.executable, "-m", "neuroshard_api.documents.schemas", tmp_path / "new"], check=True)
 
     assert len(list((tmp_path / "new").iterdir())) == len(DOCUMENTS)
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from neuroshard_api.session_repeats import SessionRuns
+from neuroshard_api.sharding.session_repeats import SessionRuns
 
 
 @given(

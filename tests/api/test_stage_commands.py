@@ -4,7 +4,7 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.stage_commands import (
+from neuroshard_api.job.stage_commands import (
     dense_command,
     planner_command,
     profiler_command,

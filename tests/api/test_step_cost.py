@@ -2,11 +2,10 @@
 
 import builders
 import pytest
-from neuroshard_api.collectives import CollectiveKind, CollectiveTime
-from neuroshard_api.plan import BaselineCost, CollectiveCost
-from neuroshard_api.request import Algorithm
-from neuroshard_api.sharding import Family
-from neuroshard_api.step_cost import (
+from neuroshard_api.documents.plan import BaselineCost, CollectiveCost
+from neuroshard_api.documents.request import Algorithm
+from neuroshard_api.documents.step_report import MeasuredDuplication
+from neuroshard_api.job.step_cost import (
     baseline_cost,
     compared_collectives,
     error_percent,
@@ -14,7 +13,8 @@ from neuroshard_api.step_cost import (
     predicted_cost,
     simulation_note,
 )
-from neuroshard_api.step_report import MeasuredDuplication
+from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.sharding.kinds import Family
 
 
 def test_prediction_and_measurement_meet_collective_by_collective() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 from builders import rank_times, step_report
-from neuroshard_api.counts import MAX_MILLISECONDS
-from neuroshard_api.step_cost import measured_cost
-from neuroshard_api.step_report import RankTimes
+from neuroshard_api.documents.counts import MAX_MILLISECONDS
+from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.job.step_cost import measured_cost
 
 
 def test_each_rank_reports_once() -> None:

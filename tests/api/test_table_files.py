@@ -7,9 +7,9 @@ import pytest
 from builders import table, table_set
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.document import DocumentError
-from neuroshard_api.table_files import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, parse_csv, read_table_set
-from neuroshard_api.tables import DataType
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.table_files import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, parse_csv, read_table_set
+from neuroshard_api.documents.tables import DataType
 
 HEADER = "name,num_embeddings,embedding_dim,pooling_factor\n"
 

@@ -5,8 +5,8 @@ import math
 import pytest
 from builders import table, table_set, tables
 from hypothesis import given
-from neuroshard_api.document import DocumentError
-from neuroshard_api.tables import REUSE_BINS, DataType, Table, TableSet
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.tables import REUSE_BINS, DataType, Table, TableSet
 from strategies import table_sets
 
 UNIFORM_BINS = [1 / REUSE_BINS] * REUSE_BINS

@@ -3,8 +3,8 @@
 import pytest
 from builders import data_with, topology
 from hypothesis import given
-from neuroshard_api.document import DocumentError
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.topology import Topology
 from strategies import topologies
 
 

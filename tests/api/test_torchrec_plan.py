@@ -5,12 +5,12 @@ from typing import Any
 import builders
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.document import DocumentError
-from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
-from neuroshard_api.request import MemorySettings, PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import DataType
-from neuroshard_api.torchrec_plan import TorchRecParameter, TorchRecPlan
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
+from neuroshard_api.documents.request import MemorySettings, PlanRequest
+from neuroshard_api.documents.tables import DataType
+from neuroshard_api.documents.torchrec_plan import TorchRecParameter, TorchRecPlan
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.planning import plan as search
 from placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node

@@ -9,11 +9,11 @@ import broken_schemas
 import builders
 import pytest
 from broken_jobs import BrokenJob
-from neuroshard_api.document import DocumentError
-from neuroshard_api.job_pods import Trainer
-from neuroshard_api.job_status import Status
-from neuroshard_api.tables import DataType, Optimizer, Pooling
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
+from neuroshard_api.job.status import Status
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.workers import Trainer
 
 each_broken_job = pytest.mark.parametrize(
     "broken", [*broken_rules.RULES, *broken_schemas.SCHEMA], ids=lambda broken: broken.name

@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
-from neuroshard_api.whole_file import write_whole
+from neuroshard_api.process.atomic_file import write_whole
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 from builders import request, tables
 from exact_costs import ExactCosts
-from neuroshard_api.presets import preset
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_planner.problem.problem import Problem
 
 from benchmarks.reference_search import place_greedily, reference_search

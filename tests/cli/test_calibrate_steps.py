@@ -7,13 +7,13 @@ from typing import Any
 import builders
 import pytest
 import training_builders
-from neuroshard_api.collectives import CollectiveTime
-from neuroshard_api.plan import Plan
-from neuroshard_api.replication import GroupLayout, Replication
-from neuroshard_api.request import Constraints
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.step_report import RankTimes
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Constraints
+from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.sharding.collectives import CollectiveTime
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.interop.imported_plan import imported_plan
 

@@ -1,9 +1,9 @@
 from typing import get_args
 
-from neuroshard_api.dense_layout import CheckpointingChoice, DensePolicy, GroupChoice
-from neuroshard_api.kernels import TRAINING_KERNELS
-from neuroshard_api.request import Algorithm, ComputePeak, Pipeline
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.dense_layout import CheckpointingChoice, DensePolicy, GroupChoice
+from neuroshard_api.documents.request import Algorithm, ComputePeak, Pipeline
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_cli.shared.choices import (
     AlgorithmChoice,
     ComputePeakChoice,

@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from neuroshard_api.request import Algorithm
+from neuroshard_api.documents.request import Algorithm
 
 OPTIONS = ("criteo-kaggle", "--devices", "4", "--device-type", "h100-80gb")
 

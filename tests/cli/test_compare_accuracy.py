@@ -6,8 +6,8 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.accuracy_comparison import Accuracy, AccuracyComparison, AccuracyPair
-from neuroshard_api.communication import WireType, WireTypes
+from neuroshard_api.documents.accuracy_comparison import Accuracy, AccuracyComparison, AccuracyPair
+from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_report.terminal.accuracy_comparison import render_accuracy_comparison
 from placements import by_columns, given_plan
 from rich.console import Console

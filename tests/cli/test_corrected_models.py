@@ -7,9 +7,9 @@ from typing import Any
 import builders
 import pytest
 from local_runs import Runs
-from neuroshard_api.bundle import Calibration
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.bundle import Calibration
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.corrected_models import take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_costs.bundle import bundled_root, load_bundle, read_weights, save_bundle

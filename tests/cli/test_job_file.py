@@ -7,7 +7,7 @@ from typing import Any
 import builders
 import pytest
 import yaml
-from neuroshard_api.document import DocumentError
+from neuroshard_api.documents.document import DocumentError
 from neuroshard_cli.local.job_file import read_job_file
 
 CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"

@@ -1,7 +1,7 @@
 import json
 from typing import Any
 
-from neuroshard_api.presets import DevicePreset, load_presets
+from neuroshard_api.documents.presets import DevicePreset, load_presets
 from neuroshard_planner.workload_store import workload_names
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import builders
 import pytest
 import training_builders
-from neuroshard_api.drift_report import Cause, DriftChange, Evidence, StepPart
-from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
-from neuroshard_api.plan import IncumbentPlan
+from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.documents.plan import IncumbentPlan
+from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError
 

@@ -9,10 +9,10 @@ import builders
 import pytest
 import training_builders
 from local_runs import Runs, plan_text
-from neuroshard_api.drift_report import Cause, DriftChange, Evidence, StepPart
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.job_replanning import Replanning
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.job.replanning import Replanning
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.replanning import LocalReplanning
 
@@ -23,9 +23,9 @@ TRAINER = """
 import hashlib, os, pathlib, sys, time
 sys.path[:0] = {paths!r}
 import builders, training_builders
-from neuroshard_api.drift_report import Cause, DriftChange, Evidence, StepPart
-from neuroshard_api.input_statistics import FeatureStatistics
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.documents.input_statistics import FeatureStatistics
+from neuroshard_api.documents.plan import Plan
 run_dir = pathlib.Path(os.environ["NEUROSHARD_RUN_DIR"])
 file = pathlib.Path(os.environ["NEUROSHARD_PLAN"])
 plan, digest = Plan.read(file), hashlib.sha256(file.read_bytes()).hexdigest()

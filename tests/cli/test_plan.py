@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from builders import dense_profile, table, table_set
-from neuroshard_api.dense_layout import DenseGroup, DenseStrategy, PlannedUnit
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Algorithm
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.dense_layout import DenseGroup, DenseStrategy, PlannedUnit
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import bundled_root
 from neuroshard_planner.baselines.greedy import BASELINES
 

@@ -1,7 +1,7 @@
 from pathlib import Path
 from typing import Any
 
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.plan import Plan
 from neuroshard_report.html.page import render_html
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from builders import dense_profile
-from neuroshard_api.document import DocumentError
-from neuroshard_api.gradient_exchange import GradientChoices, GradientType
-from neuroshard_api.request import Algorithm, Constraints
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientType
+from neuroshard_api.documents.request import Algorithm, Constraints
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, build_topology, read_tables
 

@@ -18,11 +18,11 @@ import pytest
 import training_builders
 import yaml
 from local_runs import BUNDLED, TRAINER, Runs, made_plan
-from neuroshard_api.collectives import CollectiveKind, CollectiveTime
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.plan import Plan
-from neuroshard_api.sharding import Family
-from neuroshard_api.step_report import StepReport
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.sharding.kinds import Family
 from processes import has_ended
 
 DRIFTING_TRAINER = f"""{TRAINER}

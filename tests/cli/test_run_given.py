@@ -7,9 +7,9 @@ import builders
 import pytest
 import yaml
 from local_runs import Runs, made_plan
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.plan import Plan
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import bundled_root
 from placements import by_rows, everywhere, given_plan
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import Family
-from neuroshard_api.step_report import StepReport
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.sharding.kinds import Family
 from placements import by_columns, by_rows, everywhere, given_plan
 from rank_server import output
 

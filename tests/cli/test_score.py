@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from builders import table, table_set, topology
-from neuroshard_api.plan import GivenPlan, Plan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.interop.imported_plan import imported_plan
 from placements import by_columns, by_rows, everywhere, given_plan, on_node

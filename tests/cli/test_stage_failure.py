@@ -1,7 +1,7 @@
 """Why a stage failed."""
 
 import pytest
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.stage_failure import TAIL_LINES, failure_of
 
 TORCHRUN = """E1121 07:25:33 torch/distributed/elastic/api.py:1002] failed (exitcode: {code}) local_rank: 1 (pid: 12)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from neuroshard_api.table_files import read_table_set
+from neuroshard_api.documents.table_files import read_table_set
 from session_logs import session_file
 
 

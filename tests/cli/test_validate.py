@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 from builders import bundle_manifest, job, job_data, request, table_set, topology
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Constraints
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Constraints
 from neuroshard_costs.bundle import bundled_root
 
 

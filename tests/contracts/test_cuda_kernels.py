@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from neuroshard_api.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS, DataType, Optimizer
+from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS, DataType, Optimizer
 
 ROOT = Path(__file__).parents[2]
 ELEMENTS = {

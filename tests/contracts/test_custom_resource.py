@@ -7,8 +7,8 @@ from typing import Any
 import builders
 import pytest
 import yaml
-from neuroshard_api.crd import crd_text, job_schema, page_text
-from neuroshard_api.training_job import KIND, DLRMTrainingJob
+from neuroshard_api.job.crd import crd_text, job_schema, page_text
+from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "dlrmtrainingjobs.yaml"

@@ -24,7 +24,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        "neuroshard_api/plan.py",
+        "neuroshard_api/documents/plan.py",
         "neuroshard_api/presets/devices.yaml",
         "neuroshard_api/py.typed",
         "neuroshard_cli/py.typed",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from local_runs import Runs
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Algorithm
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run
 from neuroshard_operator import names
 from operator_process import Story

@@ -38,15 +38,15 @@ def test_the_plan_path_starts_without_heavy_packages() -> None:
     """Planner image and demo have no torch: neither the plan nor a command's help may need it."""
     modules = [name for name in light_modules() if not name.endswith("__main__")]
 
-    assert "neuroshard_api.plan" in modules
+    assert "neuroshard_api.documents.plan" in modules
     assert heavy_packages_after(f"import {', '.join(modules)}") == ""
 
 
 def test_the_documents_need_no_numpy() -> None:
     """The operator's image has neither torch nor NumPy."""
-    statement = "import neuroshard_api.schemas, neuroshard_api.table_files\nassert 'numpy' not in sys.modules"
+    modules = "neuroshard_api.documents.schemas, neuroshard_api.documents.table_files"
 
-    assert heavy_packages_after(statement) == ""
+    assert heavy_packages_after(f"import {modules}\nassert 'numpy' not in sys.modules") == ""
 
 
 def test_a_first_level_folder_is_no_package() -> None:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 WITHOUT = """
 import runpy, sys

@@ -7,7 +7,7 @@ from typing import Any
 import builders
 import pytest
 import yaml
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.job.training_job import DLRMTrainingJob
 
 ROOT = Path(__file__).parents[2]
 NEW = "fieldOfTheNextRelease"

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[2]
 

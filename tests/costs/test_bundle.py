@@ -12,9 +12,9 @@ from builders import request, table, table_set, tables, topology
 from bundle_builders import manifest, saved_bundle, weights
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.bundle import BundleManifest, Calibration, Launch, Range
-from neuroshard_api.request import MemorySettings, Pipeline
-from neuroshard_api.tables import DataType, Optimizer, Table
+from neuroshard_api.documents.bundle import BundleManifest, Calibration, Launch, Range
+from neuroshard_api.documents.request import MemorySettings, Pipeline
+from neuroshard_api.documents.tables import DataType, Optimizer, Table
 from neuroshard_costs.bundle import (
     MANIFEST_FILE,
     WEIGHTS_FILE,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from builders import table, table_set
-from neuroshard_api.presets import preset
-from neuroshard_api.request import Pipeline
-from neuroshard_api.tables import Optimizer, Table
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.reuse.row_parts import fullest_part, hottest_row_lookups
 from neuroshard_costs.reuse.shard_arrays import shard_arrays

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builders import table, table_set
 from bundle_builders import collectives
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.features import (
     COMMUNICATION_FEATURES,
     COMPUTE_FEATURES,

@@ -2,7 +2,7 @@
 
 import numpy as np
 from builders import table, table_set
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import slice_columns
 

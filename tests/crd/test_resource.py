@@ -6,9 +6,9 @@ from pathlib import Path
 import builders
 import pytest
 import yaml
-from neuroshard_api.crd import PRINTER_COLUMNS
-from neuroshard_api.job_status import Status, Workers
-from neuroshard_api.training_job import KIND, DLRMTrainingJob
+from neuroshard_api.job.crd import PRINTER_COLUMNS
+from neuroshard_api.job.status import Status, Workers
+from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.kubectl import Kubectl
 from stored_jobs import Jobs

@@ -9,7 +9,7 @@ import broken_schemas
 import builders
 import pytest
 from broken_jobs import BrokenJob
-from neuroshard_api.crd import job_schema
+from neuroshard_api.job.crd import job_schema
 from stored_jobs import Jobs, refusal_of
 
 each_broken_rule = pytest.mark.parametrize("broken", broken_rules.RULES, ids=lambda broken: broken.name)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from neuroshard_api.training_comparison import TrainingComparison
+from neuroshard_api.documents.training_comparison import TrainingComparison
 from neuroshard_torchrec import DropInError, show_comparison
 from rank_server import RankServer
 from training_builders import training_comparison

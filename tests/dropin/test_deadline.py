@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 from rank_server import RankServer, output
 
 WORKER = Path(__file__).parent / "deadline_worker.py"

@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from dropin_models import TwoTowers, batch
-from neuroshard_api.comparison_request import COMPARISON_VARIABLE
-from neuroshard_api.training_comparison import TrainingComparison
+from neuroshard_api.documents.comparison_request import COMPARISON_VARIABLE
+from neuroshard_api.documents.training_comparison import TrainingComparison
 from neuroshard_cli.main import run
 from neuroshard_torchrec import NeuroShardPlanner
 from torch import nn

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from dropin_models import META, TwoTowers, config
-from neuroshard_api.topology import Topology as OwnTopology
+from neuroshard_api.documents.topology import Topology as OwnTopology
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import pooled_exchange
 from neuroshard_costs.reuse.shard_arrays import shard_arrays

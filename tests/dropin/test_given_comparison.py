@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from dropin_models import META, TwoTowers, config
 from dropin_planners import kinds, planned, planner
-from neuroshard_api.communication import WireType
-from neuroshard_api.comparison_request import COMPARISON_VARIABLE
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.torchrec_plan import TorchRecCodecs, TorchRecPlan
+from neuroshard_api.documents.communication import WireType
+from neuroshard_api.documents.comparison_request import COMPARISON_VARIABLE
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.torchrec_plan import TorchRecCodecs, TorchRecPlan
 from neuroshard_torchrec import DropInError, compare_given_plans
 from neuroshard_torchrec.given_comparison import plans_for
 from torch import nn

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from neuroshard_api.plan import Plan
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_cli.main import run
 
 DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "64")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from dropin_models import META, TwoTowers, config
 from dropin_planners import planned, planner
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.shards import FloatArray, ShardArrays

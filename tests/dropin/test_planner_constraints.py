@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from dropin_models import META, Remapped, TwoTowers, config
 from dropin_planners import kinds, planned, planner
-from neuroshard_api.presets import preset
+from neuroshard_api.documents.presets import preset
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints, Topology

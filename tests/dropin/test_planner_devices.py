@@ -6,7 +6,7 @@ import pytest
 import torch
 from dropin_models import TwoTowers
 from dropin_planners import planned, planner
-from neuroshard_api.presets import preset
+from neuroshard_api.documents.presets import preset
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_torchrec import DropInError, TorchRecCosts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from dropin_models import META, TwoTowers, config
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.plan import Plan
 from neuroshard_cli.main import run
 from neuroshard_torchrec import table_set_of
 from torch import nn

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from neuroshard_api.config_map import contents_of, unpack_files
+from neuroshard_api.documents.config_map import contents_of, unpack_files
 from neuroshard_cluster.gpus import RESOURCE
 from neuroshard_cluster.images import PLANNER
 from neuroshard_cluster.kubectl import Kubectl, Object

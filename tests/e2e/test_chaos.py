@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from e2e import jobs
 from e2e.operator_release import RELEASE, Release
-from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
+from neuroshard_api.job.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 from e2e import jobs
-from neuroshard_api.plan import Plan
-from neuroshard_api.step_report import StepReport
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.step_report import StepReport
 from neuroshard_cluster.plugin import Namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.stage_commands import PROGRESS_FILE
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.job.stage_commands import PROGRESS_FILE
 
 from benchmarks.replanned_run import Scratch, job, parts
 

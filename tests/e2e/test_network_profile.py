@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from e2e import jobs
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.plan import Plan
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.plugin import Namespace
 

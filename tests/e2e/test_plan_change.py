@@ -9,8 +9,8 @@ import builders
 import pytest
 from e2e import jobs
 from e2e.volumes import newest_step, shared_volume
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.kubectl import Kubectl

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.training_job import KIND
+from neuroshard_api.job.training_job import KIND
 from neuroshard_operator import names
 from operator_process import JOB, KEY, TWO_NODES, OperatorProcess
 from operator_world import World

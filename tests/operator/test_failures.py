@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import builders
 import pytest
-from neuroshard_api.job_policies import FailureAction
+from neuroshard_api.job.policies import FailureAction
 from neuroshard_operator.failures import Cause, cause_of, verdict
 from neuroshard_operator.observed.objects import ChildJob, ChildPod, Meta, Outcome, Termination
 

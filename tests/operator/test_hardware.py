@@ -6,7 +6,7 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_operator.hardware import hardware_for, product_selector
 from neuroshard_operator.observed.objects import Node, Taint
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import aiohttp
-from neuroshard_api.job_status import StageName, StageState, StageStatus, Status
+from neuroshard_api.job.status import StageName, StageState, StageStatus, Status
 from neuroshard_operator.cluster.watched import WATCHED
 from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.metrics import Metrics

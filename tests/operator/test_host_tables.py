@@ -5,10 +5,10 @@ from typing import Any
 import builders
 import pytest
 from builders import plan
-from neuroshard_api.config_map import contents_of, unpack_files
-from neuroshard_api.plan import Plan
-from neuroshard_api.presets import preset
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.config_map import contents_of, unpack_files
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_operator import names
 from neuroshard_operator.children.files import REQUEST_FILE
 from neuroshard_operator.children.workers import with_host_tables

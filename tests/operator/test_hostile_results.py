@@ -9,7 +9,7 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from neuroshard_api.job_request import tables_of_file
+from neuroshard_api.job.plan_request import tables_of_file
 from neuroshard_operator import names
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.limits import TABLES, bounded_file
@@ -74,8 +74,8 @@ def test_a_bomb_of_a_user_costs_little_memory_and_ends_in_a_sentence(key: str, c
     """Half a megabyte of nested YAML overflowed the C library's stack, and with it went the operator of all tenants."""
     program = (
         "import resource, sys\n"
-        "from neuroshard_api.document import DocumentError\n"
-        "from neuroshard_api.job_request import tables_of_file\n"
+        "from neuroshard_api.documents.document import DocumentError\n"
+        "from neuroshard_api.job.plan_request import tables_of_file\n"
         "from neuroshard_operator.observed.limits import TABLES, bounded_file\n"
         "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
         "content, before = sys.stdin.buffer.read(), used()\n"

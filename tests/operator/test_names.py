@@ -1,7 +1,7 @@
 """Names of children within the limits of Kubernetes."""
 
 import pytest
-from neuroshard_api.training_job import MAX_NAME_LENGTH
+from neuroshard_api.job.training_job import MAX_NAME_LENGTH
 from neuroshard_operator import names
 
 LONGEST = "j" * MAX_NAME_LENGTH

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from neuroshard_api.job_pods import Trainer
-from neuroshard_api.resource import Rule
-from neuroshard_api.training_job import KIND
+from neuroshard_api.job.resource import Rule
+from neuroshard_api.job.training_job import KIND
+from neuroshard_api.job.workers import Trainer
 from neuroshard_operator import names
 from operator_process import JOB, Story
 

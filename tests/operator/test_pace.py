@@ -4,8 +4,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from neuroshard_api.job_policies import ConditionStatus
-from neuroshard_api.job_status import Condition, Stage, Status, Workers
+from neuroshard_api.job.policies import ConditionStatus
+from neuroshard_api.job.status import Condition, Stage, Status, Workers
 from neuroshard_operator.actions import Decision, Event
 from neuroshard_operator.pace import COUNTS_EVERY_S, StatusPace
 

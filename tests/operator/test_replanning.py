@@ -8,8 +8,8 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.drift_report import Cause, DriftReport
-from neuroshard_api.replanning import Verdict
+from neuroshard_api.documents.drift_report import Cause, DriftReport
+from neuroshard_api.replanning.decision import Verdict
 from neuroshard_operator import names
 from neuroshard_operator.conditions import Reason
 from neuroshard_operator.observed.results import content_hash

@@ -1,7 +1,7 @@
 """Settings come from the environment, all or none."""
 
 import pytest
-from neuroshard_api.document import DocumentError
+from neuroshard_api.documents.document import DocumentError
 from neuroshard_operator.settings import settings_from
 
 IMAGES = {f"NEUROSHARD_{role}_IMAGE": f"{role.lower()}:1" for role in ("PROFILER", "PLANNER", "TRAINER")}

@@ -4,7 +4,7 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.config_map import pack_files
+from neuroshard_api.documents.config_map import pack_files
 from neuroshard_operator import names
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.results import PlanSummary, ProfileSummary, ReportSummary, Unreadable

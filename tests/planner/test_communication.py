@@ -8,9 +8,9 @@ import pytest
 from exact_costs import ExactCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.communication import CommunicationChoices, WireType, WireTypes
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest, SearchSettings
+from neuroshard_api.documents.communication import CommunicationChoices, WireType, WireTypes
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest, SearchSettings
 from neuroshard_costs.exchanges import encoded_exchange
 from neuroshard_planner.communication import exchange_ms
 from neuroshard_planner.plans.checks import plan_problems

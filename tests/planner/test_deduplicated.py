@@ -5,11 +5,11 @@ from typing import Any
 import builders
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.plan import GivenPlan, Plan
-from neuroshard_api.request import Constraints, PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.explain.table import explain_table
 from neuroshard_planner.planning import _searched

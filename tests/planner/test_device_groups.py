@@ -7,13 +7,13 @@ from builders import GIB, host_memory, request, table, tables, topology
 from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.plan import Plan
-from neuroshard_api.replication import GroupLayout, ReplicationChoices
-from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer
-from neuroshard_api.topology import Link
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.topology import Link
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices
 from neuroshard_planner.device_groups import average_ms, of_group
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.plan import explain_plan

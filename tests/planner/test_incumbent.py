@@ -7,10 +7,10 @@ from builders import GIB, request, table, tables
 from builders import plan as plan_builder
 from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Pooling
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.planning import plan
 from neuroshard_planner.plans.checks import plan_problems

@@ -2,8 +2,8 @@
 
 import pytest
 from builders import GIB, request, table, topology
-from neuroshard_api.request import Constraints, SearchSettings
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.request import Constraints, SearchSettings
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems
 from searches import planned, used_bytes

@@ -9,12 +9,12 @@ import builders
 import pytest
 import training_builders
 from mounts import mounted
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.input_statistics import FeatureStatistics
-from neuroshard_api.plan import Plan
-from neuroshard_api.replication import GroupLayout, Replication
-from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.input_statistics import FeatureStatistics
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.__main__ import main
 from neuroshard_planner.planning import plan

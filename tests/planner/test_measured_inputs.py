@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from builders import request, table, table_set
-from neuroshard_api.input_statistics import FeatureStatistics
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.input_statistics import FeatureStatistics
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.measured_inputs import with_measured_inputs
 from searches import planned

@@ -12,10 +12,17 @@ from builders import GIB, device_type, request, table, tables, topology
 from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from neuroshard_api.bundle import BundleManifest
-from neuroshard_api.request import Algorithm, Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.bundle import BundleManifest
+from neuroshard_api.documents.request import (
+    Algorithm,
+    Constraints,
+    MemorySettings,
+    PlanRequest,
+    SearchSettings,
+    TableConstraints,
+)
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
@@ -66,7 +73,7 @@ def test_a_processor_of_more_threads_finds_the_same_plan() -> None:
     """Under the bundled networks a plan has the same bytes whatever number of threads BLAS may take."""
     code = (
         "from builders import request, topology\n"
-        "from neuroshard_api.request import SearchSettings\n"
+        "from neuroshard_api.documents.request import SearchSettings\n"
         "from neuroshard_costs.bundle import bundled_bundle\n"
         "from neuroshard_planner.planning import plan\n"
         "from neuroshard_planner.workload_store import read_workload\n"

@@ -5,11 +5,11 @@ from typing import Any
 import builders
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.document import DocumentError
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import DataType
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.documents.tables import DataType
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.stored_types import stored_type_of, stored_types_text
 from neuroshard_planner.planning import plan as plan_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from builders import table_set
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.fitting.records import ended_records, read_records
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.compute_bench import MAX_FAILURES_IN_A_ROW, collect_compute

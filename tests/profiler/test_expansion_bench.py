@@ -4,7 +4,7 @@ from pathlib import Path
 
 import builders
 import pytest
-from neuroshard_api.records import ExpansionSample
+from neuroshard_api.documents.records import ExpansionSample
 from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.torch_native import TorchNativeBackend

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from fake_cuda import FakeCuda
-from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_profiler.backends.base import Repeats
 from neuroshard_profiler.backends.torch_backend import TorchBackend

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from builders import job, table_set, tables
 from mounts import mounted
-from neuroshard_api.document import read_data
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.job_request import plan_request
-from neuroshard_api.records import ProfileRecord
-from neuroshard_api.stage_commands import profiler_command
-from neuroshard_api.topology import Topology
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.document import read_data
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.records import ProfileRecord
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.job.plan_request import plan_request
+from neuroshard_api.job.stage_commands import profiler_command
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.fit import MIN_RECORDS
 from neuroshard_costs.fitting.records import read_records

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from builders import table_set
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_profiler.__main__ import main

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 from builders import table, table_set
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_profiler.__main__ import main
 from neuroshard_profiler.backends import select
 from neuroshard_profiler.errors import MissingPackageError, SettingsError

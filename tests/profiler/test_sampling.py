@@ -8,7 +8,7 @@ import pytest
 from builders import table, table_set
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE, SampleSpace, draw_compute_sample
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from neuroshard_api.document import DocumentError
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.settings import ProfileSettings, job_settings
 

@@ -5,7 +5,7 @@ import pytest
 from builders import table
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.tables import REUSE_BINS
+from neuroshard_api.documents.tables import REUSE_BINS
 from neuroshard_profiler.batches import DataBatch, Jagged
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.lookups import draw_lookups

@@ -2,12 +2,12 @@ from collections.abc import Callable
 
 import pytest
 from builders import request, table, tables
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.plan import BaselineCost, CollectiveCost, Plan
-from neuroshard_api.replication import GroupLayout, Replication
-from neuroshard_api.request import Algorithm, ComputePeak, Constraints
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.step_cost import predicted_cost
+from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, Plan
+from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints
+from neuroshard_api.job.step_cost import predicted_cost
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import index_ranges, summarize
 from neuroshard_report.terminal.plan import render_plan

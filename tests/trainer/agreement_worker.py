@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from neuroshard_api.document import DocumentError
+from neuroshard_api.documents.document import DocumentError
 from neuroshard_trainer.agreement import agreed, together
 from neuroshard_trainer.errors import InputError
 from rank_server import joined_ranks

@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.communication import WIRE_FORMATS, WireType, WireTypes
-from neuroshard_api.job_communication import CommunicationGuard
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.progress import GuardRecord
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.communication import WIRE_FORMATS, WireType, WireTypes
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.progress import GuardRecord
+from neuroshard_api.job.communication import CommunicationGuard
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_trainer.codecs import Codecs, live_codecs
 from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.guard import Guard

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.sharded_model import sharded_model

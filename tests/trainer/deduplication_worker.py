@@ -13,14 +13,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from bags import local_weights
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Model
-from neuroshard_api.job_training import DenseOptimizer, Training, TrainPipeline
-from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan, TablePlacement
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer, Pooling, Table
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan, TablePlacement
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer, Pooling, Table
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.job.model import Model
+from neuroshard_api.job.training import DenseOptimizer, Training, TrainPipeline
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import collated
 from neuroshard_trainer.data.deduplication import deduplicated

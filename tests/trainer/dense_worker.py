@@ -17,13 +17,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from bags import lookups_of
-from neuroshard_api.dense_layout import DenseGroup, DenseLayout, DenseMemory, DenseStrategy, PlannedUnit
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Model
-from neuroshard_api.job_training import DenseOptimizer, Training
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.dense_layout import DenseGroup, DenseLayout, DenseMemory, DenseStrategy, PlannedUnit
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.model import Model
+from neuroshard_api.job.training import DenseOptimizer, Training
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.dense_parallel import prove_dense
 from neuroshard_trainer.equal_weights import set_equal_weights

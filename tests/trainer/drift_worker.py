@@ -13,8 +13,8 @@ import builders
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.drift_report import Cause, DriftReport
-from neuroshard_api.stage_commands import DRIFT_REPORT_FILE
+from neuroshard_api.documents.drift_report import Cause, DriftReport
+from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE
 from neuroshard_trainer.clocks import NS_PER_MS, Mark
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.live_sharding import sharded_collections

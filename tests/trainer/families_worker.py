@@ -12,13 +12,13 @@ from typing import Any
 import builders
 import torch
 import torch.distributed as dist
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Model
-from neuroshard_api.job_training import Training
-from neuroshard_api.plan import GivenPlan, TablePlacement
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer, Table
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.plan import GivenPlan, TablePlacement
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.job.model import Model
+from neuroshard_api.job.training import Training
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel

@@ -12,14 +12,14 @@ import builders
 import torch
 import torch.distributed as dist
 from bags import lookups_of
-from neuroshard_api.dense_layout import DenseGroup, DenseLayout, DenseMemory, DenseStrategy, PlannedUnit
-from neuroshard_api.document import validated
-from neuroshard_api.gradient_exchange import GradientExchange, GradientType
-from neuroshard_api.job_model import Model
-from neuroshard_api.job_training import Training
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.dense_layout import DenseGroup, DenseLayout, DenseMemory, DenseStrategy, PlannedUnit
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.model import Model
+from neuroshard_api.job.training import Training
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.gradient_codec import with_gradient_codec

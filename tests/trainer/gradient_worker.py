@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.gradient_exchange import GradientExchange, GradientType
-from neuroshard_api.job_communication import CommunicationGuard, GuardAction
+from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
+from neuroshard_api.job.communication import CommunicationGuard, GuardAction
 from neuroshard_trainer import gradient_codec
 from neuroshard_trainer.gradient_codec import GradientCodec, exchange_gradients, own_group
 from neuroshard_trainer.gradient_guard import GradientGuard

@@ -17,12 +17,12 @@ import builders
 import torch
 import torch.distributed as dist
 from bags import SAMPLES, Bags, lookups_of, pairs, weight_difference
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.replication import GroupLayout, Replication, grouping
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer, Table
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.replication import GroupLayout, Replication, grouping
 from neuroshard_trainer.averaged_model import AveragedModel
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.live_sharding import prove_sharding

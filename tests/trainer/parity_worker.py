@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Architecture, Model
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.model import Architecture, Model
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder

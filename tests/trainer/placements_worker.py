@@ -17,11 +17,11 @@ import builders
 import torch
 import torch.distributed as dist
 from bags import SAMPLES, Bags, lookups_of, pairs, weight_difference
-from neuroshard_api.placement_rules import placement_problems
-from neuroshard_api.plan import GivenPlan, TablePlacement
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer, Pooling, Table
+from neuroshard_api.documents.plan import GivenPlan, TablePlacement
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer, Pooling, Table
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.placement_rules import placement_problems
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.optimizers import (
     EPSILON,

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from bags import local_weights
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_api.plan import TablePlacement
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Pooling
+from neuroshard_api.documents.plan import TablePlacement
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import collated
 from neuroshard_trainer.data.deduplication import deduplicated

@@ -6,15 +6,15 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.document import DocumentError, validated
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.job_status import DuplicationFactor
-from neuroshard_api.job_training import SyntheticSessions
-from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.step_cost import measured_cost
-from neuroshard_api.step_report import StepReport
+from neuroshard_api.documents.document import DocumentError, validated
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.job.status import DuplicationFactor
+from neuroshard_api.job.step_cost import measured_cost
+from neuroshard_api.job.training import SyntheticSessions
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_planner.problem.deduplication import batch_factor
 from placements import by_columns, by_rows, given_plan
 from rank_server import RankServer

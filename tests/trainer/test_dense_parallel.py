@@ -6,11 +6,17 @@ from pathlib import Path
 import builders
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.dense_layout import CheckpointingChoice, DenseChoices, DenseGroup, DensePolicy, DenseStrategy
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Constraints, MemorySettings, PlanRequest
-from neuroshard_api.tables import Optimizer
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.dense_layout import (
+    CheckpointingChoice,
+    DenseChoices,
+    DenseGroup,
+    DensePolicy,
+    DenseStrategy,
+)
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.dense_profile import dense_profile

@@ -9,11 +9,11 @@ from typing import Any
 import builders
 import pytest
 import torch
-from neuroshard_api.dense_profile import DenseProfile, features_sha256
-from neuroshard_api.document import validated
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.tables import Table
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.dense_profile import dense_profile, describe_dense, main
 from neuroshard_trainer.errors import InputError
 from torch import nn

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_trainer import devices
 from neuroshard_trainer.devices import (
     Cuda,

@@ -7,8 +7,8 @@ import pytest
 from builders import rank_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.drift_report import Cause, DriftChange, StepPart
-from neuroshard_api.step_report import RankTimes
+from neuroshard_api.documents.drift_report import Cause, DriftChange, StepPart
+from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_trainer.drift.attribution import InputChange, causes
 
 RANKS = 4

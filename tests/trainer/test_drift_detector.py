@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api import replanning
+from neuroshard_api.replanning import decision as replanning
 from neuroshard_trainer.drift.detector import (
     HELD_STEPS,
     RECENT_STEPS,

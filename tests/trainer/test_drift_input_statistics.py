@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.job_training import SyntheticGroup, SyntheticSessions
+from neuroshard_api.job.training import SyntheticGroup, SyntheticSessions
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.deduplication import deduplicated

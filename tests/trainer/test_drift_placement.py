@@ -3,10 +3,10 @@
 import builders
 import pytest
 import training_builders
-from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
-from neuroshard_api.replication import GroupLayout, Replication
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_trainer.drift.placement import Placement
 from placements import by_columns, by_rows, everywhere, given_plan
 

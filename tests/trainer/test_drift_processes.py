@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from neuroshard_api.input_statistics import InputStatistics
+from neuroshard_api.documents.input_statistics import InputStatistics
 from rank_server import RankServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

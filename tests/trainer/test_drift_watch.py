@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from builders import rank_times
-from neuroshard_api.drift_report import Cause, DriftReport
-from neuroshard_api.input_statistics import InputStatistics
-from neuroshard_api.plan import DeduplicatedGroup
+from neuroshard_api.documents.drift_report import Cause, DriftReport
+from neuroshard_api.documents.input_statistics import InputStatistics
+from neuroshard_api.documents.plan import DeduplicatedGroup
 from neuroshard_trainer.data.synthetic import zipf_ranks
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, forget, process_age_ms

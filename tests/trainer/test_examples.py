@@ -8,11 +8,11 @@ import pytest
 import torch.distributed as dist
 import yaml
 from data_builders import MOVIELENS_FILES, criteo_arrays, criteo_file
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.table_files import read_table_set
-from neuroshard_api.tables import Table
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.table_files import read_table_set
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.__main__ import main
 from trainer_builders import plan_of, write_job, write_plan
 
@@ -114,9 +114,9 @@ def test_one_hot_data_under_a_multi_hot_plan_is_a_warning(
 
 def test_an_evaluation_path_is_left_out_of_training(tmp_path: Path) -> None:
     """Also where the pattern of the training data matches it."""
-    from neuroshard_api.document import validated
-    from neuroshard_api.job_training import Data
-    from neuroshard_api.tables import TableSet
+    from neuroshard_api.documents.document import validated
+    from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.job.training import Data
     from neuroshard_trainer.data.formats import open_source
     from neuroshard_trainer.data.samples import features_of
 

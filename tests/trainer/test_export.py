@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.errors import StorageError
 from neuroshard_trainer.export import ExportedModel, export, main

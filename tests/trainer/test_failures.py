@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.errors import CommunicationError, InputError, PeerLostError, TrainerError
 from neuroshard_trainer.failures import lost_peers
 

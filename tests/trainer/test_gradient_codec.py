@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_api.gradient_exchange import GradientExchange, GradientType
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.step_report import StepReport
+from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.step_report import StepReport
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.live_sharding import LiveSharding
 from rank_server import RankServer

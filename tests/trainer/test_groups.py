@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from neuroshard_api.replication import GroupLayout
+from neuroshard_api.sharding.replication import GroupLayout
 from rank_server import RankServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

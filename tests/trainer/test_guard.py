@@ -4,8 +4,8 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.communication import WireType, WireTypes
-from neuroshard_api.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
+from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.documents.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
 from neuroshard_trainer.guard import CHECKS_SUSPENDED, next_record, resumed_record
 
 MAXIMUM = 0.05

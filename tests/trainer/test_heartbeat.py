@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.heartbeat import GRACE_SECONDS, PERIOD_SECONDS, TIMEOUT_SECONDS
 from rank_server import RankServer, output
 

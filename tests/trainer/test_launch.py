@@ -4,7 +4,7 @@ import socket
 from typing import Any
 
 import pytest
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.launch import exit_code_of, main
 from torch.distributed import run
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from neuroshard_api.document import DocumentError, validated
-from neuroshard_api.job_training import DenseOptimizer, LearningRateSchedule, Training
+from neuroshard_api.documents.document import DocumentError, validated
+from neuroshard_api.job.training import DenseOptimizer, LearningRateSchedule, Training
 from neuroshard_trainer.learning_rate import learning_rate_factor
 from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.optimizers import dense_optimizer

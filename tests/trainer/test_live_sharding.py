@@ -6,12 +6,12 @@ import builders
 import pytest
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Model
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType
-from neuroshard_api.tables import Optimizer, Pooling, Table
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer, Pooling, Table
+from neuroshard_api.job.model import Model
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.live_sharding import live_kernel, planned_sharding, prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 from rank_server import Ended, RankServer, output
 from trainer_builders import job_data, plan_of, write_job, write_plan
 

@@ -20,12 +20,12 @@ import builders
 import pytest
 import torch
 from mounts import mounted
-from neuroshard_api.communication import WireType, WireTypes
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.request import MemorySettings
-from neuroshard_api.step_report import StepReport
-from neuroshard_api.tables import DataType, Pooling
+from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.request import MemorySettings
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.documents.tables import DataType, Pooling
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer import checkpoint as checkpoint_module
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest

@@ -5,9 +5,9 @@ from typing import Any
 import builders
 import pytest
 import torch
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Model
-from neuroshard_api.tables import Pooling
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.job.model import Model
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.model import RecommendationModel
 from torch import nn

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.sharding.kinds import ShardingType
 from rank_server import RankServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a minute where nothing else runs

@@ -5,10 +5,10 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.kernels import DataType
-from neuroshard_api.plan import Plan
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Pooling
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.sharding.kernels import DataType
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
 from placements import on_host

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from neuroshard_api.request import MemorySettings
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.documents.request import MemorySettings
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.plan_adapter import require_lasting_gradients
 from trainer_builders import plan_of

@@ -15,16 +15,16 @@ import builders
 import pytest
 import torch.distributed as dist
 from exact_costs import ExactCosts
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.replication import GroupLayout, Replication
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import Family
-from neuroshard_api.step_report import StepReport
-from neuroshard_api.table_files import read_table_set
-from neuroshard_api.tables import Optimizer
-from neuroshard_api.torchrec_plan import TorchRecPlan
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.documents.table_files import read_table_set
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.torchrec_plan import TorchRecPlan
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family
+from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointManifest

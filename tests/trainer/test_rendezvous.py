@@ -10,8 +10,8 @@ from pathlib import Path
 
 import builders
 import pytest
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.stage_commands import NODE_RANK_VARIABLE, torchrun_environment
+from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE, torchrun_environment
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cluster.waiting import eventually
 
 from benchmarks.process_family import kill_family

@@ -3,11 +3,11 @@
 import builders
 import pytest
 import torch
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Model
-from neuroshard_api.job_training import Training
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.model import Model
+from neuroshard_api.job.training import Training
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
 from neuroshard_trainer.plan_adapter import sharding_plan

@@ -9,15 +9,15 @@ import builders
 import pytest
 import torch
 from cuda_events import SimulatedGpu
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.drift_report import DriftReport
-from neuroshard_api.input_statistics import InputStatistics
-from neuroshard_api.job_training import Training
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import Family
-from neuroshard_api.step_report import RankTimes, StepReport
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.drift_report import DriftReport
+from neuroshard_api.documents.input_statistics import InputStatistics
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.step_report import RankTimes, StepReport
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.training import Training
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_trainer.clocks import CudaClock
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.drift.drift_state import DriftState

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from neuroshard_api.document import validated
-from neuroshard_api.job_model import Model
-from neuroshard_api.job_training import Training
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.model import Model
+from neuroshard_api.job.training import Training
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from bags import local_weights
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Pooling, Table
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Pooling, Table
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.deduplication import repeated
 from neuroshard_trainer.data.samples import Jagged
 from neuroshard_trainer.equal_weights import set_equal_weights

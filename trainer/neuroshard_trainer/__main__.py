@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuroshard_api.collector import uncollected_imports
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.collector import uncollected_imports
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_trainer.errors import MissingPackageError, TrainerError
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
 def _run(options: argparse.Namespace) -> None:
     try:
         with uncollected_imports():  # here, because --help and a wrong option need none of it
-            from neuroshard_api.stage_commands import READY_FILE_VARIABLE
+            from neuroshard_api.job.stage_commands import READY_FILE_VARIABLE
 
             from neuroshard_trainer.job_file import read_job
             from neuroshard_trainer.run import Places, train

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.accuracy_comparison import Accuracy, AccuracyComparison, AccuracyPair
-from neuroshard_api.job_training import ResumePolicy
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.stage_commands import PROGRESS_FILE
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.accuracy_comparison import Accuracy, AccuracyComparison, AccuracyPair
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.job.stage_commands import PROGRESS_FILE
+from neuroshard_api.job.training import ResumePolicy
+from neuroshard_api.job.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.errors import InputError

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
-from neuroshard_api.document import DocumentError
+from neuroshard_api.documents.document import DocumentError
 
 from neuroshard_trainer.errors import InputError
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.replication import GroupLayout
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.sharding.replication import GroupLayout
 from torch import nn
 from torch.distributed.remote_device import _remote_device
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder

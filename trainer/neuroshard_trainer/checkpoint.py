@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.document import Document, DocumentError
-from neuroshard_api.progress import GuardRecord
+from neuroshard_api.documents.document import Document, DocumentError
+from neuroshard_api.documents.progress import GuardRecord
 from pydantic import Field
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.communication import WireTypes
-from neuroshard_api.step_report import MeasuredCommunication, MeasuredGradients
+from neuroshard_api.documents.communication import WireTypes
+from neuroshard_api.documents.step_report import MeasuredCommunication, MeasuredGradients
 
 from neuroshard_trainer.clocks import Clock, Mark
 from neuroshard_trainer.codecs import Codecs, SwitchableCodec

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import torch
 from fbgemm_gpu.quantize_comm import QuantizationContext
 from fbgemm_gpu.quantize_comm import QuantizedCommCodec as FbgemmCodec
-from neuroshard_api.communication import WIRE_FORMATS, WireType, WireTypes
-from neuroshard_api.plan import GivenPlan
+from neuroshard_api.documents.communication import WIRE_FORMATS, WireType, WireTypes
+from neuroshard_api.documents.plan import GivenPlan
 from torch import nn
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry

@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from neuroshard_api.collector import uncollected_imports
-from neuroshard_api.document import Document
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.document import Document
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.collector import uncollected_imports
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_trainer.errors import TrainerError
 

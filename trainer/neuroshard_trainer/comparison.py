@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.training_comparison import PlanTimes, TrainingComparison
+from neuroshard_api.documents.training_comparison import PlanTimes, TrainingComparison
 from torch import nn
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 

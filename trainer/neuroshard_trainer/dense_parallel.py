@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.dense_layout import DenseGroup, DenseLayout, DenseStrategy, PlannedUnit
-from neuroshard_api.plan import GivenPlan
+from neuroshard_api.documents.dense_layout import DenseGroup, DenseLayout, DenseStrategy, PlannedUnit
+from neuroshard_api.documents.plan import GivenPlan
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard

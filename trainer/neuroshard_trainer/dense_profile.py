@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from neuroshard_api.dense_profile import DenseProfile, features_sha256
-from neuroshard_api.document import DocumentError, read_data
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.job_request import dense_signature
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.table_files import read_table_set
-from neuroshard_api.tables import Table, TableSet
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
+from neuroshard_api.documents.document import DocumentError, read_data
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.table_files import read_table_set
+from neuroshard_api.documents.tables import Table, TableSet
+from neuroshard_api.job.plan_request import dense_signature
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.exit_codes import ExitCode
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import binary_cross_entropy_with_logits

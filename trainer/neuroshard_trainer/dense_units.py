@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from neuroshard_api.dense_profile import DenseUnit
-from neuroshard_api.tables import DataType
+from neuroshard_api.documents.dense_profile import DenseUnit
+from neuroshard_api.documents.tables import DataType
 from torch import nn
 
 from neuroshard_trainer.dense_trackers import ModuleCount

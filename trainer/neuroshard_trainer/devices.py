@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal, Self
 
 import torch
-from neuroshard_api.placement_rules import local_size_problem
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.torchrec_plan import ComputeDevice
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.torchrec_plan import ComputeDevice
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.sharding.placement_rules import local_size_problem
 
 from neuroshard_trainer.errors import InputError
 

@@ -32,8 +32,8 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     DenseTableBatchedEmbeddingBagsCodegen,
     SplitTableBatchedEmbeddingBagsCodegen,
 )
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family, ShardingType
 from torch import nn
 from torch.autograd import Variable
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection

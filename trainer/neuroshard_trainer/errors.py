@@ -12,7 +12,7 @@ TrainerError
 
 from typing import Self
 
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 
 class TrainerError(Exception):

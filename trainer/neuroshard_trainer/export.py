@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from neuroshard_api.document import Document
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.document import Document
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER
+from neuroshard_api.job.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.checkpoint import newest_whole
 from neuroshard_trainer.data.samples import features_of

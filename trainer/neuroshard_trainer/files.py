@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from neuroshard_api.whole_file import write_whole
+from neuroshard_api.process.atomic_file import write_whole
 
 from neuroshard_trainer.errors import StorageError
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.gradient_exchange import GradientExchange, GradientType
-from neuroshard_api.plan import GivenPlan
+from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
+from neuroshard_api.documents.plan import GivenPlan
 from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 import torch.distributed as dist
-from neuroshard_api.job_communication import CommunicationGuard
-from neuroshard_api.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
+from neuroshard_api.documents.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
+from neuroshard_api.job.communication import CommunicationGuard
 
 from neuroshard_trainer.gradient_codec import GradientCodec
 from neuroshard_trainer.guard import after_action, next_record, resumed_record

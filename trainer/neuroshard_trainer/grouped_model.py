@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from neuroshard_api.job_model import Model
-from neuroshard_api.plan import DeduplicationForm, GivenPlan
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.plan import DeduplicationForm, GivenPlan
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.job.model import Model
 from torch import nn
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.communication import WireTypes
-from neuroshard_api.gradient_exchange import GradientExchange
-from neuroshard_api.job_communication import CommunicationGuard, GuardAction
-from neuroshard_api.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
+from neuroshard_api.documents.communication import WireTypes
+from neuroshard_api.documents.gradient_exchange import GradientExchange
+from neuroshard_api.documents.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
+from neuroshard_api.job.communication import CommunicationGuard, GuardAction
 
 from neuroshard_trainer.codecs import Codecs
 from neuroshard_trainer.errors import InputError

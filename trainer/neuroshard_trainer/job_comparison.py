@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from neuroshard_api.training_comparison import TrainingComparison, file_names
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.training_comparison import TrainingComparison, file_names
+from neuroshard_api.job.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.comparison import Contestant, compare_contestants
 from neuroshard_trainer.data.batches import Batch

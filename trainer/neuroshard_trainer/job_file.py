@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from neuroshard_api.document import DocumentError, read_data
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.document import DocumentError, read_data
+from neuroshard_api.job.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.errors import InputError
 

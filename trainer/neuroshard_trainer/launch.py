@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from neuroshard_api.collector import uncollected_imports
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.stage_commands import SHUTDOWN_VARIABLE
+from neuroshard_api.job.stage_commands import SHUTDOWN_VARIABLE
+from neuroshard_api.process.collector import uncollected_imports
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_trainer.errors import MissingPackageError
 

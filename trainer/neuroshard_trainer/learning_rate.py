@@ -10,7 +10,7 @@
 The decay is a polynomial of power 2, as in the public DLRM and DCNv2 references (MLPerf Training).
 """
 
-from neuroshard_api.job_training import LearningRateSchedule
+from neuroshard_api.job.training import LearningRateSchedule
 from torchrec.optim.keyed import KeyedOptimizer
 
 DECAY_POWER = 2

@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-from neuroshard_api.communication import WireTypes
-from neuroshard_api.dense_layout import PlannedUnit
-from neuroshard_api.document import Document
-from neuroshard_api.gradient_exchange import GradientExchange
-from neuroshard_api.plan import GivenPlan, Shard
-from neuroshard_api.sharding import ComputeKernel
-from neuroshard_api.tables import Pooling
+from neuroshard_api.documents.communication import WireTypes
+from neuroshard_api.documents.dense_layout import PlannedUnit
+from neuroshard_api.documents.document import Document
+from neuroshard_api.documents.gradient_exchange import GradientExchange
+from neuroshard_api.documents.plan import GivenPlan, Shard
+from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.sharding.kinds import ComputeKernel
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.batched_embedding_kernel import (

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from neuroshard_api.job_model import Architecture, Model
-from neuroshard_api.job_model import CrossNetwork as CrossNetworkSize
-from neuroshard_api.tables import Pooling, Table
+from neuroshard_api.documents.tables import Pooling, Table
+from neuroshard_api.job.model import Architecture, Model
+from neuroshard_api.job.model import CrossNetwork as CrossNetworkSize
 from torch import nn
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
 from torchrec.modules.embedding_configs import DataType as TorchRecDataType

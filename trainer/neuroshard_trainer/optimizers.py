@@ -3,11 +3,11 @@
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_api.job_training import DenseOptimizer, Training
-from neuroshard_api.kernels import FBGEMM_OPTIMIZERS, kernel_problem
-from neuroshard_api.placement_rules import replicated_optimizer_problem
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.training import DenseOptimizer, Training
+from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, kernel_problem
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.placement_rules import replicated_optimizer_problem
 from torch import nn
 from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection

@@ -11,14 +11,14 @@ optimizer = replicated_optimizer(model, ..., learning_rate=0.02)  # of data_para
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuroshard_api.document import DocumentError
-from neuroshard_api.kernels import kernel_problem
-from neuroshard_api.placement_rules import placement_problems
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import DataType as Element
-from neuroshard_api.tables import Table
-from neuroshard_api.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.tables import DataType as Element
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.documents.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
+from neuroshard_api.sharding.kernels import kernel_problem
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.placement_rules import placement_problems
 from torchrec.distributed.types import (
     CacheParams,
     EmbeddingModuleShardingPlan,

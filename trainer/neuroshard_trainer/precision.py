@@ -1,7 +1,7 @@
 """The arithmetic of the dense part. Weights, gradients, and optimizer state stay FP32."""
 
 import torch
-from neuroshard_api.job_training import Precision
+from neuroshard_api.job.training import Precision
 
 
 def set_matmul_precision(precision: Precision) -> None:

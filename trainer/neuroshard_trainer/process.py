@@ -9,10 +9,10 @@ from typing import Self
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.host_memory import keep_freed_memory
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.stage_commands import RUN_ID_VARIABLE
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.job.stage_commands import RUN_ID_VARIABLE
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.host_memory import keep_freed_memory
 
 from neuroshard_trainer.devices import (
     Cuda,

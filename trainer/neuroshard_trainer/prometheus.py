@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from neuroshard_api.step_report import RankTimes, StepReport
+from neuroshard_api.documents.step_report import RankTimes, StepReport
 
 from neuroshard_trainer.errors import InputError, MissingPackageError
 from neuroshard_trainer.files import write_file

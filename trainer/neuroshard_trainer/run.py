@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from neuroshard_api.job_request import dense_signature
-from neuroshard_api.job_training import ResumePolicy
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.progress import GuardRecord
-from neuroshard_api.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
-from neuroshard_api.tables import Pooling
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.progress import GuardRecord
+from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.job.plan_request import dense_signature
+from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
+from neuroshard_api.job.training import ResumePolicy
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingPlan

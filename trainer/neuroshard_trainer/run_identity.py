@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from neuroshard_api.document import read_bytes
-from neuroshard_api.stage_commands import RUN_ID_VARIABLE
+from neuroshard_api.documents.document import read_bytes
+from neuroshard_api.job.stage_commands import RUN_ID_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from neuroshard_api.job_training import Training
+from neuroshard_api.job.training import Training
 
 from neuroshard_trainer.errors import DataError
 

@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 
 import torch
-from neuroshard_api.job_model import Model
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.job.model import Model
 from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader

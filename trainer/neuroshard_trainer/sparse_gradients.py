@@ -12,7 +12,7 @@ import math
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.gradient_exchange import CAPACITY_OVER_KEPT
+from neuroshard_api.documents.gradient_exchange import CAPACITY_OVER_KEPT
 from torch.futures import Future
 
 SAMPLE = 65_536

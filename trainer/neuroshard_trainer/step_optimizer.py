@@ -1,6 +1,6 @@
 """Everything between the gradients of a step and the next step: rates, clipping, and the dense part's optimizer."""
 
-from neuroshard_api.job_training import Training
+from neuroshard_api.job.training import Training
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.collectives import CollectiveKind, CollectiveTime
-from neuroshard_api.sharding import Family
-from neuroshard_api.step_report import MeasuredDuplication, RankTimes, StepReport
+from neuroshard_api.documents.step_report import MeasuredDuplication, RankTimes, StepReport
+from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.sharding.kinds import Family
 from numpy.typing import NDArray
 from torch import nn
 from torchrec.optim.keyed import KeyedOptimizerWrapper

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.job_training import Checkpoint, Training, TrainPipeline
-from neuroshard_api.progress import GuardRecord, GuardState, TrainingProgress
+from neuroshard_api.documents.progress import GuardRecord, GuardState, TrainingProgress
+from neuroshard_api.job.training import Checkpoint, Training, TrainPipeline
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from neuroshard_trainer.checkpoint import CheckpointManifest, has_earlier

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_cli.shared.failures import CommandError
 
 if TYPE_CHECKING:
-    from neuroshard_api.drift_report import DriftReport
-    from neuroshard_api.training_job import DLRMTrainingJob
+    from neuroshard_api.documents.drift_report import DriftReport
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
 NamespaceOption = Annotated[
     str | None, typer.Option("--namespace", "-n", help="The job's namespace; that of the kubeconfig if not given.")
@@ -41,7 +41,7 @@ class JobsClient:
 
     def __init__(self, api: Any, namespace: str) -> None:  # noqa: ANN401 - the client has no types
         from kubernetes import client
-        from neuroshard_api.training_job import GROUP, PLURAL, VERSION
+        from neuroshard_api.job.training_job import GROUP, PLURAL, VERSION
 
         self.namespace = namespace
         self._jobs: Any = client.CustomObjectsApi(api)
@@ -62,10 +62,10 @@ class JobsClient:
         None: there is none, it cannot be used, the user may not read it, or the API server does not answer.
         """
         from kubernetes.client import ApiException
-        from neuroshard_api.config_map import contents_of, unpack_files
-        from neuroshard_api.document import DocumentError
-        from neuroshard_api.drift_report import DriftReport
-        from neuroshard_api.stage_commands import DRIFT_REPORT_FILE
+        from neuroshard_api.documents.config_map import contents_of, unpack_files
+        from neuroshard_api.documents.document import DocumentError
+        from neuroshard_api.documents.drift_report import DriftReport
+        from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE
         from urllib3.exceptions import HTTPError
 
         where = f"{name}-report"
@@ -134,8 +134,8 @@ def jobs_client(context: str | None, namespace: str | None) -> Iterator[JobsClie
 
 def parsed(raw: dict[str, Any]) -> "DLRMTrainingJob":
     """Return a job of the API server as a document. Raises CommandError where a newer operator knows more."""
-    from neuroshard_api.document import DocumentError
-    from neuroshard_api.training_job import DLRMTrainingJob
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
     try:
         return DLRMTrainingJob.from_data(raw)

@@ -11,10 +11,10 @@ from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, say, write_file
 
 if TYPE_CHECKING:
-    from neuroshard_api.bundle import BundleManifest
-    from neuroshard_api.drift_report import DriftReport
-    from neuroshard_api.run_document import RunDocument
-    from neuroshard_api.step_report import RankTimes, StepReport
+    from neuroshard_api.documents.bundle import BundleManifest
+    from neuroshard_api.documents.drift_report import DriftReport
+    from neuroshard_api.documents.run_document import RunDocument
+    from neuroshard_api.documents.step_report import RankTimes, StepReport
     from neuroshard_costs.fitting.step_calibration import Part, PartFactor
 
 
@@ -74,9 +74,9 @@ def corrected(
         CostModelError: the bundle cannot be read, or the reports tell too little.
         DocumentError: a file is damaged.
     """
-    from neuroshard_api.document import read_data
-    from neuroshard_api.plan import Plan
-    from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+    from neuroshard_api.documents.document import read_data
+    from neuroshard_api.documents.plan import Plan
+    from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
     from neuroshard_costs.bundle import load_bundle, read_weights, save_bundle
     from neuroshard_costs.fitting.step_calibration import calibration_of, step_factors
     from neuroshard_planner.interop.imported_plan import imported_plan
@@ -119,9 +119,9 @@ def _corrected_name(name: str) -> str:
 
 def _measured(plan: Path, reports: Sequence[Path]) -> "tuple[str, list[Sequence[RankTimes]]]":
     """Return where reports come from, and the times of each set of steps. Raises DocumentError and CommandError."""
-    from neuroshard_api.document import DocumentError, read_data
-    from neuroshard_api.drift_report import DriftReport
-    from neuroshard_api.step_report import StepReport
+    from neuroshard_api.documents.document import DocumentError, read_data
+    from neuroshard_api.documents.drift_report import DriftReport
+    from neuroshard_api.documents.step_report import StepReport
 
     found: list[tuple[Path, DriftReport | StepReport]] = []
     for path in reports:
@@ -159,8 +159,8 @@ def _require_different_steps(reports: "Sequence[tuple[Path, DriftReport | StepRe
 
 def _span(report: "DriftReport | StepReport") -> range:
     """Return the steps of a report's times; a drift report that does not name them is of a start at step 0."""
-    from neuroshard_api.replanning import WARM_UP_STEPS
-    from neuroshard_api.step_report import StepReport
+    from neuroshard_api.documents.step_report import StepReport
+    from neuroshard_api.replanning.decision import WARM_UP_STEPS
 
     if isinstance(report, StepReport):
         return range(report.first_step, report.first_step + report.num_steps)
@@ -172,7 +172,7 @@ def _require_same_training(plan: Path, reports: "Sequence[tuple[Path, RunDocumen
     """Raise CommandError for reports of another plan or of several machines."""
     import hashlib
 
-    from neuroshard_api.document import read_bytes
+    from neuroshard_api.documents.document import read_bytes
 
     sha256 = hashlib.sha256(read_bytes(plan)).hexdigest()
     first = reports[0][1]

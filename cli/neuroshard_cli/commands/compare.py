@@ -14,7 +14,7 @@ from neuroshard_cli.shared.request_options import RequestOptions, build_request,
 from neuroshard_cli.shared.time_limit import TimeLimitError, time_limit
 
 if TYPE_CHECKING:
-    from neuroshard_api.request import Algorithm
+    from neuroshard_api.documents.request import Algorithm
     from neuroshard_planner.explain.comparison import Comparison
     from neuroshard_planner.explain.robustness import Regret
 
@@ -32,7 +32,7 @@ def compare(
 
     Each is costed by the same cost models and by the simulator of the device, and timed.
     """
-    from neuroshard_api.request import Algorithm
+    from neuroshard_api.documents.request import Algorithm
     from neuroshard_planner.baselines.torchrec import require_torchrec
     from neuroshard_planner.errors import MissingPackageError
     from neuroshard_planner.explain.comparison import Comparison, regrets_of
@@ -68,7 +68,7 @@ def compare(
 
 def chosen_algorithms(names: str | None) -> "list[Algorithm]":
     """Return the algorithms of a list of names, all for None. Raises CommandError for a name that there is not."""
-    from neuroshard_api.request import Algorithm
+    from neuroshard_api.documents.request import Algorithm
 
     chosen = [name.strip() for name in names.split(",")] if names is not None else list(Algorithm)
     unknown = [name for name in chosen if name not in list(Algorithm)]

@@ -24,7 +24,7 @@ def compare_accuracy(  # noqa: PLR0917 - typer passes by name
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Train a job with a plan's narrow types and exactly, in pairs of equal seeds, and compare the accuracy."""
-    from neuroshard_api.accuracy_comparison import AccuracyComparison
+    from neuroshard_api.documents.accuracy_comparison import AccuracyComparison
     from neuroshard_report.terminal.accuracy_comparison import render_accuracy_comparison
 
     if out is not None:

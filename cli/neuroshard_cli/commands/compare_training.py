@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_cli.local.compared_script import SUFFIX, given_plans, request_file, script_command
 from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, say, write_file
 
 if TYPE_CHECKING:
-    from neuroshard_api.plan import GivenPlan
-    from neuroshard_api.training_comparison import PredictedMemory
+    from neuroshard_api.documents.plan import GivenPlan
+    from neuroshard_api.documents.training_comparison import PredictedMemory
 
 STDERR = 2
 """What the processes print is progress; stdout is for the result."""
@@ -50,7 +50,7 @@ def compare_training(  # noqa: PLR0917 - typer passes by name
     ] = False,
 ) -> None:
     """Train a job or a script under several plans in turns, from equal weights, and compare their step times."""
-    from neuroshard_api.training_comparison import TrainingComparison
+    from neuroshard_api.documents.training_comparison import TrainingComparison
     from neuroshard_report.html.rounds_plot import rounds_plot
     from neuroshard_report.terminal.training_comparison import render_training_comparison
 
@@ -108,8 +108,8 @@ def _train_script(
     script: Path, plans: list[Path], result: Path, *, rounds: int, steps: int, arguments: str | None
 ) -> "PredictedMemory | None":
     """Train by a script, and return the memory that its models need by their plans. None: a plan has no ledger."""
-    from neuroshard_api.plan import GivenPlan
-    from neuroshard_api.training_comparison import file_names
+    from neuroshard_api.documents.plan import GivenPlan
+    from neuroshard_api.documents.training_comparison import file_names
 
     command = script_command(script, arguments)
     processes, found = given_plans(plans)
@@ -131,7 +131,7 @@ def _train_script(
 
 def _predicted_memory(plans: "Sequence[Path]", given: "Sequence[GivenPlan]") -> "PredictedMemory":
     """Return what the models of all plans need together, with a warning where that is too much for their devices."""
-    from neuroshard_api.training_comparison import file_names
+    from neuroshard_api.documents.training_comparison import file_names
     from neuroshard_planner.plans.joint_memory import predicted_memory
     from neuroshard_report.quantities import format_bytes
 

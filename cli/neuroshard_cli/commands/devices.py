@@ -15,7 +15,7 @@ def devices(
 
     Those with bundled cost models are marked.
     """
-    from neuroshard_api.presets import load_presets
+    from neuroshard_api.documents.presets import load_presets
     from neuroshard_costs.bundle import bundled_names
 
     presets = load_presets()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_cli.command_list import ENTRIES
 from neuroshard_cli.shared.failures import CommandError
@@ -53,7 +53,7 @@ def doctor(
 
 def _machine() -> tuple[dict[str, Any], list[str]]:
     """Return the facts of this machine, and the problems among them."""
-    from neuroshard_api.gpu_driver import driver_version, gpu_names
+    from neuroshard_api.process.gpu_driver import driver_version, gpu_names
 
     from neuroshard_cli.shared.installation import DISTRIBUTION, conflicts, cuda_of_torch, installed_version
 

@@ -10,7 +10,7 @@ from neuroshard_cli.shared.output import print_document, say, write_file
 from neuroshard_cli.shared.plan_file import read_given_plan
 
 if TYPE_CHECKING:
-    from neuroshard_api.plan import GivenPlan
+    from neuroshard_api.documents.plan import GivenPlan
 
 
 def export(
@@ -32,7 +32,7 @@ def export(
 
     Neither torch nor TorchRec is needed to write it.
     """
-    from neuroshard_api.torchrec_plan import TorchRecPlan
+    from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 
     document = read_given_plan(plan)
     if module_path is not None:

@@ -10,8 +10,8 @@ from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import say
 
 if TYPE_CHECKING:
-    from neuroshard_api.job_status import StageStatus
-    from neuroshard_api.training_job import DLRMTrainingJob
+    from neuroshard_api.job.status import StageStatus
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
 StageChoice = Literal["profiling", "planning", "running"]
 

@@ -14,7 +14,7 @@ from neuroshard_cli.shared.output import check_writable, print_document, print_t
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, find_bundle, takes_request_options
 
 if TYPE_CHECKING:
-    from neuroshard_api.request import PlanRequest
+    from neuroshard_api.documents.request import PlanRequest
 
 
 @takes_request_options
@@ -91,7 +91,7 @@ def plan(
 
 def _measured(requests: "Sequence[PlanRequest]", statistics: Path | None) -> "Sequence[PlanRequest]":
     """Return requests for inputs as a trainer counted them; None: as they are."""
-    from neuroshard_api.input_statistics import InputStatistics
+    from neuroshard_api.documents.input_statistics import InputStatistics
     from neuroshard_planner.measured_inputs import with_measured_inputs
 
     if statistics is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_cli.publishing.child_process import KEPT, child, exit_code
 from neuroshard_cli.publishing.pod_api import SERVICE_ACCOUNT, ApiUnavailableError, PodApi, persistently
@@ -17,7 +17,7 @@ from neuroshard_cli.shared.failures import CommandError, report_failure
 from neuroshard_cli.shared.output import say
 
 if TYPE_CHECKING:
-    from neuroshard_api.config_map import ConfigMapContents
+    from neuroshard_api.documents.config_map import ConfigMapContents
 
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
@@ -114,7 +114,7 @@ class Publication:
         return ExitCode.OK
 
     def _pack(self) -> "ConfigMapContents":
-        from neuroshard_api.config_map import pack_files
+        from neuroshard_api.documents.config_map import pack_files
 
         return pack_files(read_files(self._results))
 
@@ -134,8 +134,8 @@ def read_files(results: Sequence[Path]) -> dict[str, bytes]:
         CommandError: two files have one name.
         ConfigMapTooLargeError: a file is larger than any that could fit when compressed.
     """
-    from neuroshard_api.config_map import LIMIT_BYTES, ConfigMapTooLargeError
-    from neuroshard_api.document import UNPACKED_LIMIT_BYTES
+    from neuroshard_api.documents.config_map import LIMIT_BYTES, ConfigMapTooLargeError
+    from neuroshard_api.documents.document import UNPACKED_LIMIT_BYTES
 
     files: dict[str, bytes] = {}
     for result in results:

@@ -9,8 +9,8 @@ from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import print_document, print_text, progress_console, say, write_file
 
 if TYPE_CHECKING:
-    from neuroshard_api.plan import GivenPlan
-    from neuroshard_api.training_job import DLRMTrainingJob
+    from neuroshard_api.documents.plan import GivenPlan
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
     from neuroshard_cli.local.run import LocalRun
 
@@ -41,7 +41,7 @@ def run(  # noqa: PLR0917 - typer passes by name
 
     A run that was interrupted goes on where it was; finished stages are not repeated while their inputs are the same.
     """
-    from neuroshard_api.plan import Plan
+    from neuroshard_api.documents.plan import Plan
 
     from neuroshard_cli.local.corrected_models import correct_models
     from neuroshard_cli.local.directory import RunDirectory
@@ -104,7 +104,7 @@ def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None) -> "G
 
 def _waits(job: "DLRMTrainingJob", *, approved: bool) -> str:
     """Return why a planned job is not trained now; empty: it is."""
-    from neuroshard_api.training_job import LaunchPolicy
+    from neuroshard_api.job.training_job import LaunchPolicy
 
     if job.spec.launch_policy is LaunchPolicy.PLAN_ONLY:
         return "launchPolicy is PlanOnly: nothing is trained"

@@ -12,9 +12,9 @@ from neuroshard_cli.shared.output import check_writable, print_document, print_t
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, find_bundle, takes_request_options
 
 if TYPE_CHECKING:
-    from neuroshard_api.plan import TablePlacement
-    from neuroshard_api.request import PlanRequest
-    from neuroshard_api.torchrec_plan import TorchRecPlan
+    from neuroshard_api.documents.plan import TablePlacement
+    from neuroshard_api.documents.request import PlanRequest
+    from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 
 DOCUMENT_SUFFIXES = (".json", ".yaml", ".yml", ".gz")
 FIRST_BYTES = 1024  # blanks may come before a brace
@@ -60,8 +60,8 @@ def score(
 
 def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[TablePlacement, ...]]":
     """Return what a plan answers, and its shards."""
-    from neuroshard_api.plan import GivenPlan
-    from neuroshard_api.torchrec_plan import TorchRecPlan
+    from neuroshard_api.documents.plan import GivenPlan
+    from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 
     raw = _document_data(path)
     if raw is not None and not TorchRecPlan.is_named_by(raw):
@@ -78,7 +78,7 @@ def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[Tab
 
 def _document_data(path: Path) -> object | None:
     """Return the data of a document, by the file's name or its first character. None: a pickle."""
-    from neuroshard_api.document import parse_data, read_data, read_text
+    from neuroshard_api.documents.document import parse_data, read_data, read_text
 
     if path.suffix in DOCUMENT_SUFFIXES:
         return read_data(path)
@@ -93,7 +93,7 @@ def _torchrec_plan(
     path: Path, exported: "TorchRecPlan | None", options: RequestOptions
 ) -> "tuple[PlanRequest, tuple[TablePlacement, ...]]":
     """Return the same of a plan in TorchRec's words; ``exported`` None: the file is a pickle."""
-    from neuroshard_api.request import Algorithm
+    from neuroshard_api.documents.request import Algorithm
     from neuroshard_planner.baselines.torchrec import require_torchrec
     from neuroshard_planner.interop.torchrec import node_problem, placements
 

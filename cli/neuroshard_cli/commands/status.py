@@ -5,13 +5,13 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_cli.cluster.jobs_client import ContextOption, JobsClient, NamespaceOption, jobs_client, parsed
 from neuroshard_cli.shared.output import print_document, print_text
 
 if TYPE_CHECKING:
-    from neuroshard_api.training_job import DLRMTrainingJob
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
 LOOK_EVERY_S = 2.0
 
@@ -52,7 +52,7 @@ def _print_drift(jobs: JobsClient, job: "DLRMTrainingJob") -> None:
 
 def watch_job(jobs: JobsClient, name: str) -> ExitCode:
     """Print a line whenever a job's stage or reason changes, and the whole at its end; tell whether it succeeded."""
-    from neuroshard_api.job_status import Stage
+    from neuroshard_api.job.status import Stage
     from neuroshard_report.terminal.job import render_headline, render_job
 
     told = ""

@@ -18,8 +18,8 @@ def submit(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Tell each change until the job has ended.")] = False,
 ) -> None:
     """Check a job file here, and create the job in the cluster."""
-    from neuroshard_api.document import read_data
-    from neuroshard_api.training_job import DLRMTrainingJob
+    from neuroshard_api.documents.document import read_data
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
     raw = read_data(file)
     job = DLRMTrainingJob.from_data(raw, where=str(file))

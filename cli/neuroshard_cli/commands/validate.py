@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_cli.shared.output import print_document, say
 
 if TYPE_CHECKING:
-    from neuroshard_api.document import Document
+    from neuroshard_api.documents.document import Document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ def validate(
 
 def examine(path: Path) -> Finding:
     """Recognize a document by its suffix, its schema_version, or its kind, and gather its problems."""
-    from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, read_text
+    from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_text
     from neuroshard_costs.errors import BundleError
 
     suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
@@ -92,15 +92,15 @@ def _bundle_problems(path: Path) -> list[str]:
 
 
 def _csv_problems(path: Path) -> list[str]:
-    from neuroshard_api.table_files import read_table_set
+    from neuroshard_api.documents.table_files import read_table_set
 
     read_table_set(path)
     return []
 
 
 def _record_problems(path: Path) -> list[str]:
-    from neuroshard_api.document import DocumentError, read_text
-    from neuroshard_api.records import ProfileRecord
+    from neuroshard_api.documents.document import DocumentError, read_text
+    from neuroshard_api.documents.records import ProfileRecord
 
     problems = []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
@@ -117,14 +117,14 @@ _MANIFEST = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
 
 
 def _job_kind() -> str:
-    from neuroshard_api.training_job import API_VERSION, KIND
+    from neuroshard_api.job.training_job import API_VERSION, KIND
 
     return f"{API_VERSION} {KIND}"
 
 
 def _job_problems(path: Path) -> list[str]:
     """Return the problems of the tables that a job file has in a ConfigMap. Raises DocumentError with all others."""
-    from neuroshard_api.document import DocumentError
+    from neuroshard_api.documents.document import DocumentError
 
     from neuroshard_cli.local.job_file import read_job_file
 
@@ -139,8 +139,8 @@ def _job_problems(path: Path) -> list[str]:
 
 
 def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
-    from neuroshard_api.document import DocumentError, read_data
-    from neuroshard_api.plan import GivenPlan, any_plan
+    from neuroshard_api.documents.document import DocumentError, read_data
+    from neuroshard_api.documents.plan import GivenPlan, any_plan
     from neuroshard_planner.plans.checks import plan_problems
 
     raw = read_data(path)
@@ -164,15 +164,15 @@ def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
 
 
 def _document_kinds() -> "tuple[type[Document], ...]":
-    from neuroshard_api.bundle import BundleManifest
-    from neuroshard_api.drift_report import DriftReport
-    from neuroshard_api.input_statistics import InputStatistics
-    from neuroshard_api.plan import GivenPlan
-    from neuroshard_api.records import ProfileRecord
-    from neuroshard_api.request import Constraints, PlanRequest
-    from neuroshard_api.step_report import StepReport
-    from neuroshard_api.tables import TableSet
-    from neuroshard_api.topology import Topology
+    from neuroshard_api.documents.bundle import BundleManifest
+    from neuroshard_api.documents.drift_report import DriftReport
+    from neuroshard_api.documents.input_statistics import InputStatistics
+    from neuroshard_api.documents.plan import GivenPlan
+    from neuroshard_api.documents.records import ProfileRecord
+    from neuroshard_api.documents.request import Constraints, PlanRequest
+    from neuroshard_api.documents.step_report import StepReport
+    from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.documents.topology import Topology
 
     of_plans = (TableSet, Topology, Constraints, PlanRequest, GivenPlan)
     return *of_plans, BundleManifest, ProfileRecord, StepReport, DriftReport, InputStatistics

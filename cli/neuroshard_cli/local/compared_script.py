@@ -9,8 +9,8 @@ from neuroshard_cli.shared.failures import CommandError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from neuroshard_api.plan import GivenPlan
-    from neuroshard_api.torchrec_plan import TorchRecPlan
+    from neuroshard_api.documents.plan import GivenPlan
+    from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 
 SUFFIX = ".py"
 
@@ -52,7 +52,7 @@ def request_file(
     folder: Path, plans: "Mapping[str, Path]", *, rounds: int, steps: int, result: Path
 ) -> "Mapping[str, str]":
     """Write what the script is asked for, and return the environment that names it."""
-    from neuroshard_api.comparison_request import COMPARISON_VARIABLE, ComparisonRequest
+    from neuroshard_api.documents.comparison_request import COMPARISON_VARIABLE, ComparisonRequest
 
     request = ComparisonRequest(
         plans={name: str(path.absolute()) for name, path in plans.items()},
@@ -66,8 +66,8 @@ def request_file(
 
 
 def _read(path: Path) -> "GivenPlan | TorchRecPlan":
-    from neuroshard_api.document import read_data
-    from neuroshard_api.torchrec_plan import TorchRecPlan
+    from neuroshard_api.documents.document import read_data
+    from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 
     from neuroshard_cli.shared.plan_file import read_given_plan
 
@@ -79,7 +79,7 @@ def _read(path: Path) -> "GivenPlan | TorchRecPlan":
 
 def _processes(plan: "GivenPlan | TorchRecPlan") -> tuple[int, int]:
     """Return the processes of a plan, and those of a node."""
-    from neuroshard_api.torchrec_plan import TorchRecPlan
+    from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 
     if isinstance(plan, TorchRecPlan):
         return plan.world_size, plan.local_world_size

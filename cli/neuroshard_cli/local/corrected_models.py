@@ -39,8 +39,8 @@ def correct_models(
         profile_inputs: digest of what the run's own profile depends on. None: it measured none, and later runs do not
             take the correction by themselves.
     """
-    from neuroshard_api.document import DocumentError
-    from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
     from neuroshard_costs.errors import CostModelError
 
     reports = [directory.train_dir / name for name in (DRIFT_REPORT_FILE, STEP_REPORT_FILE)]
@@ -82,7 +82,7 @@ def take_corrected_models(directory: RunDirectory, inputs: str) -> Path | None:
 
 def _corrected(directory: RunDirectory, inputs: str) -> Iterator[tuple[float, Path]]:
     """Yield error and folder of each usable correction of other runs."""
-    from neuroshard_api.stage_commands import BUNDLE_FOLDER
+    from neuroshard_api.job.stage_commands import BUNDLE_FOLDER
     from neuroshard_costs.bundle import load_bundle
     from neuroshard_costs.errors import CostModelError
 

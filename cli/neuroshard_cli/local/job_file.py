@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuroshard_api.tables import TableSet
-    from neuroshard_api.training_job import DLRMTrainingJob
+    from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +21,7 @@ class JobFile:
 
     def tables(self) -> "TableSet":
         """Return the job's tables, its own or those of the ConfigMap that it names. Raises DocumentError."""
-        from neuroshard_api.job_request import tables_of_file
+        from neuroshard_api.job.plan_request import tables_of_file
 
         model = self.job.spec.model
         own = model.inline_tables(self.job.metadata.name)
@@ -37,7 +37,7 @@ class JobFile:
         import base64
         import binascii
 
-        from neuroshard_api.document import DocumentError
+        from neuroshard_api.documents.document import DocumentError
 
         config_map = self.config_maps.get(name)
         if config_map is None:
@@ -61,8 +61,8 @@ class JobFile:
 
 def read_job_file(path: Path) -> JobFile:
     """Read the one job of a YAML or JSON file. Raises DocumentError."""
-    from neuroshard_api.document import DocumentError, parse_manifests, read_text
-    from neuroshard_api.training_job import KIND, DLRMTrainingJob
+    from neuroshard_api.documents.document import DocumentError, parse_manifests, read_text
+    from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
 
     where = str(path)
     documents = parse_manifests(read_text(path), where=where)

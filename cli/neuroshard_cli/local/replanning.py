@@ -17,11 +17,11 @@ from neuroshard_cli.local.stage_process import MARK_VARIABLE
 from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
-    from neuroshard_api.drift_report import DriftChange, DriftReport
-    from neuroshard_api.job_replanning import CandidatePlan, Replanning, ReplanningStatus
-    from neuroshard_api.plan import GivenPlan, Plan
-    from neuroshard_api.replanning import Decision, Restart
-    from neuroshard_api.step_report import StepReport
+    from neuroshard_api.documents.drift_report import DriftChange, DriftReport
+    from neuroshard_api.documents.plan import GivenPlan, Plan
+    from neuroshard_api.documents.step_report import StepReport
+    from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningStatus
+    from neuroshard_api.replanning.decision import Decision, Restart
 
 LOWEST_PRIORITY = 19
 """Of the planner's process: training goes first."""
@@ -80,7 +80,7 @@ class LocalReplanning:
         Raises:
             PlanTakenError: the candidate pays, and the mode is Auto.
         """
-        from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
+        from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
 
         if self._planner is not None:
             status = self._planner.poll()
@@ -117,10 +117,10 @@ class LocalReplanning:
 
     def _reports(self) -> "tuple[DriftReport | None, StepReport | None]":
         """Return the reports of the plan in force; None: there is none, or it cannot be read."""
-        from neuroshard_api.document import DocumentError
-        from neuroshard_api.drift_report import DriftReport
-        from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
-        from neuroshard_api.step_report import StepReport
+        from neuroshard_api.documents.document import DocumentError
+        from neuroshard_api.documents.drift_report import DriftReport
+        from neuroshard_api.documents.step_report import StepReport
+        from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
 
         folder, plan = self._directory.train_dir, file_digest(self._directory.plan_file)
         try:
@@ -131,9 +131,9 @@ class LocalReplanning:
         return (drift, steps) if drift.plan_sha256 == steps.plan_sha256 == plan else (None, None)
 
     def _follow(self, drift: "DriftReport", steps: "StepReport") -> None:
-        from neuroshard_api.drift_report import Cause, first_change
-        from neuroshard_api.replanning_record import with_measured_gain
-        from neuroshard_api.step_cost import measured_cost
+        from neuroshard_api.documents.drift_report import Cause, first_change
+        from neuroshard_api.job.step_cost import measured_cost
+        from neuroshard_api.replanning.record import with_measured_gain
 
         measured = measured_cost(steps)
         self._keep(
@@ -156,18 +156,18 @@ class LocalReplanning:
             self._judge(candidate, change, drift, measured.total_microseconds)
 
     def _is_due(self, candidate: "CandidatePlan", change: "DriftChange") -> bool:
-        from neuroshard_api.replanning_record import is_candidate_due
+        from neuroshard_api.replanning.record import is_candidate_due
 
         cooldown_s = self._policy.cooldown_seconds
         return is_candidate_due(candidate, since_step=change.since_step, cooldown_s=cooldown_s, now=self._clock())
 
     def _ask(self, change: "DriftChange") -> None:
         """Begin to plan for the inputs as they are now, where a plan can be made for what changed."""
-        from neuroshard_api.document import DocumentError
-        from neuroshard_api.input_statistics import InputStatistics
-        from neuroshard_api.replanning_record import with_candidate_asked
-        from neuroshard_api.replanning_support import CANDIDATE_UNSUPPORTED, unsupported_inputs
-        from neuroshard_api.stage_commands import INPUT_STATISTICS_FILE, planner_command
+        from neuroshard_api.documents.document import DocumentError
+        from neuroshard_api.documents.input_statistics import InputStatistics
+        from neuroshard_api.job.stage_commands import INPUT_STATISTICS_FILE, planner_command
+        from neuroshard_api.replanning.record import with_candidate_asked
+        from neuroshard_api.replanning.support import CANDIDATE_UNSUPPORTED, unsupported_inputs
 
         directory = self._directory
         statistics = directory.train_dir / INPUT_STATISTICS_FILE
@@ -214,11 +214,11 @@ class LocalReplanning:
         Raises:
             PlanTakenError: it is taken.
         """
-        from neuroshard_api.document import DocumentError
-        from neuroshard_api.plan import Plan
-        from neuroshard_api.replanning import decide
-        from neuroshard_api.replanning_record import judged, next_to_plan_in_force
-        from neuroshard_api.step_cost import embedding_ms
+        from neuroshard_api.documents.document import DocumentError
+        from neuroshard_api.documents.plan import Plan
+        from neuroshard_api.job.step_cost import embedding_ms
+        from neuroshard_api.replanning.decision import decide
+        from neuroshard_api.replanning.record import judged, next_to_plan_in_force
 
         try:
             plan = Plan.read(self._directory.candidate_file)
@@ -261,11 +261,11 @@ class LocalReplanning:
             self._note(f"{decision.verdict.value}: {decision.message}")
 
     def _restart(self, drift: "DriftReport") -> "Restart":
-        from neuroshard_api.document import DocumentError
-        from neuroshard_api.progress import TrainingProgress
-        from neuroshard_api.replanning import Restart
-        from neuroshard_api.replanning_record import outcomes_of, since_replan_s
-        from neuroshard_api.stage_commands import PROGRESS_FILE
+        from neuroshard_api.documents.document import DocumentError
+        from neuroshard_api.documents.progress import TrainingProgress
+        from neuroshard_api.job.stage_commands import PROGRESS_FILE
+        from neuroshard_api.replanning.decision import Restart
+        from neuroshard_api.replanning.record import outcomes_of, since_replan_s
 
         try:
             num_steps = TrainingProgress.read(self._directory.train_dir / PROGRESS_FILE).num_steps
@@ -286,8 +286,8 @@ class LocalReplanning:
         self, plan: "Plan", candidate: "CandidatePlan", decision: "Decision", drift: "DriftReport", measured_us: int
     ) -> None:
         """Decide that the candidate takes the place of the plan. Raises PlanTakenError, always."""
-        from neuroshard_api.job_replanning import TrainedPlan
-        from neuroshard_api.replanning_record import US_PER_MS, with_candidate_taken
+        from neuroshard_api.job.replanning import TrainedPlan
+        from neuroshard_api.replanning.record import US_PER_MS, with_candidate_taken
 
         now, before = self._clock(), self._plan_in_force()
         in_force = TrainedPlan(
@@ -311,8 +311,8 @@ class LocalReplanning:
         raise PlanTakenError(decision.message)
 
     def _plan_in_force(self) -> "GivenPlan":
-        from neuroshard_api.document import read_data
-        from neuroshard_api.plan import any_plan
+        from neuroshard_api.documents.document import read_data
+        from neuroshard_api.documents.plan import any_plan
 
         file = self._directory.plan_file
         return any_plan(read_data(file), where=str(file))
@@ -323,7 +323,7 @@ class LocalReplanning:
         return None if predicted is None else predicted.total_ms
 
     def _failed(self, why: str) -> None:
-        from neuroshard_api.replanning_record import CANDIDATE_FAILED, MESSAGE_CHARACTERS
+        from neuroshard_api.replanning.record import CANDIDATE_FAILED, MESSAGE_CHARACTERS
 
         candidate = self._record.candidate
         if candidate is not None:
@@ -354,8 +354,8 @@ def put_accepted_in_place(directory: RunDirectory) -> bool:
 
 def _recorded(directory: RunDirectory) -> "ReplanningStatus":
     """Return the run's record of further plans; an empty one where there is none. Raises DocumentError."""
-    from neuroshard_api.document import MAX_PROBLEMS_SHOWN, DocumentError, read_data, validated
-    from neuroshard_api.job_replanning import ReplanningStatus
+    from neuroshard_api.documents.document import MAX_PROBLEMS_SHOWN, DocumentError, read_data, validated
+    from neuroshard_api.job.replanning import ReplanningStatus
 
     file = directory.replanning_file
     try:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 
 if TYPE_CHECKING:
-    from neuroshard_api.collectives import CollectiveTime
-    from neuroshard_api.job_status import BaselineCost, MeasuredCost, StepCost
-    from neuroshard_api.plan import GivenPlan
-    from neuroshard_api.progress import TrainingProgress
-    from neuroshard_api.step_cost import ComparedCollective
+    from neuroshard_api.documents.plan import GivenPlan
+    from neuroshard_api.documents.progress import TrainingProgress
+    from neuroshard_api.job.status import BaselineCost, MeasuredCost, StepCost
+    from neuroshard_api.job.step_cost import ComparedCollective
+    from neuroshard_api.sharding.collectives import CollectiveTime
     from rich.console import RenderableType
 
 
@@ -39,18 +39,18 @@ class RunResult:
 
 def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResult:
     """Return the result of a plan, and of its training if there was one."""
-    from neuroshard_api.drift_report import DriftReport
-    from neuroshard_api.plan import Plan
-    from neuroshard_api.progress import TrainingProgress
-    from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, PROGRESS_FILE, STEP_REPORT_FILE
-    from neuroshard_api.step_cost import (
+    from neuroshard_api.documents.drift_report import DriftReport
+    from neuroshard_api.documents.plan import Plan
+    from neuroshard_api.documents.progress import TrainingProgress
+    from neuroshard_api.documents.step_report import StepReport
+    from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, PROGRESS_FILE, STEP_REPORT_FILE
+    from neuroshard_api.job.step_cost import (
         baseline_cost,
         compared_collectives,
         error_percent,
         measured_cost,
         predicted_cost,
     )
-    from neuroshard_api.step_report import StepReport
 
     report_file, progress_file = (directory.train_dir / name for name in (STEP_REPORT_FILE, PROGRESS_FILE))
     report = StepReport.read(report_file) if report_file.exists() else None
@@ -127,7 +127,7 @@ def result_table(result: RunResult) -> "RenderableType":
 
 
 def _notes(result: RunResult) -> list[str]:
-    from neuroshard_api.step_cost import simulation_note
+    from neuroshard_api.job.step_cost import simulation_note
 
     notes = []
     if result.predicted is not None and result.measured is not None:

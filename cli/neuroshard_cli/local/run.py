@@ -20,11 +20,11 @@ from neuroshard_cli.shared.output import write_file
 from neuroshard_cli.shared.plan_file import misfits
 
 if TYPE_CHECKING:
-    from neuroshard_api.hardware import Hardware
-    from neuroshard_api.plan import GivenPlan, Plan
-    from neuroshard_api.request import Algorithm, PlanRequest
-    from neuroshard_api.tables import TableSet
-    from neuroshard_api.topology import Topology
+    from neuroshard_api.documents.hardware import Hardware
+    from neuroshard_api.documents.plan import GivenPlan, Plan
+    from neuroshard_api.documents.request import Algorithm, PlanRequest
+    from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.documents.topology import Topology
 
     from neuroshard_cli.local.replanning import LocalReplanning
 
@@ -78,7 +78,7 @@ class LocalRun:
             StageFailedError: the profiler failed.
             BundleError: the bundle that was given cannot be used.
         """
-        from neuroshard_api.job_stages import ProfilerPolicy
+        from neuroshard_api.job.preparation import ProfilerPolicy
         from neuroshard_costs.bundle import bundled_bundle, bundled_root
 
         profiler = self.spec.profiler
@@ -96,10 +96,10 @@ class LocalRun:
 
     def plan(self, profiled: Profiled) -> "Plan":
         """Return the job's plan, searched or from an earlier run. Raises StageFailedError."""
-        from neuroshard_api.fallback import may_fall_back
-        from neuroshard_api.job_request import counts_dense, dense_signature, plan_request
-        from neuroshard_api.plan import Plan
-        from neuroshard_api.stage_commands import BUNDLE_FOLDER
+        from neuroshard_api.documents.plan import Plan
+        from neuroshard_api.job.fallback import may_fall_back
+        from neuroshard_api.job.plan_request import counts_dense, dense_signature, plan_request
+        from neuroshard_api.job.stage_commands import BUNDLE_FOLDER
 
         from neuroshard_cli.local.replanning import put_accepted_in_place
 
@@ -145,8 +145,8 @@ class LocalRun:
         Raises:
             DocumentError: it is damaged, or for something else.
         """
-        from neuroshard_api.document import DocumentError, decoded, parse_data, read_data
-        from neuroshard_api.plan import Plan, any_plan
+        from neuroshard_api.documents.document import DocumentError, decoded, parse_data, read_data
+        from neuroshard_api.documents.plan import Plan, any_plan
 
         if path is None:
             reference = self.spec.plan_ref
@@ -185,7 +185,7 @@ class LocalRun:
             StageFailedError: the trainer failed.
             CommandError: the port is in use.
         """
-        from neuroshard_api.stage_commands import (
+        from neuroshard_api.job.stage_commands import (
             DRIFT_REPORT_FILE,
             INPUT_STATISTICS_FILE,
             PROGRESS_FILE,
@@ -216,9 +216,9 @@ class LocalRun:
 
     def _reused_profile(self, folder: Path) -> Profiled:
         """Take a bundle's folder, or a profiler's with the bundle in it."""
-        from neuroshard_api.hardware import Hardware
-        from neuroshard_api.presets import load_presets
-        from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+        from neuroshard_api.documents.hardware import Hardware
+        from neuroshard_api.documents.presets import load_presets
+        from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
         from neuroshard_costs.bundle import load_bundle
 
         bundle_dir = folder / BUNDLE_FOLDER if (folder / BUNDLE_FOLDER).is_dir() else folder
@@ -237,8 +237,8 @@ class LocalRun:
         return Profiled(bundle_dir=bundle_dir, topology=topology)
 
     def _measured_profile(self, *, is_kept: bool) -> Profiled:
-        from neuroshard_api.hardware import Hardware
-        from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, profiler_command
+        from neuroshard_api.documents.hardware import Hardware
+        from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, profiler_command
 
         directory, profiler = self._directory, self.spec.profiler
         out = directory.profile_dir
@@ -271,7 +271,7 @@ class LocalRun:
         return Profiled(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
 
     def _finish_profile(self, inputs: str) -> None:
-        from neuroshard_api.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+        from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
 
         out = self._directory.profile_dir
         self._directory.finish("profile", inputs, [out / HARDWARE_FILE, *sorted((out / BUNDLE_FOLDER).iterdir())])
@@ -282,7 +282,7 @@ class LocalRun:
 
     def _count_dense(self, request: "PlanRequest") -> None:
         """Count the dense part that NeuroShard's trainer builds for the job."""
-        from neuroshard_api.stage_commands import dense_command
+        from neuroshard_api.job.stage_commands import dense_command
 
         self._view.note("plan", "counting the dense part")
         write_file(self._directory.request_file, request.to_json())
@@ -296,8 +296,8 @@ class LocalRun:
         self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
 
     def _search(self, profiled: Profiled, algorithm: "Algorithm | None") -> None:
-        from neuroshard_api.job_request import counts_dense, plan_request
-        from neuroshard_api.stage_commands import planner_command
+        from neuroshard_api.job.plan_request import counts_dense, plan_request
+        from neuroshard_api.job.stage_commands import planner_command
 
         request = plan_request(self._job, tables=self._tables, topology=profiled.topology, algorithm=algorithm)
         write_file(self._directory.request_file, request.to_json())
@@ -347,22 +347,22 @@ class LocalRun:
 
     def plan_in_force(self) -> "Plan":
         """Return the plan that the run directory has now. Raises DocumentError."""
-        from neuroshard_api.plan import Plan
+        from neuroshard_api.documents.plan import Plan
 
         return Plan.read(self._directory.plan_file)
 
     def _may_plan_further(self) -> bool:
         """Tell whether the job may get further plans; the record of such plans is not read otherwise."""
-        from neuroshard_api.job_replanning import ReplanningMode
-        from neuroshard_api.replanning_support import unsupported
+        from neuroshard_api.job.replanning import ReplanningMode
+        from neuroshard_api.replanning.support import unsupported
 
         return self.spec.replanning.mode is not ReplanningMode.OFF and unsupported(self.spec) is None
 
     def _replanning(self) -> "LocalReplanning | None":
         """Return what makes further plans. None: the mode is Off, or none are made for the job, which is noted."""
-        from neuroshard_api.job_replanning import ReplanningMode
-        from neuroshard_api.job_request import counts_dense
-        from neuroshard_api.replanning_support import replanning_policy, unsupported
+        from neuroshard_api.job.plan_request import counts_dense
+        from neuroshard_api.job.replanning import ReplanningMode
+        from neuroshard_api.replanning.support import replanning_policy, unsupported
 
         from neuroshard_cli.local.replanning import LocalReplanning
 
@@ -383,7 +383,7 @@ class LocalRun:
         )
 
     def _run_trainer(self, data_dir: Path, port: int, look: Callable[[], None]) -> None:
-        from neuroshard_api.stage_commands import torchrun_environment, trainer_command, worker_environment
+        from neuroshard_api.job.stage_commands import torchrun_environment, trainer_command, worker_environment
 
         directory = self._directory
         plan_file, run_dir = str(directory.plan_file), str(directory.train_dir)

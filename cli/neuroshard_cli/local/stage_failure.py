@@ -5,7 +5,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 TAIL_LINES = 15
 _OWN_SENTENCE = re.compile(r"(?:^|: )error: (?P<sentence>.+)")

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import psutil
-from neuroshard_api.stage_commands import GRACE_SECONDS
+from neuroshard_api.job.stage_commands import GRACE_SECONDS
 
 LOOK_EVERY_S = 0.1
 GRACE_S = float(GRACE_SECONDS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.progress_view import RunView
@@ -15,7 +15,7 @@ from neuroshard_cli.local.stage_process import StageTimeoutError, run_stage
 from neuroshard_cli.shared.failures import CommandError
 
 if TYPE_CHECKING:
-    from neuroshard_api.progress import TrainingProgress
+    from neuroshard_api.documents.progress import TrainingProgress
 
 
 class StageFailedError(CommandError):
@@ -94,9 +94,9 @@ class StageRunner:
 
     def _newest(self, stage: str) -> str:
         """Return what a stage says of its progress: the trainer's document, or the last line of the log."""
-        from neuroshard_api.document import DocumentError
-        from neuroshard_api.progress import TrainingProgress
-        from neuroshard_api.stage_commands import PROGRESS_FILE
+        from neuroshard_api.documents.document import DocumentError
+        from neuroshard_api.documents.progress import TrainingProgress
+        from neuroshard_api.job.stage_commands import PROGRESS_FILE
 
         progress = self._directory.train_dir / PROGRESS_FILE
         if stage == "train" and progress.exists():

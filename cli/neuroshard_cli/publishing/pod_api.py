@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from neuroshard_api.exit_codes import ExitCode
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_cli.shared.failures import CommandError
 
 if TYPE_CHECKING:
-    from neuroshard_api.config_map import ConfigMapContents
+    from neuroshard_api.documents.config_map import ConfigMapContents
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet mounts a pod's token, the cluster's authority and the namespace."""

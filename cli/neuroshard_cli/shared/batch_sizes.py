@@ -10,8 +10,8 @@ from neuroshard_cli.shared.output import print_document, print_text
 from neuroshard_cli.shared.request_options import BATCH_PLACEHOLDER, RequestOptions, build_request
 
 if TYPE_CHECKING:
-    from neuroshard_api.plan import Plan
-    from neuroshard_api.request import PlanRequest
+    from neuroshard_api.documents.plan import Plan
+    from neuroshard_api.documents.request import PlanRequest
     from neuroshard_planner.explain.batch_sizes import BatchSize
 
 MOST_SIZES = 16

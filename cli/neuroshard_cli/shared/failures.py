@@ -5,8 +5,8 @@ import json
 import sys
 import traceback
 
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.missing_package import missing_package
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.missing_package import missing_package
 
 OPTIONAL_PACKAGES = {
     "torch": "pretrain",
@@ -67,7 +67,7 @@ def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
         return _missing_package(error)
     if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
         return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; choose another place"
-    from neuroshard_api.document import DocumentError
+    from neuroshard_api.documents.document import DocumentError
 
     return (ExitCode.INVALID_INPUT, str(error)) if isinstance(error, DocumentError) else None
 

@@ -7,7 +7,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from neuroshard_api.gpu_driver import least_driver
+from neuroshard_api.process.gpu_driver import least_driver
 from packaging.requirements import Requirement
 
 from neuroshard_cli.command_list import CommandEntry

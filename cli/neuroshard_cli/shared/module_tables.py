@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from neuroshard_api.request import Constraints, PlanRequest
-    from neuroshard_api.tables import TableSet
+    from neuroshard_api.documents.request import Constraints, PlanRequest
+    from neuroshard_api.documents.tables import TableSet
     from neuroshard_torchrec import ModelTables
     from neuroshard_torchrec.given_model import GivenModel
 
@@ -33,8 +33,8 @@ def without_optimizers(tables: "TableSet") -> "TableSet":
 
 def with_module_limits(tables: "ModelTables", given: "Constraints") -> "Constraints":
     """Return constraints with what the module's sharders allow; what is given for a table comes first."""
-    from neuroshard_api.document import validated
-    from neuroshard_api.request import Constraints
+    from neuroshard_api.documents.document import validated
+    from neuroshard_api.documents.request import Constraints
     from neuroshard_torchrec.given_model import module_constraints
 
     of_module = module_constraints(tables).tables

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_api.whole_file import write_whole
+from neuroshard_api.process.atomic_file import write_whole
 
 from neuroshard_cli.shared.failures import CommandError
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from neuroshard_api.plan import GivenPlan, Plan
-    from neuroshard_api.tables import TableSet
+    from neuroshard_api.documents.plan import GivenPlan, Plan
+    from neuroshard_api.documents.tables import TableSet
 
 
 def read_plan(path: Path, *, must_fit: bool = True) -> "Plan":
@@ -15,8 +15,8 @@ def read_plan(path: Path, *, must_fit: bool = True) -> "Plan":
         path: of the file.
         must_fit: whether a device with too little memory is an error.
     """
-    from neuroshard_api.document import DocumentError
-    from neuroshard_api.plan import Plan
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.documents.plan import Plan
 
     plan = read_given_plan(path, must_fit=must_fit)
     if not isinstance(plan, Plan):
@@ -26,8 +26,8 @@ def read_plan(path: Path, *, must_fit: bool = True) -> "Plan":
 
 def read_given_plan(path: Path, *, must_fit: bool = True) -> "GivenPlan":
     """Read a plan, with or without a price, that matches its own tables, devices, and limits. Raises DocumentError."""
-    from neuroshard_api.document import DocumentError, read_data
-    from neuroshard_api.plan import any_plan
+    from neuroshard_api.documents.document import DocumentError, read_data
+    from neuroshard_api.documents.plan import any_plan
     from neuroshard_planner.plans.checks import plan_problems
 
     plan = any_plan(read_data(path), where=str(path))
@@ -39,7 +39,7 @@ def read_given_plan(path: Path, *, must_fit: bool = True) -> "GivenPlan":
 
 def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_per_node: int) -> list[str]:
     """Return why a plan cannot be used for these tables on nodes of that many devices. An empty list: it can."""
-    from neuroshard_api.placement_rules import local_size_problem
+    from neuroshard_api.sharding.placement_rules import local_size_problem
     from neuroshard_planner.plans.checks import plan_problems
 
     planned = plan.num_devices

@@ -24,10 +24,10 @@ from neuroshard_cli.shared.module_option import DEFAULT_BATCHES, BatchesOption, 
 from neuroshard_cli.shared.sizes import parse_bytes
 
 if TYPE_CHECKING:
-    from neuroshard_api.presets import DevicePreset
-    from neuroshard_api.request import Algorithm, Constraints, PlanRequest
-    from neuroshard_api.tables import TableSet
-    from neuroshard_api.topology import DeviceType, Topology
+    from neuroshard_api.documents.presets import DevicePreset
+    from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
+    from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.documents.topology import DeviceType, Topology
     from neuroshard_costs.bundle import CostBundle
     from neuroshard_torchrec import ModelTables
 
@@ -204,7 +204,7 @@ def _parameters(signature_of: Callable[..., Any], hints_of: object) -> list[insp
 
 def read_tables(name_or_path: str) -> "TableSet":
     """Read a table set from a file, or a bundled workload by its name."""
-    from neuroshard_api.table_files import read_table_set
+    from neuroshard_api.documents.table_files import read_table_set
     from neuroshard_planner.workload_store import read_workload
 
     path = Path(name_or_path)
@@ -214,7 +214,7 @@ def read_tables(name_or_path: str) -> "TableSet":
 
 def find_preset(device_type: str) -> "DevicePreset":
     """Return a known device type. Raises CommandError, listing their names."""
-    from neuroshard_api.presets import preset
+    from neuroshard_api.documents.presets import preset
 
     try:
         return preset(device_type)
@@ -224,7 +224,7 @@ def find_preset(device_type: str) -> "DevicePreset":
 
 def build_topology(options: RequestOptions) -> "Topology":
     """Return the devices that the options describe, in one of the two ways."""
-    from neuroshard_api.topology import Topology
+    from neuroshard_api.documents.topology import Topology
 
     if options.topology is not None:
         if options.devices is not None or options.nodes is not None or options.device_type is not None:
@@ -247,10 +247,10 @@ def build_topology(options: RequestOptions) -> "Topology":
 
 def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "PlanRequest":
     """Return the request that the options stand for. Raises CommandError or DocumentError."""
-    from neuroshard_api.dense_profile import DenseProfile
-    from neuroshard_api.document import validated
-    from neuroshard_api.request import Constraints, PlanRequest
-    from neuroshard_api.sharding import ComputeKernel
+    from neuroshard_api.documents.dense_profile import DenseProfile
+    from neuroshard_api.documents.document import validated
+    from neuroshard_api.documents.request import Constraints, PlanRequest
+    from neuroshard_api.sharding.kinds import ComputeKernel
 
     if (options.tables is None) == (options.module is None):
         found = "neither" if options.tables is None else "both"
@@ -315,7 +315,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
 
 def _data_types(options: RequestOptions) -> list[str]:
     """Return the types that the option permits. Raises CommandError."""
-    from neuroshard_api.tables import DataType
+    from neuroshard_api.documents.tables import DataType
 
     names = [name.strip().upper() for name in (options.data_types or "").split(",")]
     unknown = next((name for name in names if name not in list(DataType)), None)
@@ -331,7 +331,7 @@ def _data_types(options: RequestOptions) -> list[str]:
 
 def _communication(options: RequestOptions) -> dict[str, object] | None:
     """Return the types that the options permit on the wire. None: none. Raises CommandError."""
-    from neuroshard_api.communication import WireType
+    from neuroshard_api.documents.communication import WireType
 
     given = {"forward": options.wire_forward, "backward": options.wire_backward}
     if not any(given.values()):
@@ -353,7 +353,7 @@ def _communication(options: RequestOptions) -> dict[str, object] | None:
 
 def _gradient_choices(options: RequestOptions) -> dict[str, object] | None:
     """Return the types that the options permit for gradients of the dense part. None: none. Raises CommandError."""
-    from neuroshard_api.gradient_exchange import GradientType
+    from neuroshard_api.documents.gradient_exchange import GradientType
 
     settings = (
         (GradientType.POWER_SGD, "--power-sgd-rank", "rank", options.power_sgd_rank),

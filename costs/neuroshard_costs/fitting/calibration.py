@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from neuroshard_api.bundle import BundleManifest, Calibration, NetworkName
-from neuroshard_api.records import CommunicationSample, ComputeSample, ProfileRecord
-from neuroshard_api.request import Pipeline
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.bundle import BundleManifest, Calibration, NetworkName
+from neuroshard_api.documents.records import CommunicationSample, ComputeSample, ProfileRecord
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.topology import Topology
 
 from neuroshard_costs.bundle import NETWORK_FEATURES, CostBundle, load_bundle, read_weights, save_bundle
 from neuroshard_costs.errors import RecordsError

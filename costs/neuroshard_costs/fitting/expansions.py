@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.bundle import Expansion
-from neuroshard_api.records import ProfileRecord
-from neuroshard_api.tables import DataType
+from neuroshard_api.documents.bundle import Expansion
+from neuroshard_api.documents.records import ProfileRecord
+from neuroshard_api.documents.tables import DataType
 
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 

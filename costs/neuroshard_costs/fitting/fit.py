@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from neuroshard_api.bundle import BundleManifest, Launch, NetworkName
-from neuroshard_api.records import ProfileRecord
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.bundle import BundleManifest, Launch, NetworkName
+from neuroshard_api.documents.records import ProfileRecord
+from neuroshard_api.documents.topology import DeviceType
 from rich.progress import Progress
 
 from neuroshard_costs.bundle import (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuroshard_api.bundle import (
+from neuroshard_api.documents.bundle import (
     BundleManifest,
     Calibration,
     ErrorReport,
@@ -14,7 +14,7 @@ from neuroshard_api.bundle import (
     NetworkName,
     Range,
 )
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.topology import DeviceType
 
 from neuroshard_costs.bundle import NETWORK_FEATURES, save_bundle
 from neuroshard_costs.features import FEATURE_VERSION, Float32Array

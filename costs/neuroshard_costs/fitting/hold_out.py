@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Self
 
 import numpy as np
-from neuroshard_api.bundle import ErrorReport
+from neuroshard_api.documents.bundle import ErrorReport
 from numpy.typing import NDArray
 
 from neuroshard_costs.shards import FloatArray, IndexArray

@@ -10,8 +10,8 @@ of the host            what an idle device's call takes longer than the device i
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from neuroshard_api.bundle import Launch
-from neuroshard_api.records import LaunchTimes, ProfileRecord
+from neuroshard_api.documents.bundle import Launch
+from neuroshard_api.documents.records import LaunchTimes, ProfileRecord
 
 from neuroshard_costs.simulator.constants import OVERLAP_NORM
 

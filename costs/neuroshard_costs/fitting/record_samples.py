@@ -5,9 +5,9 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
-from neuroshard_api.bundle import Range
-from neuroshard_api.records import CommunicationSample, ComputeSample, ProfileRecord
-from neuroshard_api.tables import DataType
+from neuroshard_api.documents.bundle import Range
+from neuroshard_api.documents.records import CommunicationSample, ComputeSample, ProfileRecord
+from neuroshard_api.documents.tables import DataType
 
 from neuroshard_costs.features import Collectives
 from neuroshard_costs.pretrain.datasets import ComputeSamples

@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuroshard_api.document import DocumentError
-from neuroshard_api.records import ProfileRecord
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.records import ProfileRecord
 
 from neuroshard_costs.errors import RecordsError
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.bundle import Range
+from neuroshard_api.documents.bundle import Range
 from scipy.optimize import nnls
 
 from neuroshard_costs.features import (

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from neuroshard_api.bundle import Calibration, NetworkName
-from neuroshard_api.collectives import CollectiveKind, CollectiveTime
-from neuroshard_api.plan import DeviceCost
-from neuroshard_api.sharding import Family
-from neuroshard_api.step_report import RankTimes
+from neuroshard_api.documents.bundle import Calibration, NetworkName
+from neuroshard_api.documents.plan import DeviceCost
+from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_costs.bundle import NETWORK_FEATURES
 from neuroshard_costs.errors import RecordsError

@@ -36,9 +36,9 @@ A communication sample is one all-to-all: 2..1,024 devices (log-uniform; 1, 2, 4
 from dataclasses import dataclass, fields
 
 import numpy as np
-from neuroshard_api.bundle import Range
-from neuroshard_api.presets import DevicePreset
-from neuroshard_api.tables import REUSE_BINS
+from neuroshard_api.documents.bundle import Range
+from neuroshard_api.documents.presets import DevicePreset
+from neuroshard_api.documents.tables import REUSE_BINS
 
 from neuroshard_costs.features import Collectives
 from neuroshard_costs.reuse.shard_arrays import rescaled_counts, zipf_counts

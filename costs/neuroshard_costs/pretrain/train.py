@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from neuroshard_api.bundle import BundleManifest, Launch, NetworkName, Range
-from neuroshard_api.presets import DevicePreset
+from neuroshard_api.documents.bundle import BundleManifest, Launch, NetworkName, Range
+from neuroshard_api.documents.presets import DevicePreset
 from numpy.typing import NDArray
 from rich.progress import Progress
 

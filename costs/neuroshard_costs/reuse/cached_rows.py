@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.tables import TableSet
 
 from neuroshard_costs.reuse.shard_arrays import unique_rows
 from neuroshard_costs.shards import FloatArray, IndexArray

@@ -4,7 +4,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from neuroshard_api.tables import REUSE_BINS
+from neuroshard_api.documents.tables import REUSE_BINS
 
 from neuroshard_costs.shards import FloatArray, IndexArray
 

@@ -6,7 +6,7 @@ A repeat touches the rows of the list that it repeats. Rows touched stay; lookup
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.tables import Table
 
 from neuroshard_costs.reuse.hit_counts import divided_bins
 

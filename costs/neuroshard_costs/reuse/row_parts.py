@@ -12,7 +12,7 @@ of N lookups, whichever is more. docs/concepts/reuse.md compares both with drawn
 from dataclasses import replace
 
 import numpy as np
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.tables import TableSet
 
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.reuse.shard_arrays import rank_cells, zipf_exponent

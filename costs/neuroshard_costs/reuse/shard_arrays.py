@@ -5,8 +5,8 @@ or derived from rows, lookups and a Zipf exponent. docs/concepts/reuse.md derive
 """
 
 import numpy as np
-from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import REUSE_BINS, DataType, Optimizer, Table, TableSet
+from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.documents.tables import REUSE_BINS, DataType, Optimizer, Table, TableSet
 
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS, mix_poisson_bins, poisson_bins, rescaled_bins
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, COLUMNS, DATA_TYPES, OPTIMIZERS, FloatArray, ShardArrays

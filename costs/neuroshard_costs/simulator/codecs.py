@@ -9,8 +9,8 @@ at the wire's width counts them at that width. What they take more is added here
 """
 
 import numpy as np
-from neuroshard_api.communication import WIRE_FORMATS, WireType
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
+from neuroshard_api.documents.topology import DeviceType
 
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
-from neuroshard_api.topology import DeviceType, Topology
+from neuroshard_api.documents.topology import DeviceType, Topology
 
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c

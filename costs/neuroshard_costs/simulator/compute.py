@@ -10,8 +10,8 @@ of a plan relies on it.
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.request import Pipeline
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.topology import DeviceType
 
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.shards import NUM_CALLS, FloatArray, IndexArray, ShardArrays

@@ -1,6 +1,6 @@
 """Times of the dense part: matrix products at an assumed rate, and how much of them hides collectives."""
 
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.topology import DeviceType
 
 from neuroshard_costs.simulator import constants as c
 

@@ -5,8 +5,8 @@ docs/concepts/device-simulator.md, next to a table of simulated and published ti
 """
 
 import numpy as np
-from neuroshard_api.request import Pipeline
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.topology import DeviceType
 
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.expansion import expansion_ms

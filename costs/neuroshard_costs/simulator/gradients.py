@@ -11,8 +11,8 @@ Threshold   64: the carried part added (12), magnitudes (8), comparison and sear
 import math
 from collections.abc import Mapping
 
-from neuroshard_api.gradient_exchange import GradientType
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.gradient_exchange import GradientType
+from neuroshard_api.documents.topology import DeviceType
 
 from neuroshard_costs.simulator import constants as c
 

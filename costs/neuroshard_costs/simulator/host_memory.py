@@ -17,8 +17,8 @@ Numbers: constants.py. No time here was measured.
 """
 
 import numpy as np
-from neuroshard_api.tables import Optimizer
-from neuroshard_api.topology import DeviceType, HostLink
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.topology import DeviceType, HostLink
 
 from neuroshard_costs.shards import OPTIMIZERS, FloatArray, ShardArrays
 from neuroshard_costs.simulator import constants as c

@@ -14,8 +14,8 @@ Formulas: docs/concepts/device-simulator.md; numbers: constants.py.
 """
 
 import numpy as np
-from neuroshard_api.sharding import Family
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c

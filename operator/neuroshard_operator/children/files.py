@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuroshard_api.config_map import ConfigMapContents, pack_files
-from neuroshard_api.document import COMPRESSED_SUFFIX
-from neuroshard_api.job_request import counts_dense
-from neuroshard_api.tables import TableSet
-from neuroshard_api.training_job import AFFECTS
+from neuroshard_api.documents.config_map import ConfigMapContents, pack_files
+from neuroshard_api.documents.document import COMPRESSED_SUFFIX
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.plan_request import counts_dense
+from neuroshard_api.job.training_job import AFFECTS
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest

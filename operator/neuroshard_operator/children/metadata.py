@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from neuroshard_api.training_job import API_VERSION, KIND
+from neuroshard_api.job.training_job import API_VERSION, KIND
 
 from neuroshard_operator import names
 from neuroshard_operator.context import Context

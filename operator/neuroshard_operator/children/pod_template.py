@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from neuroshard_api.document import field_path
+from neuroshard_api.documents.document import field_path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuroshard_api.job_pods import Resources
-from neuroshard_api.stage_commands import NODE_RANK_VARIABLE
+from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE
+from neuroshard_api.job.workers import Resources
 
 from neuroshard_operator import names
 from neuroshard_operator.children.metadata import labels

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.job_request import counts_dense
-from neuroshard_api.job_status import Hardware
-from neuroshard_api.stage_commands import (
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.job.plan_request import counts_dense
+from neuroshard_api.job.stage_commands import (
     BUNDLE_FOLDER,
     DENSE_FILE,
     HARDWARE_FILE,
@@ -15,7 +14,8 @@ from neuroshard_api.stage_commands import (
     planner_command,
     profiler_command,
 )
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.job.status import Hardware
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest

@@ -5,9 +5,8 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any
 
-from neuroshard_api.job_status import Stage
-from neuroshard_api.resource import quantity
-from neuroshard_api.stage_commands import (
+from neuroshard_api.job.resource import quantity
+from neuroshard_api.job.stage_commands import (
     CHECKPOINTS_FOLDER,
     DRIFT_REPORT_FILE,
     GRACE_SECONDS,
@@ -20,6 +19,7 @@ from neuroshard_api.stage_commands import (
     trainer_command,
     worker_environment,
 )
+from neuroshard_api.job.status import Stage
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest

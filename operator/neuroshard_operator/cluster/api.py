@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
-from neuroshard_api.training_job import API_VERSION, KIND, PLURAL
+from neuroshard_api.job.training_job import API_VERSION, KIND, PLURAL
 
 from neuroshard_operator import names
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from neuroshard_api.training_job import API_VERSION, KIND
+from neuroshard_api.job.training_job import API_VERSION, KIND
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Patch, Reads, Restore

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from neuroshard_api.training_job import API_VERSION, KIND
+from neuroshard_api.job.training_job import API_VERSION, KIND
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event

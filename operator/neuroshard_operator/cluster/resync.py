@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.training_job import API_VERSION, KIND, PLURAL
+from neuroshard_api.job.training_job import API_VERSION, KIND, PLURAL
 
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import FORBIDDEN, NOT_FOUND, PATHS, Api, ApiError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neuroshard_api.training_job import KIND
+from neuroshard_api.job.training_job import KIND
 
 from neuroshard_operator import names
 from neuroshard_operator.observed import parsing

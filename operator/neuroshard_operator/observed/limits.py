@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import yaml
-from neuroshard_api.config_map import ConfigMapContents, unpack_files
-from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, count_values, decoded, decompressed
+from neuroshard_api.documents.config_map import ConfigMapContents, unpack_files
+from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, count_values, decoded, decompressed
 
 from neuroshard_operator import names
 

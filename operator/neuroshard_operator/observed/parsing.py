@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from neuroshard_api.resource import quantity
-from neuroshard_api.training_job import GROUP, KIND
+from neuroshard_api.job.resource import quantity
+from neuroshard_api.job.training_job import GROUP, KIND
 
 from neuroshard_operator import names
 from neuroshard_operator.observed.objects import (

@@ -5,26 +5,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuroshard_api.bundle import BundleManifest
-from neuroshard_api.config_map import contents_of
-from neuroshard_api.document import COMPRESSED_SUFFIX, DocumentError, decoded, parse_data
-from neuroshard_api.drift_report import DriftChange, DriftReport
-from neuroshard_api.hardware import Hardware
-from neuroshard_api.input_statistics import InputStatistics
-from neuroshard_api.job_status import BaselineCost, MeasuredCost, PredictedCost
-from neuroshard_api.plan import Plan, any_plan
-from neuroshard_api.progress import TrainingProgress
-from neuroshard_api.replanning_support import unsupported_inputs
-from neuroshard_api.stage_commands import (
+from neuroshard_api.documents.bundle import BundleManifest
+from neuroshard_api.documents.config_map import contents_of
+from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, decoded, parse_data
+from neuroshard_api.documents.drift_report import DriftChange, DriftReport
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.input_statistics import InputStatistics
+from neuroshard_api.documents.plan import Plan, any_plan
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.stage_commands import (
     DRIFT_REPORT_FILE,
     HARDWARE_FILE,
     INPUT_STATISTICS_FILE,
     PROGRESS_FILE,
     STEP_REPORT_FILE,
 )
-from neuroshard_api.step_cost import baseline_cost, embedding_ms, measured_cost, predicted_cost
-from neuroshard_api.step_report import StepReport
-from neuroshard_api.tables import TableSet
+from neuroshard_api.job.status import BaselineCost, MeasuredCost, PredictedCost
+from neuroshard_api.job.step_cost import baseline_cost, embedding_ms, measured_cost, predicted_cost
+from neuroshard_api.replanning.support import unsupported_inputs
 
 from neuroshard_operator import names
 from neuroshard_operator.observed.limits import LIMITS, unpacked

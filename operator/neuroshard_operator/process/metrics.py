@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from neuroshard_api.job_policies import ConditionStatus
-from neuroshard_api.job_status import Stage, StageState, Status
+from neuroshard_api.job.policies import ConditionStatus
+from neuroshard_api.job.status import Stage, StageState, Status
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 FAST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

@@ -1,7 +1,7 @@
 """What stands between a plan and its launch: `spec.launchPolicy`."""
 
-from neuroshard_api.job_status import Stage, StageName, StageState
-from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
+from neuroshard_api.job.status import Stage, StageName, StageState
+from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy
 
 from neuroshard_operator import names
 from neuroshard_operator.conditions import ConditionType, Reason

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from neuroshard_api.job_policies import CleanPodPolicy
-from neuroshard_api.training_job import KIND
+from neuroshard_api.job.policies import CleanPodPolicy
+from neuroshard_api.job.training_job import KIND
 
 from neuroshard_operator.actions import Action, Delete
 from neuroshard_operator.context import Context, seconds_until

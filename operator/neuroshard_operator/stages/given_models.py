@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from neuroshard_api.bundle import BundleManifest
-from neuroshard_api.document import DocumentError
-from neuroshard_api.job_stages import CostModelReference
-from neuroshard_api.job_status import ConfigMapReference, ProfileStatus, Stage, StageName, StageState
-from neuroshard_api.presets import load_presets, preset
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.bundle import BundleManifest
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.presets import load_presets, preset
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.job.preparation import CostModelReference
+from neuroshard_api.job.status import ConfigMapReference, ProfileStatus, Stage, StageName, StageState
 
 from neuroshard_operator import names
 from neuroshard_operator.children.stage_jobs import Bundle

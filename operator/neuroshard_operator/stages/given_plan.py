@@ -1,10 +1,10 @@
 """A plan of the user's own: checked against the model and the world size, and kept as the job's immutable plan."""
 
-from neuroshard_api.config_map import ConfigMapTooLargeError, pack_files
-from neuroshard_api.document import DocumentError
-from neuroshard_api.job_stages import PlanReference
-from neuroshard_api.job_status import Stage, StageName, StageState
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.config_map import ConfigMapTooLargeError, pack_files
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.preparation import PlanReference
+from neuroshard_api.job.status import Stage, StageName, StageState
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Create

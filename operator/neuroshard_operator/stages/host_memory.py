@@ -8,9 +8,9 @@ so, and tells of a plan whose workers no node would take.
 from collections.abc import Mapping
 from typing import Any
 
-from neuroshard_api.document import DocumentError
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.resource import quantity, size_bytes
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.job.resource import quantity, size_bytes
 
 from neuroshard_operator import names
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason

@@ -5,12 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from neuroshard_api.job_request import counts_dense
-from neuroshard_api.job_stages import ProfilerPolicy
-from neuroshard_api.job_status import Hardware
-from neuroshard_api.job_training import Training
-from neuroshard_api.resource import Part
-from neuroshard_api.training_job import AFFECTS, Spec
+from neuroshard_api.job.plan_request import counts_dense
+from neuroshard_api.job.preparation import ProfilerPolicy
+from neuroshard_api.job.resource import Part
+from neuroshard_api.job.status import Hardware
+from neuroshard_api.job.training import Training
+from neuroshard_api.job.training_job import AFFECTS, Spec
 
 _HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources"}
 """Fields that say how a stage's pod runs and not what it decides."""

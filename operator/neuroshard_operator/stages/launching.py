@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from neuroshard_api.job_status import Stage, StageName, StageState
+from neuroshard_api.job.status import Stage, StageName, StageState
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Delete, Event, Manifest, Patch

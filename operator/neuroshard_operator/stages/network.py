@@ -5,10 +5,10 @@ the exit code of a lost peer. A Job that fails for nothing else did not get two 
 profiled, and the plan takes the usual network of the device type. The condition NetworkMeasured says so.
 """
 
-from neuroshard_api.document import DocumentError
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.hardware import Hardware as MeasuredHardware
-from neuroshard_api.job_status import Hardware
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.hardware import Hardware as MeasuredHardware
+from neuroshard_api.job.status import Hardware
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event

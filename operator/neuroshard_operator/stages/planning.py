@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from neuroshard_api.config_map import ConfigMapTooLargeError
-from neuroshard_api.document import DocumentError
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.fallback import may_fall_back
-from neuroshard_api.job_request import plan_request
-from neuroshard_api.job_status import ConfigMapReference, Cost, PlanStatus, Stage, StageName, StageState
-from neuroshard_api.request import Algorithm
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.config_map import ConfigMapTooLargeError
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.request import Algorithm
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.fallback import may_fall_back
+from neuroshard_api.job.plan_request import plan_request
+from neuroshard_api.job.status import ConfigMapReference, Cost, PlanStatus, Stage, StageName, StageState
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest, Patch

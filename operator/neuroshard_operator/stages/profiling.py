@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from neuroshard_api.config_map import ConfigMapTooLargeError
-from neuroshard_api.document import DocumentError
-from neuroshard_api.job_stages import ProfilerPolicy
-from neuroshard_api.job_status import ConfigMapReference, Hardware, ProfileStatus, Stage, StageName, StageState
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.config_map import ConfigMapTooLargeError
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.preparation import ProfilerPolicy
+from neuroshard_api.job.status import ConfigMapReference, Hardware, ProfileStatus, Stage, StageName, StageState
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from neuroshard_api.job_status import Stage
+from neuroshard_api.job.status import Stage
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Patch

@@ -9,10 +9,11 @@ launching replaces the workers, which write a checkpoint and resume from it.
 
 from dataclasses import replace
 
-from neuroshard_api.drift_report import Cause, DriftChange, first_change
-from neuroshard_api.job_replanning import CandidatePlan, ReplanningMode, ReplanningStatus
-from neuroshard_api.replanning import Decision, Verdict, decide
-from neuroshard_api.replanning_record import (
+from neuroshard_api.documents.drift_report import Cause, DriftChange, first_change
+from neuroshard_api.job.replanning import CandidatePlan, ReplanningMode, ReplanningStatus
+from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
+from neuroshard_api.replanning.decision import Decision, Verdict, decide
+from neuroshard_api.replanning.record import (
     MESSAGE_CHARACTERS,
     is_candidate_due,
     judged,
@@ -20,8 +21,7 @@ from neuroshard_api.replanning_record import (
     with_candidate_asked,
     with_candidate_taken,
 )
-from neuroshard_api.replanning_support import replanning_policy, unsupported
-from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION
+from neuroshard_api.replanning.support import replanning_policy, unsupported
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event

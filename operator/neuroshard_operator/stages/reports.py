@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from neuroshard_api.job_status import CheckpointStatus, Cost, Metric, TrainerStatus
-from neuroshard_api.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
-from neuroshard_api.stage_commands import is_run_id, run_id
-from neuroshard_api.step_cost import error_percent, is_same_device
+from neuroshard_api.documents.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
+from neuroshard_api.job.stage_commands import is_run_id, run_id
+from neuroshard_api.job.status import CheckpointStatus, Cost, Metric, TrainerStatus
+from neuroshard_api.job.step_cost import error_percent, is_same_device
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event

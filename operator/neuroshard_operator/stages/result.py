@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from neuroshard_api.job_status import LastFailure, Stage, StageName, StageState
+from neuroshard_api.job.status import LastFailure, Stage, StageName, StageState
 
 from neuroshard_operator.actions import Action, Event
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason

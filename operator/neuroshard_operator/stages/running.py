@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.job_policies import FailureAction
-from neuroshard_api.job_status import (
+from neuroshard_api.job.policies import FailureAction
+from neuroshard_api.job.status import (
     LastFailure,
     Stage,
     StageName,
     StageState,
 )
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from neuroshard_api.drift_report import Cause, DriftChange, first_change
-from neuroshard_api.job_replanning import MAX_AVOIDED_NODES, AvoidedNode, ReplanningMode
-from neuroshard_api.replanning import SlowNode, decide_slow_node
-from neuroshard_api.replanning_record import MESSAGE_CHARACTERS
+from neuroshard_api.documents.drift_report import Cause, DriftChange, first_change
+from neuroshard_api.job.replanning import MAX_AVOIDED_NODES, AvoidedNode, ReplanningMode
+from neuroshard_api.replanning.decision import SlowNode, decide_slow_node
+from neuroshard_api.replanning.record import MESSAGE_CHARACTERS
 
 from neuroshard_operator.actions import Event
 from neuroshard_operator.children.workers import slow_nodes

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from neuroshard_api.exit_codes import ExitCode
-from neuroshard_api.job_status import Stage, StageName, StageState
+from neuroshard_api.job.status import Stage, StageName, StageState
+from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Delete, Event, Manifest, Patch

@@ -1,6 +1,6 @@
 """Suspension: no pods, while profile, plan and checkpoints stay. Decides on `spec.suspend` alone."""
 
-from neuroshard_api.job_status import Stage, StageName, StageState
+from neuroshard_api.job.status import Stage, StageName, StageState
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Delete

@@ -1,9 +1,9 @@
 """The job's tables: in the resource itself, or in a ConfigMap of the user's that was fetched for this pass."""
 
-from neuroshard_api.document import DocumentError
-from neuroshard_api.job_request import tables_of_file
-from neuroshard_api.job_status import Stage
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.plan_request import tables_of_file
+from neuroshard_api.job.status import Stage
 
 from neuroshard_operator.conditions import Reason
 from neuroshard_operator.context import Context

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-from neuroshard_api.job_replanning import ReplanningStatus, TrainedPlan
-from neuroshard_api.replanning import Restart
-from neuroshard_api.replanning_record import US_PER_MS, outcomes_of, since_replan_s, with_measured_gain, with_restart
+from neuroshard_api.job.replanning import ReplanningStatus, TrainedPlan
+from neuroshard_api.replanning.decision import Restart
+from neuroshard_api.replanning.record import US_PER_MS, outcomes_of, since_replan_s, with_measured_gain, with_restart
 
 from neuroshard_operator.conditions import Reason
 from neuroshard_operator.context import Context

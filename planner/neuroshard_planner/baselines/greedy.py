@@ -6,7 +6,7 @@ Published heuristics (RecShard, ASPLOS 2022; DreamShard, NeurIPS 2022; NeuroShar
 from collections.abc import Callable
 
 import numpy as np
-from neuroshard_api.request import Algorithm
+from neuroshard_api.documents.request import Algorithm
 from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.errors import InfeasibleError

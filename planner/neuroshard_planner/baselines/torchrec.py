@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from neuroshard_api.placement_rules import has_means_next_to, sharding_problem
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ComputeKernel, Family, ShardingType
-from neuroshard_api.tables import DIM_MULTIPLE, Table
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import DIM_MULTIPLE, Table
+from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
+from neuroshard_api.sharding.placement_rules import has_means_next_to, sharding_problem
 from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from neuroshard_api.dense_layout import DenseStrategy
-from neuroshard_api.dense_profile import DenseProfile, DenseUnit
-from neuroshard_api.gradient_exchange import (
+from neuroshard_api.documents.dense_layout import DenseStrategy
+from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.documents.gradient_exchange import (
     CAPACITY_OVER_KEPT,
     SPARSE_ENTRY_BYTES,
     GradientAlternative,
@@ -19,9 +19,9 @@ from neuroshard_api.gradient_exchange import (
     GradientDecision,
     GradientType,
 )
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import Family
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.simulator.dense import hidden_seconds, matrix_seconds
 from neuroshard_costs.simulator.gradients import gradient_codec_seconds

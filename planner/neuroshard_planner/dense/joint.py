@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-from neuroshard_api.dense_layout import (
+from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
     DenseGroup,
@@ -17,9 +17,9 @@ from neuroshard_api.dense_layout import (
     DenseStrategy,
     GroupChoice,
 )
-from neuroshard_api.dense_profile import DenseProfile
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.dense_profile import DenseProfile
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.exchanges import TransferModel
 
 from neuroshard_planner.dense.layouts import Candidate, Layouts

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from neuroshard_api.dense_layout import DenseLayout, DenseMemory, DensePoint
-from neuroshard_api.dense_profile import DenseProfile
+from neuroshard_api.documents.dense_layout import DenseLayout, DenseMemory, DensePoint
+from neuroshard_api.documents.dense_profile import DenseProfile
 
 from neuroshard_planner.dense.choice import Point, best
 from neuroshard_planner.dense.frontier import frontier

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from neuroshard_api.dense_layout import DenseChoices
-from neuroshard_api.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.documents.dense_layout import DenseChoices
+from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
 
 from neuroshard_planner.errors import RequestError
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.dense_layout import (
+from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
     DenseGroup,
@@ -27,9 +27,9 @@ from neuroshard_api.dense_layout import (
     GroupChoice,
     PlannedUnit,
 )
-from neuroshard_api.dense_profile import DenseProfile, DenseUnit
-from neuroshard_api.sharding import Family
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_costs.simulator.dense import hidden_seconds, matrix_seconds

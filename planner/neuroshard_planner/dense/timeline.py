@@ -22,8 +22,8 @@ replicas, which the walk therefore returns unchanged.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from neuroshard_api.dense_layout import DenseStrategy
-from neuroshard_api.dense_profile import DenseUnit
+from neuroshard_api.documents.dense_layout import DenseStrategy
+from neuroshard_api.documents.dense_profile import DenseUnit
 
 from neuroshard_planner.dense.options import UnitBytes, UnitOption
 

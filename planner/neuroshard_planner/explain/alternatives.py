@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, IndexArray
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neuroshard_api.dense_layout import DenseChoices
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.dense_layout import DenseChoices
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.exchanges import TransferModel
 
 from neuroshard_planner.dense.options import UnitOptions

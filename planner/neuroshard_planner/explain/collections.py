@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import GivenPlan
+from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_costs.shards import weights_bytes
 
 

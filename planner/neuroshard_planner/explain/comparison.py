@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import PlanCost
-from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.plan import PlanCost
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.sharding.kinds import ShardingType
 
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.explain.robustness import Regret, costs_under_other_traffic, regrets

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neuroshard_api.dense_layout import DenseChoices, PlannedUnit
-from neuroshard_api.dense_profile import DenseProfile, DenseUnit
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.dense_layout import DenseChoices, PlannedUnit
+from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.documents.plan import Plan
 from neuroshard_costs.exchanges import TransferModel
 
 from neuroshard_planner.dense.named_units import divided

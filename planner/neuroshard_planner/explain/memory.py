@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.plan import DeviceMemory, Plan
+from neuroshard_api.documents.plan import DeviceMemory, Plan
 
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.plan import Plan
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.device_groups import of_group

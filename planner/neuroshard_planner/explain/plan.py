@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
-from neuroshard_api.communication import Communication, WireType, WireTypes
-from neuroshard_api.gradient_exchange import GradientDecision
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import ComputePeak, PlanRequest
-from neuroshard_api.tables import DataType
+from neuroshard_api.documents.communication import Communication, WireType, WireTypes
+from neuroshard_api.documents.gradient_exchange import GradientDecision
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import ComputePeak, PlanRequest
+from neuroshard_api.documents.tables import DataType
 
 from neuroshard_planner.device_groups import average_ms, of_group
 from neuroshard_planner.errors import PlannerError

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.tables import Table, TableSet
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_costs.reuse.shard_arrays import zipf_exponent
 from neuroshard_costs.shards import FloatArray
 

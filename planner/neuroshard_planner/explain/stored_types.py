@@ -1,6 +1,6 @@
 """Which tables a plan stores in other types than their own, and what that gives, as sentences."""
 
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.plan import Plan
 
 GIB = 2**30
 MOST_NAMED = 5

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import numpy as np
-from neuroshard_api.plan import Plan, TablePlacement
-from neuroshard_api.request import Constraints
-from neuroshard_api.sharding import ComputeKernel, ShardingType
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.plan import Plan, TablePlacement
+from neuroshard_api.documents.request import Constraints
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.shards import COLUMNS, IndexArray
 
 from neuroshard_planner.device_groups import of_group

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from neuroshard_api.plan import GivenPlan, Plan, TablePlacement
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
+from neuroshard_api.documents.request import PlanRequest
 
 from neuroshard_planner.planning import Bundle, attempts, document
 from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems

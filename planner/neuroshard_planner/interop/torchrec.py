@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from neuroshard_api.plan import Plan, Shard, TablePlacement
-from neuroshard_api.request import Algorithm, PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
-from neuroshard_api.tables import Table, allowed_name
+from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.tables import Table, allowed_name
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of
 
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan

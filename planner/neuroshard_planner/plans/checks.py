@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from math import isclose
 
 import numpy as np
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.placement_rules import placement_devices, placement_problems
-from neuroshard_api.plan import DeviceCost, DeviceMemory, GivenPlan, Plan, TablePlacement
-from neuroshard_api.request import Constraints, PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.plan import DeviceCost, DeviceMemory, GivenPlan, Plan, TablePlacement
+from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.placement_rules import placement_devices, placement_problems
 
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.plans.tables import tables_memory

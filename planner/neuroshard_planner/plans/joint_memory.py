@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.training_comparison import PredictedMemory
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.training_comparison import PredictedMemory
 
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger

@@ -1,6 +1,6 @@
 """A plan's request with the placement of another plan, where that is cheaper."""
 
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.plan import Plan
 
 from neuroshard_planner.plans.tables import placement_of, tables_memory
 from neuroshard_planner.problem.cost_model import CostModel

@@ -5,8 +5,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.plan import DeviceMemory, Shard, TablePlacement
-from neuroshard_api.sharding import ComputeKernel, Family, ShardingType, num_row_parts, row_blocks
+from neuroshard_api.documents.plan import DeviceMemory, Shard, TablePlacement
+from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType, num_row_parts, row_blocks
 from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.problem.host_tables import KERNELS, ON_DEVICE

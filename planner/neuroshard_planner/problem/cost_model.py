@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from neuroshard_api.request import Pipeline
+from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, ShardArrays

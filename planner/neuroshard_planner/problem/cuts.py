@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import num_row_parts
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.sharding.kinds import num_row_parts
 from neuroshard_costs.exchanges import index_bytes, lookup_bytes
 from neuroshard_costs.reuse.row_parts import fullest_part, hottest_row_lookups
 from neuroshard_costs.reuse.shard_arrays import shard_arrays

@@ -15,9 +15,9 @@ The memory ledger does not know of this: a batch without repeats must fit.
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Table
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.reuse.repeats import without_repeats
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray

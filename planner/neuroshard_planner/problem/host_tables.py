@@ -7,9 +7,9 @@ plan that is searched keep the rows of equally many batches, since the tables of
 from functools import cached_property
 
 import numpy as np
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ComputeKernel
-from neuroshard_api.topology import HostMemory
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.topology import HostMemory
+from neuroshard_api.sharding.kinds import ComputeKernel
 from neuroshard_costs.reuse.cached_rows import CachedRows
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.host_memory import cached_seconds, direct_seconds

@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from neuroshard_api.communication import WIRE_FORMATS, WireType
-from neuroshard_api.plan import DeviceMemory
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ComputeKernel, num_row_parts
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
+from neuroshard_api.documents.plan import DeviceMemory
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import DataType, Optimizer
+from neuroshard_api.sharding.kinds import ComputeKernel, num_row_parts
 from neuroshard_costs.exchanges import index_bytes, lookup_bytes
 from neuroshard_costs.shards import (
     BYTES_PER_ELEMENT,

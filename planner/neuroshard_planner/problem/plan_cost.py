@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.communication import WIRE_FORMATS
-from neuroshard_api.plan import CollectiveCost, DeviceCost, PlanCost
-from neuroshard_api.sharding import Family
+from neuroshard_api.documents.communication import WIRE_FORMATS
+from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, PlanCost
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import encoded_exchange
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 from neuroshard_costs.simulator.device import DeviceSimulator

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import num_row_parts
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.sharding.kinds import num_row_parts
 from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray, ShardArrays
 

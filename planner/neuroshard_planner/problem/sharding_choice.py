@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.placement_rules import BY_ROWS, collections_of, kernel_obstacle, sharding_problem
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType, kernels_of
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of
+from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of, kernel_obstacle, sharding_problem
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.errors import RequestError

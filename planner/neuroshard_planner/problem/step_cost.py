@@ -25,8 +25,8 @@ from enum import IntEnum
 from typing import Self
 
 import numpy as np
-from neuroshard_api.request import ComputePeak, Pipeline, PlanRequest
-from neuroshard_api.sharding import Family
+from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import (
     Exchange,
     PooledExchange,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding.kinds import ShardingType
 from numpy.typing import NDArray
 
 from neuroshard_planner.errors import RequestError

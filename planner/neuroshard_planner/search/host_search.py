@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.request import PlanRequest, TableConstraints
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.request import PlanRequest, TableConstraints
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES
 from neuroshard_costs.shards import FloatArray, IndexArray
 

@@ -2,7 +2,7 @@
 
 import math
 
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.request import PlanRequest
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger

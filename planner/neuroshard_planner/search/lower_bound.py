@@ -20,8 +20,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.sharding import Family, num_row_parts
-from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_api.documents.tables import DIM_MULTIPLE
+from neuroshard_api.sharding.kinds import Family, num_row_parts
 from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
 

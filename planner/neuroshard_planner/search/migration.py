@@ -8,7 +8,7 @@ has it, the largest moves first, unless that costs more than the search's tolera
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.plan import GivenPlan, IncumbentPlan, MovedTable, TablePlacement
+from neuroshard_api.documents.plan import GivenPlan, IncumbentPlan, MovedTable, TablePlacement
 from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.errors import RequestError

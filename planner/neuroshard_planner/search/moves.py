@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Protocol, Self
 
 import numpy as np
-from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.request import PlanRequest
-from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.memory_ledger import MemoryLedger

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FAMILIES, GRADIENT_BYTES, FloatArray, IndexArray
 

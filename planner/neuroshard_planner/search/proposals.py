@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem

@@ -7,7 +7,7 @@ levels the result is that of the published algorithm.
 """
 
 import numpy as np
-from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from neuroshard_api.request import PlanRequest, TableConstraints
+from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.memory_ledger import MemoryLedger

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_api.documents.tables import DIM_MULTIPLE
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.problem import Problem

@@ -5,7 +5,7 @@ units cost together. `lower_bound` knows that, of plans in the ways that the con
 """
 
 import numpy as np
-from neuroshard_api.tables import DIM_MULTIPLE
+from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS
 
 from neuroshard_planner.problem.problem import Problem

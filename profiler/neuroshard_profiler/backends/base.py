@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from neuroshard_api.kernels import DataType, DeviceKind, Optimizer
-from neuroshard_api.records import ComputeSample
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.sharding.kernels import DataType, DeviceKind, Optimizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
     SplitTableBatchedEmbeddingBagsCodegen,
 )
-from neuroshard_api.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS
-from neuroshard_api.records import ComputeSample
+from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS
 from torch import Tensor
 
 from neuroshard_profiler.backends.torch_backend import TorchBackend

@@ -3,8 +3,8 @@
 from importlib.util import find_spec
 from typing import Literal, get_args
 
-from neuroshard_api.kernels import DeviceKind
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.sharding.kernels import DeviceKind
 
 from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.errors import MissingPackageError, SettingsError

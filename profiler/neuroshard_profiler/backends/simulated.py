@@ -4,10 +4,10 @@ from importlib.metadata import version
 from typing import Literal
 
 import numpy as np
-from neuroshard_api.kernels import TRAINING_KERNELS
-from neuroshard_api.records import ComputeSample
-from neuroshard_api.request import Pipeline
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import weights_bytes
 from neuroshard_costs.simulator.device import DeviceSimulator

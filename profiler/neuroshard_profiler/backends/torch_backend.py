@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 
-from neuroshard_api.kernels import DataType, DeviceKind, Optimizer
-from neuroshard_api.records import ComputeSample, ExpansionSample, LaunchTimes
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.records import ComputeSample, ExpansionSample, LaunchTimes
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.sharding.kernels import DataType, DeviceKind, Optimizer
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times

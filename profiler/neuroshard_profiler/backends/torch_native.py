@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from neuroshard_api.records import ComputeSample
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.documents.tables import DataType, Optimizer
 from torch import Tensor, nn
 
 from neuroshard_profiler.backends.torch_backend import TorchBackend

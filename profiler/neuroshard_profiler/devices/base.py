@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
-from neuroshard_api.kernels import DeviceKind
-from neuroshard_api.records import MAX_FAILURE_CHARACTERS, ComputeSample, ExpansionSample
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.records import MAX_FAILURE_CHARACTERS, ComputeSample, ExpansionSample
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, state_row_bytes
 from torch import Tensor
 

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from neuroshard_api.host_memory import keep_freed_memory
-from neuroshard_api.kernels import DeviceKind
-from neuroshard_api.records import ComputeSample, ExpansionSample
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.records import ComputeSample, ExpansionSample
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.process.host_memory import keep_freed_memory
+from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.backends.base import Repeats, Times

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
-from neuroshard_api.kernels import DeviceKind
-from neuroshard_api.presets import load_presets
-from neuroshard_api.records import ComputeSample, ExpansionSample
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.presets import load_presets
+from neuroshard_api.documents.records import ComputeSample, ExpansionSample
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.backends.base import Repeats, Times

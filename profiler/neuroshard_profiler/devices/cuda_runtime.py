@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.gpu_driver import driver_version
+from neuroshard_api.process.gpu_driver import driver_version
 
 
 class Event(Protocol):

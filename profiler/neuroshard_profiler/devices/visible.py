@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from neuroshard_api.gpu_driver import driver_version, why_no_gpu
-from neuroshard_api.kernels import DeviceKind
+from neuroshard_api.process.gpu_driver import driver_version, why_no_gpu
+from neuroshard_api.sharding.kernels import DeviceKind
 
 from neuroshard_profiler.errors import SettingsError
 

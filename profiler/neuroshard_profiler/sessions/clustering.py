@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuroshard_api.session_clustering import (
+from neuroshard_api.documents.session_clustering import (
     MAX_INTEGER,
     ClusteredColumn,
     ClusteredWindow,

@@ -1,6 +1,6 @@
 """The report of a clustering for the terminal."""
 
-from neuroshard_api.session_clustering import SessionClustering
+from neuroshard_api.documents.session_clustering import SessionClustering
 from neuroshard_report.terminal.tables import TextTable
 from rich.console import Group, RenderableType
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
-from neuroshard_api.missing_package import missing_package
+from neuroshard_api.process.missing_package import missing_package
 
 from neuroshard_profiler.errors import DataError, MissingPackageError, SettingsError, StorageError
 from neuroshard_profiler.sessions.engine import BATCH_ROWS, FILE, identifier, literal

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neuroshard_api.missing_package import missing_package
+from neuroshard_api.process.missing_package import missing_package
 
 from neuroshard_profiler.errors import DataError, MissingPackageError, ProfilerError, SettingsError, StorageError
 from neuroshard_profiler.sessions.engine import BATCH_ROWS, FILE, ROW

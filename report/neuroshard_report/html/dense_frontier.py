@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from markupsafe import Markup
-from neuroshard_api.dense_layout import DensePoint
+from neuroshard_api.documents.dense_layout import DensePoint
 
 from neuroshard_report.quantities import format_bytes, format_ms
 

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import Shard
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.plan import Shard
+from neuroshard_api.documents.tables import Table
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
 from neuroshard_report.quantities import format_bytes

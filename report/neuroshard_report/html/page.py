@@ -8,8 +8,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from neuroshard_api.plan import DeviceCost, DeviceMemory, Plan
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.plan import DeviceCost, DeviceMemory, Plan
+from neuroshard_api.documents.topology import Topology
 from neuroshard_costs.shards import weights_bytes
 from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.stored_types import stored_types_text

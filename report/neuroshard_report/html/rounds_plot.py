@@ -1,7 +1,7 @@
 """Step times of plans that trained in turns, round by round, as an SVG file of its own."""
 
 from markupsafe import Markup
-from neuroshard_api.training_comparison import TrainingComparison
+from neuroshard_api.documents.training_comparison import TrainingComparison
 
 COLORS = ("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c", "#495057", "#a61e4d")
 """In the order of the plans; further plans begin with the first again."""

@@ -1,6 +1,6 @@
 """Pairs of trainings with and without narrow types, for the terminal."""
 
-from neuroshard_api.accuracy_comparison import AccuracyComparison, AccuracyPair
+from neuroshard_api.documents.accuracy_comparison import AccuracyComparison, AccuracyPair
 from rich.console import Group, RenderableType
 from rich.text import Text
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from neuroshard_api.bundle import BundleManifest
+from neuroshard_api.documents.bundle import BundleManifest
 from rich.console import Group, RenderableType
 
 from neuroshard_report.quantities import format_count, format_percent

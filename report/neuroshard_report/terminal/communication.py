@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from neuroshard_api.communication import Communication, WireAlternative, WireTypes
-from neuroshard_api.gradient_exchange import GradientAlternative, GradientDecision, GradientType
+from neuroshard_api.documents.communication import Communication, WireAlternative, WireTypes
+from neuroshard_api.documents.gradient_exchange import GradientAlternative, GradientDecision, GradientType
 from rich.console import Group, RenderableType
 from rich.text import Text
 

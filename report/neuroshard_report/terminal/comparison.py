@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from neuroshard_api.request import PlanRequest
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_planner.explain.comparison import Comparison, regrets_of
 from neuroshard_planner.explain.robustness import NUM_DRAWS, Regret
 from rich.console import Group, RenderableType

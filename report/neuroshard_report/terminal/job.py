@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from neuroshard_api.job_replanning import ReplanningStatus
-from neuroshard_api.job_status import Status, StepCost
-from neuroshard_api.step_cost import simulation_note
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.job.replanning import ReplanningStatus
+from neuroshard_api.job.status import Status, StepCost
+from neuroshard_api.job.step_cost import simulation_note
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from rich.console import Group, RenderableType
 
 from neuroshard_report.quantities import format_ms

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from neuroshard_api.presets import DevicePreset
-from neuroshard_api.tables import Pooling, TableSet
+from neuroshard_api.documents.presets import DevicePreset
+from neuroshard_api.documents.tables import Pooling, TableSet
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.shards import weights_bytes
 from rich.console import RenderableType

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neuroshard_api.plan import DeduplicatedGroup, IncumbentPlan, Plan
+from neuroshard_api.documents.plan import DeduplicatedGroup, IncumbentPlan, Plan
 from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.trust import trust_text

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from neuroshard_api.training_comparison import CONFIDENCE, PlanTimes, TrainingComparison
+from neuroshard_api.documents.training_comparison import CONFIDENCE, PlanTimes, TrainingComparison
 from rich.console import Group, RenderableType
 from rich.text import Text
 

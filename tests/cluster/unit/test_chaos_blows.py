@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from e2e import jobs
 from e2e.test_chaos import SCRIBBLES, Chaos, Fate
-from neuroshard_api.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
+from neuroshard_api.job.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_operator import names
 from neuroshard_operator.observed import parsing

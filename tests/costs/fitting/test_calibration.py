@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from builders import table, table_set, topology
 from bundle_builders import saved_bundle
-from neuroshard_api.records import LaunchTimes, ProfileRecord
-from neuroshard_api.request import Pipeline
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.records import LaunchTimes, ProfileRecord
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.bundle import CostBundle, load_bundle
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.exchanges import Exchange

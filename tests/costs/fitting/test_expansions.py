@@ -1,7 +1,7 @@
 """What copies to repeated lists cost, from records of them."""
 
 import pytest
-from neuroshard_api.records import ExpansionSample, ProfileRecord
+from neuroshard_api.documents.records import ExpansionSample, ProfileRecord
 from neuroshard_costs.expansion import expansion_ms
 from neuroshard_costs.fitting.expansions import MIN_RECORDS, fitted_expansion
 from record_builders import compute_record

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from builders import device_type, request, table
 from bundle_builders import saved_bundle
-from neuroshard_api.presets import preset
-from neuroshard_api.records import LaunchTimes, ProfileRecord
-from neuroshard_api.request import MemorySettings, Pipeline
-from neuroshard_api.tables import DataType
-from neuroshard_api.topology import DeviceType
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.records import LaunchTimes, ProfileRecord
+from neuroshard_api.documents.request import MemorySettings, Pipeline
+from neuroshard_api.documents.tables import DataType
+from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.exchanges import Exchange

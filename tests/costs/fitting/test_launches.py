@@ -1,7 +1,7 @@
 """Specification of launches that are fitted to records of calls."""
 
 import pytest
-from neuroshard_api.records import LaunchTimes, ProfileRecord
+from neuroshard_api.documents.records import LaunchTimes, ProfileRecord
 from neuroshard_costs.fitting.launches import MIN_RECORDS, fitted_launch
 from profiler_builders import compute_sample
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bundle_builders import collectives
-from neuroshard_api.presets import preset
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.features import compute_features
 from neuroshard_costs.fitting.record_samples import Transfers
 from neuroshard_costs.fitting.regression import regress_compute, regress_transfers

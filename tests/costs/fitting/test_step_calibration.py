@@ -5,11 +5,11 @@ import pytest
 from builders import device_cost, rank_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.bundle import Calibration
-from neuroshard_api.collectives import CollectiveKind, CollectiveTime
-from neuroshard_api.plan import CollectiveCost, DeviceCost
-from neuroshard_api.sharding import Family
-from neuroshard_api.step_report import RankTimes
+from neuroshard_api.documents.bundle import Calibration
+from neuroshard_api.documents.plan import CollectiveCost, DeviceCost
+from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.step_calibration import Part, Steps, calibration_of, step_factors
 

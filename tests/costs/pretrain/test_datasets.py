@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from neuroshard_api.presets import DevicePreset, preset
-from neuroshard_api.request import Pipeline
+from neuroshard_api.documents.presets import DevicePreset, preset
+from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.pretrain.datasets import (
     COMMUNICATION_VALIDITY,
     COMPUTE_VALIDITY,

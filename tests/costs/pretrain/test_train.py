@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from neuroshard_api.presets import preset
+from neuroshard_api.documents.presets import preset
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.features import compute_features
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from neuroshard_api.tables import REUSE_BINS
+from neuroshard_api.documents.tables import REUSE_BINS
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS, mix_poisson_bins, poisson_bins, rescaled_bins
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from builders import table, table_set
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.row_parts import fullest_part, hottest_row_lookups
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import ShardArrays

@@ -7,7 +7,7 @@ import pytest
 from builders import table, table_set
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.tables import REUSE_BINS, DataType, Optimizer, Table
+from neuroshard_api.documents.tables import REUSE_BINS, DataType, Optimizer, Table
 from neuroshard_costs.reuse.shard_arrays import DEFAULT_ZIPF_EXPONENT, rescaled_counts, shard_arrays, zipf_counts
 from neuroshard_costs.shards import OPTIMIZERS, ShardArrays
 

@@ -8,8 +8,8 @@ import pytest
 from builders import device_type, table, table_set
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.request import Pipeline
-from neuroshard_api.tables import DataType, Optimizer, Table
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.tables import DataType, Optimizer, Table
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator.compute import (

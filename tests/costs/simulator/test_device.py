@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import device_type, table, table_set, topology
-from neuroshard_api.request import Pipeline
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator.communication import Network

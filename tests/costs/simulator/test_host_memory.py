@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from builders import device_type, host_memory, table, table_set
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import ShardArrays
 from neuroshard_costs.simulator.constants import HOST_ROW_EFFICIENCY

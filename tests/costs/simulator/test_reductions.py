@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from neuroshard_api.presets import preset
-from neuroshard_api.sharding import Family
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import Reduction
 from neuroshard_costs.simulator.communication import Network
 from neuroshard_costs.simulator.device import DeviceSimulator

@@ -4,8 +4,8 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.job_status import Hardware
-from neuroshard_api.training_job import AFFECTS, Spec
+from neuroshard_api.job.status import Hardware
+from neuroshard_api.job.training_job import AFFECTS, Spec
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, workers_hash
 
 HARDWARE = Hardware(fingerprint="sha256:1")

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from neuroshard_api.config_map import pack_files
+from neuroshard_api.documents.config_map import pack_files
 from neuroshard_operator import names
 from operator_process import JOB, ONE_NODE, Story
 from operator_world import profile_files

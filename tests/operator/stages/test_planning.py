@@ -5,10 +5,10 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.config_map import contents_of, unpack_files
-from neuroshard_api.job_request import dense_signature
-from neuroshard_api.plan import Plan
-from neuroshard_api.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
+from neuroshard_api.documents.config_map import contents_of, unpack_files
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.job.plan_request import dense_signature
+from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
 from neuroshard_operator import names
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash
 from operator_process import JOB, TWO_NODES, Story

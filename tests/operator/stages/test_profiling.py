@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from neuroshard_api.config_map import pack_files
+from neuroshard_api.documents.config_map import pack_files
 from neuroshard_operator import names
 from operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
 from operator_world import NAMESPACE, World, owners, profile_files, stamp

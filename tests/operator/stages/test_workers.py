@@ -5,7 +5,7 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.progress import GuardRecord, GuardState
+from neuroshard_api.documents.progress import GuardRecord, GuardState
 from neuroshard_operator import names
 from neuroshard_operator.children.pods import KEEPING_SIGTERM
 from neuroshard_operator.pace import COUNTS_EVERY_S

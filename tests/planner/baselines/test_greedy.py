@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from builders import GIB, request, table, tables, topology
 from hypothesis import given, settings
-from neuroshard_api.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.problem import Placement, Problem

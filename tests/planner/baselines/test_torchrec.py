@@ -7,9 +7,9 @@ from typing import Any
 import builders
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError
 from neuroshard_planner.explain.comparison import compare

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from builders import dense_profile, device_type, request, tables, topology
 from exact_costs import ExactCosts
-from neuroshard_api.dense_layout import DenseChoices, DensePolicy
-from neuroshard_api.dense_profile import DenseUnit
-from neuroshard_api.gradient_exchange import GradientChoices, GradientExchange, GradientType
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import PlanRequest, SearchSettings
-from neuroshard_api.topology import Link
+from neuroshard_api.documents.dense_layout import DenseChoices, DensePolicy
+from neuroshard_api.documents.dense_profile import DenseUnit
+from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange, GradientType
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest, SearchSettings
+from neuroshard_api.documents.topology import Link
 from neuroshard_planner.dense.gradients import with_gradients
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems

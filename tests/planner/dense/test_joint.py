@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders import GIB, dense_profile, request, table, tables, topology
 from exact_costs import ExactCosts
-from neuroshard_api.dense_layout import (
+from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
     DenseGroup,
@@ -16,11 +16,11 @@ from neuroshard_api.dense_layout import (
     GroupChoice,
     UnitChoice,
 )
-from neuroshard_api.dense_profile import DenseProfile, DenseUnit
-from neuroshard_api.plan import Plan
-from neuroshard_api.replication import ReplicationChoices
-from neuroshard_api.request import MemorySettings, PlanRequest, SearchSettings
-from neuroshard_api.tables import Optimizer, Table
+from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import MemorySettings, PlanRequest, SearchSettings
+from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_planner.dense.joint import joint_plan
 from neuroshard_planner.dense.layouts import MOST_POINTS, Candidate, Layouts
 from neuroshard_planner.dense.options import UnitOptions

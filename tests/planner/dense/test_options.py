@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from builders import GIB, dense_profile, topology
 from exact_costs import ExactCosts
-from neuroshard_api.dense_layout import (
+from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
     DenseGroup,
@@ -14,8 +14,8 @@ from neuroshard_api.dense_layout import (
     GroupChoice,
     UnitChoice,
 )
-from neuroshard_api.dense_profile import DenseUnit
-from neuroshard_api.topology import Topology
+from neuroshard_api.documents.dense_profile import DenseUnit
+from neuroshard_api.documents.topology import Topology
 from neuroshard_planner.dense.options import LEAST_SHARDED, UnitBytes, UnitOption, UnitOptions, groups_of
 
 P = 2**28

@@ -5,7 +5,7 @@ from typing import Any
 import builders
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.request import Algorithm, PlanRequest
+from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_planner.explain.comparison import compare
 from neuroshard_planner.planning import plan as search
 

@@ -5,10 +5,10 @@ from typing import Any
 import builders
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.plan import BaselineCost, Plan
-from neuroshard_api.request import Algorithm, ComputePeak, Constraints, PlanRequest
-from neuroshard_api.sharding import ComputeKernel, ShardingType
-from neuroshard_api.tables import Pooling
+from neuroshard_api.documents.plan import BaselineCost, Plan
+from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints, PlanRequest
+from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
 from neuroshard_planner.planning import plan as search
 

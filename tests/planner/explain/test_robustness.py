@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from builders import request, table, tables
 from exact_costs import ExactCosts
-from neuroshard_api.request import Algorithm
+from neuroshard_api.documents.request import Algorithm
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.explain.robustness import (
     costs_under_other_traffic,

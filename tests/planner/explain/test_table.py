@@ -6,9 +6,9 @@ import builders
 import numpy as np
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.shards import REPLICATED
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.explain.table import explain_table

@@ -3,11 +3,11 @@
 import pytest
 from builders import request, table
 from exact_costs import ExactCosts
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.plan import Plan, TablePlacement
-from neuroshard_api.request import Constraints, PlanRequest
-from neuroshard_api.sharding import Family
-from neuroshard_api.tables import Pooling
+from neuroshard_api.documents.plan import Plan, TablePlacement
+from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.plans.checks import plan_problems

@@ -8,9 +8,9 @@ from typing import Any
 import builders
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.plan import GivenPlan, Plan, Shard, TablePlacement
-from neuroshard_api.request import Algorithm, Constraints, PlanRequest
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.plan import GivenPlan, Plan, Shard, TablePlacement
+from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
 from neuroshard_planner.interop.torchrec import from_sharding_plan, placements

@@ -8,9 +8,9 @@ import pytest
 from exact_costs import ExactCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.plan import BaselineCost, GivenPlan, Plan, Shard, TablePlacement
-from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
-from neuroshard_api.sharding import ComputeKernel, ShardingType
+from neuroshard_api.documents.plan import BaselineCost, GivenPlan, Plan, Shard, TablePlacement
+from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.errors import InfeasibleError, PlanError
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.checks import plan_problems, require_sound

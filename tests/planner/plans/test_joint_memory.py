@@ -1,7 +1,7 @@
 """What several plans need on the same devices at once."""
 
 from builders import request, table
-from neuroshard_api.request import MemorySettings
+from neuroshard_api.documents.request import MemorySettings
 from neuroshard_planner.plans.joint_memory import predicted_memory
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger

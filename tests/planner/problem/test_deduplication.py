@@ -6,7 +6,7 @@ import builders
 import numpy as np
 import pytest
 from exact_costs import ExactCosts
-from neuroshard_api.tables import REUSE_BINS, Table
+from neuroshard_api.documents.tables import REUSE_BINS, Table
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.reuse.repeats import fewer_hits
 from neuroshard_costs.shards import FloatArray, IndexArray

@@ -11,13 +11,13 @@ from builders import request, table, topology
 from exact_costs import ExactCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.bundle import BundleManifest
-from neuroshard_api.collectives import CollectiveKind
-from neuroshard_api.placement_rules import placement_problems
-from neuroshard_api.plan import Plan, TablePlacement
-from neuroshard_api.request import Constraints, Pipeline, PlanRequest, TableConstraints
-from neuroshard_api.sharding import Family, ShardingType
-from neuroshard_api.tables import Optimizer, Pooling
+from neuroshard_api.documents.bundle import BundleManifest
+from neuroshard_api.documents.plan import Plan, TablePlacement
+from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest, TableConstraints
+from neuroshard_api.documents.tables import Optimizer, Pooling
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family, ShardingType
+from neuroshard_api.sharding.placement_rules import placement_problems
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import pooled_exchange
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS

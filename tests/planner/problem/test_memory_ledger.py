@@ -7,9 +7,9 @@ import pytest
 from builders import GIB, dense_profile, device_type, host_memory, request, table, tables, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.communication import WireType, WireTypes
-from neuroshard_api.request import Constraints, MemorySettings, Pipeline, PlanRequest
-from neuroshard_api.tables import DataType, Optimizer, Pooling
+from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.documents.request import Constraints, MemorySettings, Pipeline, PlanRequest
+from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
 from neuroshard_costs.shards import ROWS
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from builders import request, table, tables, topology
 from exact_costs import ExactCosts
-from neuroshard_api.request import ComputePeak
-from neuroshard_api.tables import Pooling
+from neuroshard_api.documents.request import ComputePeak
+from neuroshard_api.documents.tables import Pooling
 from neuroshard_planner.baselines.greedy import dim_greedy
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.plan_cost import Exchanges, device_costs, device_traffic, predicted_cost, simulated_cost

@@ -8,10 +8,10 @@ from builders import request, table, tables
 from exact_costs import ExactCosts
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.communication import WireType, WireTypes
-from neuroshard_api.presets import preset
-from neuroshard_api.request import ComputePeak, MemorySettings, Pipeline, PlanRequest
-from neuroshard_api.tables import DataType, Pooling
+from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import ComputePeak, MemorySettings, Pipeline, PlanRequest
+from neuroshard_api.documents.tables import DataType, Pooling
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import index_bytes, index_exchange, least_index_bytes, pooled_exchange
 from neuroshard_costs.shards import FloatArray

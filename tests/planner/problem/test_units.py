@@ -2,8 +2,8 @@
 
 import pytest
 from builders import request, table, tables
-from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
 

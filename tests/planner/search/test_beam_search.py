@@ -2,7 +2,7 @@
 
 import numpy as np
 from builders import GIB, request, table, tables, topology
-from neuroshard_api.request import Constraints, PlanRequest, SearchSettings
+from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Problem
 from neuroshard_planner.search.beam_search import PATIENCE, SplitSearch
 from neuroshard_planner.search.sharding_options import OptionTable

@@ -2,8 +2,8 @@
 
 import numpy as np
 from builders import request, table, topology
-from neuroshard_api.request import Constraints
-from neuroshard_api.sharding import Family, ShardingType
+from neuroshard_api.documents.request import Constraints
+from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.conversion import Conversions

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import pytest
 from builders import request, table
-from neuroshard_api.request import (
+from neuroshard_api.documents.request import (
     ComputePeak,
     Constraints,
     MemorySettings,
@@ -20,7 +20,7 @@ from neuroshard_api.request import (
     SearchSettings,
     TableConstraints,
 )
-from neuroshard_api.tables import DIM_MULTIPLE, Optimizer, Table
+from neuroshard_api.documents.tables import DIM_MULTIPLE, Optimizer, Table
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays

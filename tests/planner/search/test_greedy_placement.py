@@ -7,7 +7,7 @@ import pytest
 from builders import GIB, request, table, tables, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, TableConstraints
+from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.greedy_placement import Lane, place, tangent
 from searches import problem_of, random_placement, search_requests, shards_of

@@ -6,10 +6,10 @@ import pytest
 from builders import GIB, host_memory, request, table, tables, topology
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.sharding import HOST_KERNELS, ComputeKernel, ShardingType
-from neuroshard_api.tables import Optimizer, Table
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.sharding.kinds import HOST_KERNELS, ComputeKernel, ShardingType
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.workload_store import read_workload

@@ -5,8 +5,8 @@ import re
 import pytest
 from builders import GIB, request, table, tables, topology
 from hypothesis import assume, given, settings
-from neuroshard_api.request import Constraints, MemorySettings, PlanRequest, TableConstraints
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError, PlannerError
 from searches import assert_valid, planned, search_requests
 

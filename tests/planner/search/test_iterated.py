@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import GIB, request, table, tables, topology
-from neuroshard_api.presets import preset
-from neuroshard_api.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan

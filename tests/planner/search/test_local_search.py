@@ -8,7 +8,7 @@ import pytest
 from builders import request, table, tables, topology
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch, State, merged

@@ -9,8 +9,15 @@ import pytest
 from builders import request, table, tables, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.bundle import Calibration
-from neuroshard_api.request import ComputePeak, Constraints, Pipeline, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.documents.bundle import Calibration
+from neuroshard_api.documents.request import (
+    ComputePeak,
+    Constraints,
+    Pipeline,
+    PlanRequest,
+    SearchSettings,
+    TableConstraints,
+)
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds

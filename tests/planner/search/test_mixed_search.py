@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from builders import GIB, request, table, tables, topology
 from hypothesis import given, settings
-from neuroshard_api.plan import Plan
-from neuroshard_api.request import Algorithm, Constraints, PlanRequest, TableConstraints
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import Optimizer
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS
 from neuroshard_planner.errors import InfeasibleError, RequestError

@@ -7,7 +7,7 @@ import pytest
 from builders import request, table, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.local_search import State, merged
 from neuroshard_planner.search.moves import NONE, Steps, moves, shard_on, splits, swaps

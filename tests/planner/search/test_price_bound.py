@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from builders import request, tables, topology
-from neuroshard_api.request import Constraints, Pipeline
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.request import Constraints, Pipeline
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
 from neuroshard_planner.problem.problem import Problem

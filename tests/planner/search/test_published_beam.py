@@ -5,8 +5,8 @@ import pytest
 from builders import request, table, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.request import Constraints, PlanRequest, TableConstraints
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import iterated

@@ -5,8 +5,8 @@ import pytest
 from builders import request, table, tables
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.request import Constraints
-from neuroshard_api.sharding import ShardingType
+from neuroshard_api.documents.request import Constraints
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import resolve_units
 from neuroshard_planner.search.sharding_options import OptionTable, column_wise, even_widths, table_wise

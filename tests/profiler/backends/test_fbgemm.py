@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from builders import table
-from neuroshard_api.kernels import DataType, Optimizer
+from neuroshard_api.sharding.kernels import DataType, Optimizer
 from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.devices import cpu

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from builders import device_type, table
-from neuroshard_api.request import Pipeline
+from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.simulator.device import DeviceSimulator
 from neuroshard_profiler.backends.simulated import SimulatedBackend

@@ -1,7 +1,7 @@
 """Specification of torch's own EmbeddingBag as a backend."""
 
 import pytest
-from neuroshard_api.tables import DataType, Optimizer
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_profiler.backends.torch_native import TorchNativeBackend
 from neuroshard_profiler.devices.cpu import CpuDevice
 from profiler_builders import QUICK, compute_sample

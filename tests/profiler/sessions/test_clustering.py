@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.session_clustering import SessionClustering
+from neuroshard_api.documents.session_clustering import SessionClustering
 from neuroshard_profiler.errors import DataError, SettingsError, StorageError
 from neuroshard_profiler.sessions.clustering import ClusteringSettings, cluster_sessions
 from neuroshard_profiler.sessions.duckdb_engine import DuckDb, duckdb_engine

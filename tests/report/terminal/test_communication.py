@@ -1,7 +1,7 @@
 """What the terminal says of narrow types."""
 
-from neuroshard_api.communication import Communication, WireAlternative, WireType, WireTypes
-from neuroshard_api.gradient_exchange import GradientAlternative, GradientDecision, GradientType
+from neuroshard_api.documents.communication import Communication, WireAlternative, WireType, WireTypes
+from neuroshard_api.documents.gradient_exchange import GradientAlternative, GradientDecision, GradientType
 from neuroshard_report.communication import communication_line
 from neuroshard_report.terminal.communication import narrow_tables
 from rich.console import Console, Group

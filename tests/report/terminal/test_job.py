@@ -4,7 +4,7 @@ from pathlib import Path
 
 import builders
 import pytest
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_cli.shared.output import print_text
 from neuroshard_report.terminal.job import render_job
 

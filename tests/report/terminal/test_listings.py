@@ -1,5 +1,5 @@
 from builders import table, table_set
-from neuroshard_api.presets import load_presets
+from neuroshard_api.documents.presets import load_presets
 from neuroshard_report.terminal.listings import render_devices, render_workloads
 from rich.console import Console, RenderableType
 

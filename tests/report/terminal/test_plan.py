@@ -1,6 +1,6 @@
 import re
 
-from neuroshard_api.plan import Plan
+from neuroshard_api.documents.plan import Plan
 from neuroshard_report.terminal.plan import render_plan
 from plan_builders import in_collections, plan_of, random_tables, without_repeats
 from rich.console import Console

@@ -1,6 +1,6 @@
 """A comparison of training in the terminal: one line per plan, and a verdict that keeps to the intervals."""
 
-from neuroshard_api.training_comparison import PlanTimes, PredictedMemory, TrainingComparison
+from neuroshard_api.documents.training_comparison import PlanTimes, PredictedMemory, TrainingComparison
 from neuroshard_report.terminal.training_comparison import render_training_comparison
 from rich.console import Console
 

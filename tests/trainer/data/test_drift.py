@@ -6,8 +6,8 @@ from typing import Any
 import builders
 import numpy as np
 import pytest
-from neuroshard_api.document import validated
-from neuroshard_api.job_training import Data
+from neuroshard_api.documents.document import validated
+from neuroshard_api.job.training import Data
 from neuroshard_trainer.data.collation import BatchMaker, HostBatch
 from neuroshard_trainer.data.drift import drifted_sources, with_statistics
 from neuroshard_trainer.data.order import SampleOrder

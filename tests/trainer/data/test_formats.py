@@ -5,8 +5,8 @@ from typing import Any
 
 import builders
 import pytest
-from neuroshard_api.document import validated
-from neuroshard_api.job_training import Data
+from neuroshard_api.documents.document import validated
+from neuroshard_api.job.training import Data
 from neuroshard_trainer.data.files import DataFile, matching_files
 from neuroshard_trainer.data.formats import open_source
 from neuroshard_trainer.data.samples import features_of

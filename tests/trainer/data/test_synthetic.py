@@ -6,8 +6,8 @@ from typing import Any
 import builders
 import numpy as np
 import pytest
-from neuroshard_api.document import validated
-from neuroshard_api.job_training import SESSION_BLOCK_SAMPLES, SyntheticSessions
+from neuroshard_api.documents.document import validated
+from neuroshard_api.job.training import SESSION_BLOCK_SAMPLES, SyntheticSessions
 from neuroshard_trainer.data.deduplication import repeated
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.sessions import shuffled_runs

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from neuroshard_api.job_training import Data, SyntheticDrift
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.training import Data, SyntheticDrift
 
 from neuroshard_trainer.data.samples import Feature
 from neuroshard_trainer.data.synthetic import SyntheticSource

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuroshard_api.job_training import Data, DataFormat
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.training import Data, DataFormat
 
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 
-from neuroshard_api.host_memory import keep_freed_memory
+from neuroshard_api.process.host_memory import keep_freed_memory
 from torch.utils.data import Dataset
 
 from neuroshard_trainer.data.collation import HostBatch, Make

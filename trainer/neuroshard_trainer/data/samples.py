@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from neuroshard_api.tables import Table
+from neuroshard_api.documents.tables import Table
 from numpy.typing import NDArray
 
 from neuroshard_trainer.errors import InputError

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from math import gcd
 
 import numpy as np
-from neuroshard_api.job_training import SyntheticSessions
-from neuroshard_api.tables import TableSet
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.training import SyntheticSessions
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray, Jagged, Samples

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from neuroshard_api.job_training import DataFormat
-from neuroshard_api.plan import DeduplicatedGroup, DeduplicationForm
-from neuroshard_api.tables import TableSet
-from neuroshard_api.training_job import DLRMTrainingJob
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.training import DataFormat
+from neuroshard_api.job.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker, Make

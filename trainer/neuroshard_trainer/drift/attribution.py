@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from neuroshard_api.drift_report import Cause, DriftChange, Evidence, StepPart
-from neuroshard_api.step_report import RankTimes
+from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.documents.step_report import RankTimes
 
 from neuroshard_trainer.drift.detector import MIN_SHIFT
 

@@ -19,7 +19,7 @@ from math import isfinite, sqrt
 from statistics import fmean, median
 from typing import Final
 
-from neuroshard_api.document import Value
+from neuroshard_api.documents.document import Value
 
 from neuroshard_trainer.drift.noise import MEDIAN_INEFFICIENCY, NoiseEstimate, NoiseState
 from neuroshard_trainer.drift.sliding_median import SlidingMedian

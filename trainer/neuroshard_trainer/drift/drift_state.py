@@ -4,11 +4,11 @@ import logging
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from neuroshard_api.counts import Count, PositiveCount
-from neuroshard_api.document import DocumentError
-from neuroshard_api.input_statistics import InputStatistics
-from neuroshard_api.run_document import RunDocument
-from neuroshard_api.step_report import RankTimes
+from neuroshard_api.documents.counts import Count, PositiveCount
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.input_statistics import InputStatistics
+from neuroshard_api.documents.run_document import RunDocument
+from neuroshard_api.documents.step_report import RankTimes
 
 from neuroshard_trainer.drift.detector import DetectorState
 from neuroshard_trainer.run_identity import RunIdentity

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
-from neuroshard_api.tables import REUSE_BINS
+from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.documents.tables import REUSE_BINS
 from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Final
 
 import numpy as np
-from neuroshard_api.input_statistics import InputStatistics
+from neuroshard_api.documents.input_statistics import InputStatistics
 from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 

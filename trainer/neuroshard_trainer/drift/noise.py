@@ -5,7 +5,7 @@ from itertools import islice
 from statistics import median
 from typing import Final
 
-from neuroshard_api.document import Value
+from neuroshard_api.documents.document import Value
 
 BLOCK_STEPS: Final = 25
 JUDGED_BLOCKS: Final = 40

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from neuroshard_api.input_statistics import FeatureStatistics, InputStatistics
-from neuroshard_api.plan import GivenPlan
-from neuroshard_api.sharding import ShardingType
-from neuroshard_api.tables import allowed_name
+from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.tables import allowed_name
+from neuroshard_api.sharding.kinds import ShardingType
 
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.drift.attribution import InputChange

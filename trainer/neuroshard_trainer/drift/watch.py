@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from neuroshard_api.document import DocumentError, read_data
-from neuroshard_api.drift_report import DriftChange, DriftReport
-from neuroshard_api.input_statistics import InputStatistics
-from neuroshard_api.plan import any_plan
-from neuroshard_api.stage_commands import DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE
-from neuroshard_api.step_report import RankTimes
+from neuroshard_api.documents.document import DocumentError, read_data
+from neuroshard_api.documents.drift_report import DriftChange, DriftReport
+from neuroshard_api.documents.input_statistics import InputStatistics
+from neuroshard_api.documents.plan import any_plan
+from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE
 from numpy.typing import NDArray
 
 from neuroshard_trainer.drift.attribution import UNCHANGED_INPUTS, causes

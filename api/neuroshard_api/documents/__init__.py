@@ -1,0 +1,1 @@
+"""The documents that pass between the parts, and how they are read and written."""

@@ -1,0 +1,121 @@
+"""The dense part of a model as it was counted: parameters, work and memory of each unit. Counts, never times."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from neuroshard_api.documents.counts import MAX_MEMORY_BYTES, Count, PositiveCount
+from neuroshard_api.documents.dense_layout import MAX_UNITS, ModulePath
+from neuroshard_api.documents.document import Document, Value
+from neuroshard_api.documents.tables import DataType, Table
+
+Bytes = Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)]
+
+
+class DenseUnit(Value):
+    """A module of the dense part, or several equal ones that follow one another. Sizes are those of one of them."""
+
+    module: ModulePath
+    """Path of the module in the model; of the first one where it repeats."""
+    repeats: PositiveCount = 1
+    """Equal modules that follow one another."""
+    further_modules: Annotated[tuple[ModulePath, ...], Field(min_length=1, max_length=MAX_UNITS)] | None = None
+    """Paths of the equal modules after the first. If unset: there is none, or the profile is older and does not say."""
+    num_parameters: Count
+    data_type: DataType = DataType.FP32
+    """Type of the parameters."""
+    forward_flops: Count
+    """Floating-point operations of matrix products in one forward pass."""
+    backward_flops: Count
+    activation_bytes: Bytes
+    """Memory that a forward pass leaves allocated for the backward pass, the output included."""
+    input_bytes: Bytes
+    """Tensors that the module is called with."""
+    output_bytes: Bytes
+    """Tensors that it returns."""
+    transient_bytes: Bytes
+    """Highest memory of the forward or the backward pass above what is allocated at the pass's upper end."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Paths of the equal modules that are known: ``repeats``, or the first alone in an older profile."""
+        return (self.module, *(self.further_modules or ()))
+
+
+class DenseProfile(Document):
+    """The dense part of one model at one batch size, replicated on every device."""
+
+    schema_name: ClassVar[str] = "dense-profile/v1"
+
+    schema_version: Literal["dense-profile/v1"] = "dense-profile/v1"
+    batch_size_per_device: Annotated[int, Field(ge=1, le=2**24)]
+    """Samples per device and step; activations are proportional to it."""
+    features_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Hash of the features that the tables are looked up by and of their widths: ``features_sha256(tables)``."""
+    signature: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
+    """Settings that decide the dense part, by field path, as JSON text. Empty for a model of your own."""
+    optimizer: Annotated[str, Field(min_length=1, max_length=128)]
+    """Class of the dense part's optimizer, such as ``Adam``."""
+    multi_tensor: bool = True
+    """Whether the optimizer updates all parameters in one call (torch's ``foreach``), as it does on a GPU."""
+    torch_version: Annotated[str, Field(pattern=r"^\d+\.\d+[^\s]{0,64}$")]
+    """Version of torch whose trackers counted."""
+    input_bytes: Bytes
+    """Dense features of one batch."""
+    weights_bytes: Bytes
+    """Parameters and buffers."""
+    gradient_bytes: Bytes
+    """Gradients, which live from step to step in the buckets of DistributedDataParallel."""
+    optimizer_state_bytes: Bytes
+    working_bytes: Bytes
+    """Activations and temporary tensors at the moment of a step when they need most. Received pooled embeddings and
+    their gradient are in it where they are alive at that moment."""
+    passes_working_bytes: Bytes | None = None
+    """The part of working_bytes that forward and backward need at their highest moment. If unset: the profile is older
+    and does not say; then working_bytes."""
+    optimizer_working_bytes: Bytes | None = None
+    """Temporary tensors of the optimizer's step at their highest. If unset: the profile is older and does not say; then
+    working_bytes."""
+    units: Annotated[tuple[DenseUnit, ...], Field(max_length=4096)]
+    """In the order of the forward pass."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Memory of the dense part on every device, at the most."""
+        return self.weights_bytes + self.gradient_bytes + self.optimizer_state_bytes + self.working_bytes
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of all units."""
+        return sum(unit.repeats * unit.num_parameters for unit in self.units)
+
+    def mismatches(self, *, batch_size_per_device: int, tables: Iterable[Table]) -> list[str]:
+        """Return the reasons why the profile is not of this batch size and these tables; none if it fits."""
+        problems = []
+        if self.batch_size_per_device != batch_size_per_device:
+            problems.append(
+                f"was counted for {self.batch_size_per_device:,} samples per device, the request has "
+                f"{batch_size_per_device:,}; count it again"
+            )
+        if self.features_sha256 != features_sha256(tables):
+            problems.append("was counted for tables with other features or widths; count it again")
+        return problems
+
+    def other_settings(self, signature: dict[str, str]) -> list[str]:
+        """Return a sentence for each setting of a job that differs from what was counted."""
+        return [
+            f"was counted with {field} = {self.signature.get(field, 'unset')}, the job has {value}"
+            for field, value in signature.items()
+            if self.signature.get(field) != value
+        ]
+
+
+def features_sha256(tables: Iterable[Table]) -> str:
+    """Return a hash of all features and their widths, in the order of the tables: what the dense part receives."""
+    features = [
+        [feature, table.embedding_dim] for table in tables for feature in (table.feature_names or (table.name,))
+    ]
+    return hashlib.sha256(json.dumps(features).encode()).hexdigest()

@@ -1,0 +1,394 @@
+"""The base of every document, and the reading of files into documents with errors a person can act on."""
+
+import gzip
+import io
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, SchemaValidator
+
+from neuroshard_api.documents.docstrings import attribute_docstrings
+
+
+class DocumentError(ValueError):
+    """A file or value that people gave us does not follow its schema.
+
+    The message names the place (file and field path), what was found there and what to try.
+
+    Attributes:
+        problems: one sentence per fault, each beginning with the field's path.
+    """
+
+    def __init__(self, where: str, problems: list[str]) -> None:
+        self.where = where
+        self.problems = problems
+        super().__init__(where, problems)
+
+    def __str__(self) -> str:
+        shown = self.problems[:MAX_PROBLEMS_SHOWN]
+        rest = len(self.problems) - len(shown)
+        return f"{self.where}: " + "; ".join(shown) + (f"; and {rest} more" if rest else "")
+
+
+_NOT_TEXT = "is not text in UTF-8; is it the right file? If so, save it as plain text"
+MAX_PROBLEMS_SHOWN = 10  # enough to mend a file in one go without filling the terminal
+COMPRESSED_SUFFIX = ".gz"
+"""Behind the name of a file: it holds gzip data, as ConfigMaps keep large files."""
+UNPACKED_LIMIT_BYTES = 64 * 1024 * 1024
+"""Most bytes of one file after decompression: a few bytes of gzip must not fill a reader's memory."""
+ALL_FAULTS_UP_TO_VALUES = 20_000
+"""Number of values up to which every fault of a document is listed. Larger documents stop at the first faulty entry of
+each list: pydantic keeps some kilobytes for each fault, and a document may consist of nothing else."""
+MAX_KEYS = 10_000
+"""Maximum number of keys of one mapping, for the same reason."""
+MAX_EXPANDED_VALUES = 5_000_000
+"""Maximum number of values of a YAML document once its aliases are written out."""
+
+MAX_NESTING = 100
+"""Maximum depth of lists and mappings in YAML: the C library composes them recursively, and overflows its stack."""
+
+
+class Value(BaseModel):
+    """A frozen, strict part of a document: unknown keys and wrong types are errors, NaN never passes."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the class's JSON schema, its fields described by their docstrings."""
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for parent in reversed(cls.__mro__):
+            if issubclass(parent, Value):
+                for name, text in attribute_docstrings(parent).items():
+                    field = cls.model_fields.get(name)
+                    if field is not None:
+                        properties[field.alias or name]["description"] = text
+        return schema
+
+
+class Document(Value):
+    """A value with a schema version of its own, written as one JSON or YAML file."""
+
+    schema_name: ClassVar[str]
+    """The document's kind and version, such as ``table-set/v1``; also the only value of ``schema_version``."""
+    earlier_versions: ClassVar[tuple[str, ...]] = ()
+    """Versions of the kind whose documents are read as the present one: it only has more fields."""
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "document") -> Self:
+        """Read JSON text. Raises DocumentError, never pydantic's own error."""
+        raw = parse_data(text if isinstance(text, str) else decoded(text, where=where), where=where, is_json=True)
+        return cls.from_data(raw, where=where)
+
+    @classmethod
+    def from_data(cls, raw: object, *, where: str = "document") -> Self:
+        """Read plain data as JSON or YAML parsers give it. Raises DocumentError."""
+        if not isinstance(raw, dict):
+            found = "nothing" if raw is None else f"a {type(raw).__name__}"
+            raise DocumentError(where, [f"must hold a mapping with schema_version {cls.schema_name!r}, found {found}"])
+        version = raw.get("schema_version")
+        if version in cls.earlier_versions:
+            raw, version = {**raw, "schema_version": cls.schema_name}, cls.schema_name
+        if version != cls.schema_name:
+            raise DocumentError(where, [_version_problem(version, cls.schema_name)])
+        return validated(cls, raw, where=where)
+
+    @classmethod
+    def is_named_by(cls, raw: object) -> bool:
+        """Return whether plain data says that it is such a document, of the present version or an earlier one."""
+        return isinstance(raw, dict) and raw.get("schema_version") in {cls.schema_name, *cls.earlier_versions}
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a ``.json``, ``.yaml`` or ``.yml`` file. Raises DocumentError, naming the file."""
+        return cls.from_data(read_data(path), where=str(path))
+
+    def to_json(self) -> str:
+        """Return canonical JSON: fields in their declared order, unset optional fields left out, one final newline."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+
+_ValueT = TypeVar("_ValueT", bound=BaseModel)
+
+
+def validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
+    """Validate plain data as ``cls`` under JSON's rules. Raises DocumentError with one problem per fault."""
+    try:
+        return _validated(cls, raw, where=where)
+    except ValidationError as error:
+        faults = _without_echoes(error.errors(include_url=False))
+        raise DocumentError(where, [_problem(fault) for fault in faults]) from error
+
+
+def validated_without_unknown(
+    cls: type[_ValueT], raw: object, *, where: str, context: object = None
+) -> tuple[_ValueT, tuple[str, ...]]:
+    """Validate data that a newer release may have written: keys that this release does not know are dropped.
+
+    Args:
+        cls: model of the data.
+        raw: plain data.
+        where: file or object, for errors.
+        context: pydantic's validation context.
+
+    Returns:
+        The value, and the paths of the dropped keys.
+
+    Raises:
+        DocumentError: something else is wrong, with one problem per fault.
+    """
+    data = raw
+    dropped: list[str] = []
+    while True:
+        try:
+            return _validated(cls, data, where=where, context=context), tuple(dropped)
+        except ValidationError as error:
+            faults = error.errors(include_url=False)
+            unknown = [fault["loc"] for fault in faults if fault["type"] == "extra_forbidden"]
+            if not unknown:
+                raise DocumentError(where, [_problem(fault) for fault in _without_echoes(faults)]) from error
+            for location in unknown:
+                data = _without(data, location)
+                dropped.append(field_path(location))
+
+
+def _validated(cls: type[_ValueT], raw: object, *, where: str, context: object = None) -> _ValueT:
+    """Validate plain data. Raises pydantic's ValidationError; DocumentError for data that JSON cannot hold."""
+    try:
+        text = json.dumps(raw, default=str)
+    except (TypeError, ValueError, RecursionError) as error:  # YAML alone can write these: keys of any type, cycles
+        raise DocumentError(where, [f"holds what JSON cannot say: {error}"]) from error
+    if text.count(",") <= ALL_FAULTS_UP_TO_VALUES:
+        return cls.model_validate_json(text, by_alias=True, by_name=False, context=context)
+    value: _ValueT = _fail_fast_validator(cls).validate_json(text, by_alias=True, by_name=False, context=context)
+    return value
+
+
+@cache
+def _fail_fast_validator(cls: type[BaseModel]) -> SchemaValidator:
+    """Return a validator of ``cls`` that stops at the first faulty entry of every list."""
+    # The models' own validators, which the new one would use for its parts, go on after a fault.
+    return SchemaValidator(_fail_fast(cls.__pydantic_core_schema__), _use_prebuilt=False)
+
+
+def _fail_fast(schema: Any) -> Any:  # noqa: ANN401 - any part of a core schema
+    if isinstance(schema, Mapping):
+        parts = {key: _fail_fast(part) for key, part in schema.items()}
+        kind = schema.get("type")  # a schema where a model has a field of this name
+        is_list = isinstance(kind, str) and kind in {"list", "tuple", "set", "frozenset"}
+        return parts | ({"fail_fast": True} if is_list else {})
+    return [_fail_fast(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def _without(data: Any, location: tuple[int | str, ...]) -> Any:  # noqa: ANN401 - JSON
+    """Return plain data without the value at a location."""
+    first, *rest = location
+    if isinstance(data, list):
+        return [_without(each, tuple(rest)) if index == first else each for index, each in enumerate(data)]
+    if not rest:
+        return {key: value for key, value in data.items() if key != first}
+    return {key: _without(value, tuple(rest)) if key == first else value for key, value in data.items()}
+
+
+def read_data(path: Path) -> object:
+    """Return the plain data of a JSON or YAML file. Raises DocumentError for anything unreadable."""
+    is_json = path.name.removesuffix(COMPRESSED_SUFFIX).lower().endswith(".json")
+    return parse_data(read_text(path), where=str(path), is_json=is_json)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, with or without a byte order mark. Raises DocumentError."""
+    return decoded(read_bytes(path), where=str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what a file holds, decompressed where its name says that it is compressed. Raises DocumentError."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise DocumentError(str(path), ["does not exist; check the path"]) from error
+    except OSError as error:
+        raise DocumentError(str(path), [f"cannot be read: {error.strerror or error}"]) from error
+    return decompressed(path.name, content, where=str(path))
+
+
+def decompressed(name: str, content: bytes, *, where: str, limit_bytes: int = UNPACKED_LIMIT_BYTES) -> bytes:
+    """Return what a file of this name holds, compressed or not. Raises DocumentError for damaged or oversized data."""
+    if not name.endswith(COMPRESSED_SUFFIX):
+        return content
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            unpacked = file.read(limit_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DocumentError(where, [f"is not complete gzip data: {error}; write it again"]) from error
+    if len(unpacked) > limit_bytes:
+        raise DocumentError(where, [f"is larger than {limit_bytes:,} bytes when decompressed; split it"])
+    return unpacked
+
+
+def decoded(content: bytes, *, where: str) -> str:
+    """Return text in UTF-8, with or without a byte order mark. Raises DocumentError."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(where, [_NOT_TEXT]) from error
+
+
+def parse_data(text: str, *, where: str, is_json: bool) -> object:
+    """Return the plain data in JSON or YAML text. Raises DocumentError with line and column."""
+    with _readable(where):
+        if is_json:
+            return json.loads(text, object_pairs_hook=_unique_keys)
+        count_values(text, is_json=False)
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        if _expanded_values(data, {}) > MAX_EXPANDED_VALUES:
+            raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; write them out")
+        return data
+
+
+def count_values(text: str, *, is_json: bool) -> tuple[int, int]:
+    """Count the values of JSON or YAML text, and the lists and mappings among them, before a parser makes objects.
+
+    JSON is counted by its signs, those in words included; the aliases of YAML are not followed.
+
+    Raises:
+        yaml.YAMLError: the text is not YAML.
+        ValueError: YAML that nests deeper than `MAX_NESTING`.
+    """
+    if is_json:
+        containers = text.count("[") + text.count("{")
+        return containers + text.count(","), containers
+    values = containers = depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        values += isinstance(event, yaml.NodeEvent)
+        if isinstance(event, yaml.CollectionStartEvent):
+            containers, depth = containers + 1, depth + 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_NESTING:
+            raise ValueError(f"it nests lists and mappings more than {MAX_NESTING} deep")
+    return values, containers
+
+
+def _expanded_values(data: object, known: dict[int, int]) -> int:
+    """Return the number of values in plain data, a value that is referred to twice counted twice."""
+    if not isinstance(data, dict | list):
+        return 1
+    if id(data) not in known:
+        known[id(data)] = 0  # a cycle is found by its own check
+        below = data.values() if isinstance(data, dict) else data
+        known[id(data)] = 1 + sum(_expanded_values(each, known) for each in below)
+    return known[id(data)]
+
+
+def parse_manifests(text: str, *, where: str) -> list[object]:
+    """Return the plain data of every document in YAML text, which separates them by ``---``. JSON is YAML too.
+
+    Raises DocumentError with line and column.
+    """
+    with _readable(where):
+        count_values(text, is_json=False)
+        return [data for data in yaml.load_all(text, Loader=_Loader) if data is not None]
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """Turn a parser's error into a DocumentError with line and column."""
+    try:
+        yield
+    except json.JSONDecodeError as error:
+        at = f"at line {error.lineno}, column {error.colno}"
+        problem = f"is not complete JSON: {error.msg} {at}; write the file again, it may have been cut off"
+        raise DocumentError(where, [problem]) from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise DocumentError(where, [f"is not valid YAML{at}: {getattr(error, 'problem', None) or error}"]) from error
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(where, [f"cannot be read: {error}"]) from error
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(pairs) > MAX_KEYS:
+        raise ValueError(f"a mapping has {len(pairs):,} keys; at most {MAX_KEYS:,} are read")
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        repeated = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {repeated[0]!r} stands twice in one mapping; remove one")
+    return mapping
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the C loader is optional
+    """YAML's safe loader, but a key that occurs twice is an error and not silently the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's signature
+        """Return the mapping. Raises ConstructorError with the place of a repeated key."""
+        if len(node.value) > MAX_KEYS:
+            problem = f"a mapping has {len(node.value):,} keys; at most {MAX_KEYS:,} are read"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"the key {key.value!r} stands twice in one mapping; remove one"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+
+def _version_problem(found: object, expected: str) -> str:
+    name = expected.split("/", maxsplit=1)[0]
+    if found is None:
+        return f"schema_version: is missing; add `schema_version: {expected}`"
+    if isinstance(found, str) and found.startswith(f"{name}/"):
+        return f"schema_version: is {found!r}, this release reads {expected!r}; use the release that wrote the file"
+    return f"schema_version: is {found!r}, expected {expected!r}; is this another kind of document?"
+
+
+def _without_echoes(faults: Sequence[Any]) -> list[Any]:
+    """Leave out the complaint that a list is too short where only its faulty entries were dropped."""
+    places = [fault["loc"] for fault in faults]
+    return [
+        fault
+        for fault in faults
+        if fault["type"] != "too_short"
+        or not any(len(place) > len(fault["loc"]) and place[: len(fault["loc"])] == fault["loc"] for place in places)
+    ]
+
+
+def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whose input is anything
+    path = field_path(fault["loc"])
+    kind = fault["type"]
+    if kind == "missing":
+        return f"{path}: is missing"
+    if kind == "extra_forbidden":
+        return f"{path}: is not a known key; check its spelling or remove it"
+    if kind == "too_short":
+        return f"{path}: needs at least {fault['ctx']['min_length']} entries, found {fault['ctx']['actual_length']}"
+    message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if kind == "value_error":
+        return f"{path}: {message}" if path else message
+    return f"{path}: {message[:1].lower()}{message[1:]}, found {_shortened(fault['input'])}"
+
+
+def field_path(location: tuple[int | str, ...]) -> str:
+    """Return a location as people write it: ``("tables", 3, "name")`` is ``tables[3].name``."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def _shortened(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a terminal line's worth

@@ -1,0 +1,472 @@
+"""A sharding plan: where every shard of every table lives, what it should cost, and how that was found."""
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from neuroshard_api.documents.bundle import Source
+from neuroshard_api.documents.communication import Communication
+from neuroshard_api.documents.counts import Count, Milliseconds, PositiveCount
+from neuroshard_api.documents.dense_layout import DenseLayout
+from neuroshard_api.documents.document import Document, DocumentError, Value
+from neuroshard_api.documents.gradient_exchange import GradientDecision
+from neuroshard_api.documents.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
+from neuroshard_api.documents.stored_types import StoredTypes, with_types
+from neuroshard_api.documents.tables import DataType, Table, TableSet
+from neuroshard_api.sharding.collectives import CollectiveTime
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
+from neuroshard_api.sharding.replication import Replication, group_members, replication_problem
+
+
+class Shard(Value):
+    """A rectangle of a table on one device."""
+
+    device: DeviceIndex
+    row_offset: Count = 0
+    num_rows: PositiveCount
+    column_offset: Count = 0
+    num_columns: PositiveCount
+
+
+class TablePlacement(Value):
+    """The shards of one table; together they cover it exactly once (data_parallel: once per device)."""
+
+    name: str
+    sharding_type: ShardingType
+    kernel: ComputeKernel | None = None
+    """If unset: the one that runs the sharding type, dense for data_parallel and fused for all others."""
+    cache_load_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Rows of the device's cache over rows of the shard, of a fused_uvm_caching table; unset for all others."""
+    data_type: DataType | None = None
+    """Type of the stored weights, where the plan chose it: that of the table in the plan's request. If unset: no type
+    was chosen."""
+    shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
+    """By rows, only those that have any: the last devices of a table with few rows hold none."""
+
+    @property
+    def compute_kernel(self) -> ComputeKernel:
+        """The kernel that looks the table up."""
+        return self.kernel or ComputeKernel.of(self.sharding_type)
+
+    @property
+    def num_column_blocks(self) -> int:
+        """Pieces of the table by columns."""
+        return len({shard.column_offset for shard in self.shards})
+
+
+class CollectiveCost(CollectiveTime):
+    """Time of one collective of a step, from the last device's start on, and what a device brings to it.
+
+    Of indices only what a pipeline cannot hide. Of node_rows both stages together.
+    """
+
+    num_bytes: Count
+    """In one direction: what the device receives of indices, its pooled embeddings or partial sums of all samples, or
+    its gradients. Where types differ by direction: forward."""
+    backward_num_bytes: Count | None = None
+    """The gradients of the device's pooled embeddings. If unset: as many bytes as forward."""
+
+
+class DeviceCost(Value):
+    """Time of the embedding part of one step on one device, in milliseconds."""
+
+    forward_compute_ms: Milliseconds
+    backward_compute_ms: Milliseconds
+    """Gradient and fused optimizer."""
+    wait_ms: Milliseconds
+    """For slower devices: from the end of this device's forward compute to the end of the slowest device's. Where only
+    the sum of both passes counts (compute_peak), the slowest device's forward and backward less this one's."""
+    input_communication_ms: Milliseconds = 0.0
+    """What the exchange of indices adds to the step: all of it, or what a pipeline cannot hide behind compute."""
+    forward_communication_ms: Milliseconds
+    """Forward, and backward: the sums over collectives but that of indices."""
+    backward_communication_ms: Milliseconds
+    dense_update_ms: Milliseconds = 0.0
+    """Passes over all rows of data_parallel tables: gradients cleared, optimizer applied."""
+    host_link_ms: Milliseconds = 0.0
+    """What the device waits for rows of tables in host memory, and for its look-up of cached ones, in both passes."""
+    expansion_ms: Milliseconds | None = None
+    """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients. If unset: no
+    repeats are left out."""
+    collectives: tuple[CollectiveCost, ...] = ()
+    """Those that the plan's tables take part in. Empty in older plans: not known."""
+    embedding_dim_sum: Count
+    """Columns of all vectors of the device's shards by columns per sample, rounded: what its all-to-all sends, but for
+    the repeats of groups in the grouped form."""
+
+    @property
+    def compute_ms(self) -> float:
+        """Forward and backward compute."""
+        return self.forward_compute_ms + self.backward_compute_ms
+
+    @property
+    def communication_ms(self) -> float:
+        """All exchanges that the step waits for."""
+        return self.input_communication_ms + self.forward_communication_ms + self.backward_communication_ms
+
+    @property
+    def total_ms(self) -> float:
+        """Sum of the terms, the wait included."""
+        total_ms = self.compute_ms + self.host_link_ms + self.wait_ms + self.communication_ms + self.dense_update_ms
+        return total_ms if self.expansion_ms is None else total_ms + self.expansion_ms
+
+    def decisive_ms(self, compute_peak: ComputePeak) -> float:
+        """Return the time by which the devices of a plan rank: the device with most of it is the one waited for.
+
+        Where only the sum of both passes counts, waiting fills every device up to the same total, and the passes
+        themselves decide.
+        """
+        return self.compute_ms + self.host_link_ms if compute_peak is ComputePeak.JOINT else self.total_ms
+
+
+class PlanCost(Value):
+    """Cost of a plan under one cost model."""
+
+    total_ms: Milliseconds
+    """Largest sum of the terms over the devices."""
+    source: Source
+    devices: tuple[DeviceCost, ...]
+
+
+class DeviceMemory(Value):
+    """What the plan needs of one device's memory, in bytes, at the moment of a step when it needs most."""
+
+    weights_bytes: Count
+    optimizer_state_bytes: Count
+    activation_bytes: Count
+    """Pooled embeddings and their gradients, before and after the all-to-all. 0 where another moment needs more: then
+    what is left of them is in dense_bytes."""
+    input_bytes: Count
+    """Indices, lengths and offsets of the lookups that the device's shards serve, in all batches and copies."""
+    local_input_bytes: Count = 0
+    """The same for all lookups of the device's own samples, before they are exchanged, and their dense features."""
+    sort_bytes: Count = 0
+    """Temporary memory in which the backward kernels sort the lookups. 0 where another moment needs more."""
+    gradient_bytes: Count = 0
+    """Dense gradients of data_parallel tables: in buckets, and where lookups need most once more."""
+    cache_bytes: Count = 0
+    """Cached rows of fused_uvm_caching tables, and the cache's maps."""
+    host_bytes: Count = 0
+    """Weights and optimizer state of the device's shards in host memory, which is the node's and no device memory."""
+    dense_bytes: Count
+    """The dense part; if it was counted, without its working memory where another moment needs more."""
+    managed_collision_bytes: Count | None = None
+    """Maps of ids to rows, and histories of ids, of managed collision. If unset: there is none."""
+    reserve_bytes: Count
+    capacity_bytes: PositiveCount
+    """The limit: the device's memory or the constraint, whichever is less."""
+
+    @property
+    def used_bytes(self) -> int:
+        """The sum of all purposes; a plan fits if it is at most the capacity."""
+        return sum(getattr(self, field) or 0 for field in type(self).model_fields if field not in _NOT_USED)
+
+
+_NOT_USED = {"capacity_bytes", "host_bytes"}
+
+
+class DeduplicationForm(StrEnum):
+    """How repeated lists of a group are left out of a batch."""
+
+    FIRST_SAMPLE = "first_sample"
+    """Bags of repeats are empty, and pooled embeddings are copied from the first sample behind the exchange."""
+    GROUPED = "grouped"
+    """A collection of the group's tables alone looks up distinct lists, so that pooled embeddings are exchanged without
+    repeats; they are copied behind the exchange. Tables by columns or data_parallel."""
+
+
+class DeduplicatedGroup(Value):
+    """Features whose lists are sent and looked up once where all of them repeat."""
+
+    group: Annotated[str, Field(min_length=1, max_length=128)]
+    """The tables' duplication_group."""
+    features: Annotated[tuple[str, ...], Field(min_length=1)]
+    form: DeduplicationForm = DeduplicationForm.FIRST_SAMPLE
+    factor: Annotated[float, Field(ge=1.0)]
+    """Expected samples over distinct ones in the batch of a device."""
+    saved_ms: float | None = None
+    """Predicted cost of the same placement without the group's deduplication, less the plan's. If unset: the plan has
+    no price."""
+
+
+class BaselineCost(Value):
+    """What a baseline would cost under the same cost model, or why it found no plan."""
+
+    algorithm: Algorithm
+    total_ms: Milliseconds | None = None
+    problem: str | None = None
+
+
+class BundleReference(Value):
+    """The bundle that predicted the costs."""
+
+    name: str
+    source: Source
+    weights_sha256: str
+    compute_mape: Annotated[float, Field(ge=0)]
+    """Error of the compute network on held-out samples of its source: of the simulator where that is simulated."""
+    communication_mape: Annotated[float, Field(ge=0)]
+    """The same of the communication networks, the larger one."""
+    measured_compute_mape: Annotated[float, Field(ge=0)] | None = None
+    """Error of predicted compute times on measurements that the models were not fitted to. If unset: not known; then
+    compute_mape holds against the simulator only."""
+    measured_communication_mape: Annotated[float, Field(ge=0)] | None = None
+    """The same of exchanges."""
+
+
+class SearchStatistics(Value):
+    """How much the search did. Counts, not seconds: a plan is the same on every machine."""
+
+    evaluations: Count
+    """Devices whose cost the networks evaluated."""
+    placements: Count
+    """Complete placements tried."""
+    levels: Count
+    """Levels of the beam search."""
+    improvements: Count
+    """Steps of the local search that lowered the cost."""
+    budget_exhausted: bool
+    """Whether the work budget ended the search."""
+
+
+class MovedTable(Value):
+    """A table of which devices get rows or columns that they did not have."""
+
+    name: str
+    num_bytes: PositiveCount
+    """Weights and optimizer state that they get, copies included."""
+
+
+class IncumbentPlan(Value):
+    """The plan in force when this one was made for the same tables, and what moves between the two."""
+
+    plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Hash of its document. If unset: not known."""
+    total_ms: Milliseconds
+    """What it costs under this plan's request and cost models."""
+    fits: bool
+    """Whether it answers this plan's request: constraints and memory. Otherwise it is no start of the search."""
+    price_ms_per_gib: Annotated[float, Field(ge=0)] = 0.0
+    """Milliseconds of a step that were given up for each GiB that does not move."""
+    moved: tuple[MovedTable, ...] = ()
+    """In the order of the request's tables. Empty: nothing moves."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """Weights and optimizer state that devices get."""
+        return sum(table.num_bytes for table in self.moved)
+
+
+PRICE_FIELDS = ("bundle", "predicted", "lower_bound_ms", "gap", "memory", "search")
+"""What a plan gives as a whole or not at all."""
+
+
+class GivenPlan(Document):
+    """A plan, with or without a price: it carries the request it answers, and the shards that answer it.
+
+    Without a price, which is ``bundle``, ``predicted``, ``lower_bound_ms``, ``gap``, ``memory``, and ``search``
+    together, a plan can be checked, exported, and trained. `Plan` is one with a price.
+    """
+
+    schema_name: ClassVar[str] = "plan/v2"
+    earlier_versions: ClassVar[tuple[str, ...]] = ("plan/v1",)
+
+    schema_version: Literal["plan/v2"] = "plan/v2"
+    algorithm: Algorithm
+    bundle: BundleReference | None = None
+    predicted: PlanCost | None = None
+    lower_bound_ms: Milliseconds | None = None
+    """No plan of the same options, with tables of these types, costs less under the same cost model."""
+    gap: Annotated[float, Field(ge=0)] | None = None
+    """predicted.total_ms / lower_bound_ms - 1."""
+    warnings: tuple[str, ...] = ()
+    baselines: tuple[BaselineCost, ...] = ()
+    tables: Annotated[tuple[TablePlacement, ...], Field(min_length=1)]
+    """In the order of the request's tables."""
+    memory: tuple[DeviceMemory, ...] | None = None
+    """One entry per device."""
+    deduplication: Annotated[tuple[DeduplicatedGroup, ...], Field(min_length=1)] | None = None
+    """Groups whose repeats are left out. If unset: every list is sent and looked up."""
+    all_lists_ms: Milliseconds | None = None
+    """Predicted cost of the best plan on all lists. If unset: no repeats are left out, or the plan has no price."""
+    communication: Communication | None = None
+    """Types that were chosen for what travels. If unset: there was no choice."""
+    stored_types: StoredTypes | None = None
+    """Types that were chosen for the tables; the request has its tables in these. If unset: there was no choice."""
+    gradients: GradientDecision | None = None
+    """How gradients of the replicated dense part travel. If unset: there was no choice."""
+    search: SearchStatistics | None = None
+    incumbent: IncumbentPlan | None = None
+    """The plan in force when this one was made. If unset: there was none, or it was not given."""
+    replication: Replication | None = None
+    """Groups of devices that each hold all tables; then the request, tables, and everything by device are those of one
+    group. If unset: the tables are sharded over all devices."""
+    dense: DenseLayout | None = None
+    """How each unit of the dense part is kept. If unset: all of it is replicated, and nothing is checkpointed."""
+    request: PlanRequest
+
+    @model_validator(mode="after")
+    def _dense_layout_with_its_memory(self) -> Self:
+        if self.dense is not None and self.replication is not None:
+            raise ValueError(
+                "dense: groups of devices that each hold all tables train replicated dense parts; leave one of dense "
+                "and replication out"
+            )
+        if self.dense is not None and self.request.dense_memory is None:
+            raise ValueError("request.dense_memory: is missing, and the plan has a layout of the dense part; give both")
+        return self
+
+    @model_validator(mode="after")
+    def _groups_that_average(self) -> Self:
+        if self.replication is None:
+            return self
+        problem = replication_problem(self.replication, self.request.topology, self.request.optimizers)
+        if problem is not None:
+            raise ValueError(f"replication.{problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _stored_as_chosen(self) -> Self:
+        planned = {table.name: table.data_type for table in self.request.tables.tables}
+        placed = {table.name: table.data_type for table in self.tables}
+        for index, each in enumerate(() if self.stored_types is None else self.stored_types.tables):
+            for where, types in (("the request", planned), ("tables[].data_type", placed)):
+                if types.get(each.name) != each.chosen:
+                    raise ValueError(
+                        f"stored_types.tables[{index}].chosen: is {each.chosen} for {each.name!r}, {where} has "
+                        f"{types.get(each.name) or 'none'}; give the same type in both"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _priced_as_a_whole(self) -> Self:
+        missing = [field for field in PRICE_FIELDS if getattr(self, field) is None]
+        if missing and len(missing) < len(PRICE_FIELDS):
+            raise ValueError(f"{missing[0]}: is missing; give all of {', '.join(PRICE_FIELDS)}, or none of them")
+        return self
+
+    @model_validator(mode="after")
+    def _groups_of_own_features(self) -> Self:
+        tables = {name: table for table in self.request.tables.tables for name in table.feature_names or (table.name,)}
+        owner: dict[str, str] = {}
+        for index, each in enumerate(self.deduplication or ()):
+            for name in each.features:
+                if name not in tables or tables[name].is_sequence:
+                    what = "a sequence" if name in tables else "a feature of no table"
+                    raise ValueError(f"deduplication[{index}].features: {name!r} is {what}; name features of bags")
+                if name in owner:
+                    raise ValueError(
+                        f"deduplication[{index}].features: {name!r} is in group {owner[name]!r} already; "
+                        "a feature is in one group"
+                    )
+                owner[name] = each.group
+            if each.form is DeduplicationForm.GROUPED:
+                self._check_grouped(index, each, {tables[name].name: tables[name] for name in each.features})
+        return self
+
+    def _check_grouped(self, index: int, group: DeduplicatedGroup, tables: Mapping[str, Table]) -> None:
+        """Raise ValueError where a group's tables cannot be a collection of their own."""
+        for table in tables.values():
+            outside = sorted(set(table.feature_names or (table.name,)) - set(group.features))
+            if outside:
+                raise ValueError(
+                    f"deduplication[{index}].features: table {table.name!r} is looked up by {outside[0]!r} too, "
+                    "and the grouped form takes whole tables; name all of its features, or use first_sample"
+                )
+        for placement in self.tables:
+            is_whole = placement.sharding_type.is_by_columns or placement.sharding_type is ShardingType.DATA_PARALLEL
+            if placement.name in tables and not is_whole:
+                raise ValueError(
+                    f"deduplication[{index}].form: table {placement.name!r} is {placement.sharding_type}, whose parts "
+                    "are added up for equally many lists on every device; use first_sample, or place it by columns"
+                )
+
+    @property
+    def own_tables(self) -> TableSet:
+        """The tables with the types that they have in the model."""
+        own = {} if self.stored_types is None else {each.name: each.own for each in self.stored_types.tables}
+        return with_types(self.request.tables, own) if own else self.request.tables
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all groups."""
+        return self.request.topology.num_devices * (1 if self.replication is None else self.replication.num_groups)
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of a node, of whatever groups."""
+        if self.replication is None:
+            return self.request.topology.devices_per_node
+        return self.replication.devices_per_node
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all groups."""
+        return self.num_devices // self.devices_per_node
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each group, in the order in which the plan numbers them."""
+        size = self.request.topology.num_devices
+        if self.replication is None:
+            return (tuple(range(size)),)
+        return group_members(self.replication.num_groups, size, self.replication.layout)
+
+    @property
+    def deduplicated_features(self) -> tuple[tuple[str, ...], ...]:
+        """The features of each group whose repeats are left out."""
+        return tuple(each.features for each in self.deduplication or ())
+
+    @property
+    def placement_sha256(self) -> str:
+        """Hash of what workers do under the plan, without its prices: plans for other inputs may have equal ones.
+
+        Shards, and where the plan has them features whose repeats are left out, narrow types that travel, the
+        layout of the dense part, and how its gradients travel.
+        """
+        does: list[Value] = list(self.tables)
+        if self.communication is not None and not self.communication.chosen.is_exact:
+            does.append(self.communication.chosen)
+        does += () if self.dense is None else self.dense.units
+        does += () if self.request.gradients is None else (self.request.gradients,)
+        said = [each.model_dump_json() for each in does]
+        said += [each.model_dump_json(include={"features", "form"}) for each in self.deduplication or ()]
+        return hashlib.sha256("\n".join(said).encode()).hexdigest()
+
+    @property
+    def no_price(self) -> str:
+        """Why there is no price, in a sentence that begins with the field."""
+        return "predicted: is missing, the plan has no price; give a plan that has one"
+
+
+class Plan(GivenPlan):
+    """A plan with its price."""
+
+    bundle: BundleReference
+    predicted: PlanCost
+    lower_bound_ms: Milliseconds
+    gap: Annotated[float, Field(ge=0)]
+    memory: tuple[DeviceMemory, ...]
+    search: SearchStatistics
+
+    @classmethod
+    def from_data(cls, raw: object, *, where: str = "document") -> Self:
+        """Read plain data as JSON or YAML parsers give it. Raises DocumentError, also for a plan without a price."""
+        if isinstance(raw, dict) and raw and not any(field in raw for field in PRICE_FIELDS):
+            raise DocumentError(where, [GivenPlan.from_data(raw, where=where).no_price])
+        return super().from_data(raw, where=where)
+
+    @property
+    def slowest_device(self) -> int:
+        """The device that decides the step, the first of equals."""
+        times = [cost.decisive_ms(self.request.compute_peak) for cost in self.predicted.devices]
+        return times.index(max(times))
+
+
+def any_plan(raw: object, *, where: str = "document") -> GivenPlan:
+    """Read plain data as a plan: a `Plan` where it has a price. Raises DocumentError."""
+    is_priced = isinstance(raw, dict) and any(field in raw for field in PRICE_FIELDS)
+    return Plan.from_data(raw, where=where) if is_priced else GivenPlan.from_data(raw, where=where)

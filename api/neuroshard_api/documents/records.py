@@ -1,0 +1,151 @@
+"""Records of the profiler: one measured (or simulated) kernel or collective each."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from neuroshard_api.documents.bundle import Source
+from neuroshard_api.documents.counts import Count, PositiveCount
+from neuroshard_api.documents.document import Document, Value
+from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.documents.topology import Link
+
+MAX_FAILURE_CHARACTERS = 1000
+
+
+class ComputeSample(Value):
+    """A fused embedding kernel over several tables on one device."""
+
+    tables: Annotated[tuple[Table, ...], Field(min_length=1)]
+    batch_size: PositiveCount
+    """Samples of the global batch: what the kernel serves."""
+    optimizer: Optimizer
+    reuse_batch_size: PositiveCount = 65536
+    """Batch at which the tables' reuse histograms were measured."""
+
+
+class ExpansionSample(Value):
+    """Copies of a group's pooled embeddings to the samples that repeat a list, and the sums of their gradients."""
+
+    batch_size: PositiveCount
+    """Samples of the device."""
+    num_features: PositiveCount
+    embedding_dim: PositiveCount
+    """Columns of each feature."""
+    factor: PositiveCount
+    """Consecutive samples with one list."""
+
+
+class CommunicationSample(Value):
+    """One all-to-all over all devices."""
+
+    direction: Literal["forward", "backward"]
+    num_nodes: PositiveCount
+    devices_per_node: PositiveCount
+    intra_node: Link | None = None
+    """The link between devices of a node. None: a node has one device, so nothing passed over it."""
+    inter_node: Link | None = None
+    """The link between nodes. None: there is one node, so nothing passed over it."""
+    batch_size_per_device: PositiveCount
+    bytes_per_element: Annotated[int, Field(ge=1, le=4)]
+    embedding_dim_sums: Annotated[tuple[Count, ...], Field(min_length=2)]
+    """Columns on each device."""
+    start_offsets_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """When each device enters the collective; empty means all at once."""
+
+    @model_validator(mode="after")
+    def _one_entry_per_device(self) -> Self:
+        num_devices = self.num_nodes * self.devices_per_node
+        lengths = {"embedding_dim_sums": len(self.embedding_dim_sums)}
+        if self.start_offsets_ms:
+            lengths["start_offsets_ms"] = len(self.start_offsets_ms)
+        for field, length in lengths.items():
+            if length != num_devices:
+                raise ValueError(f"{field}: must have one entry for each of the {num_devices} devices, found {length}")
+        return self
+
+    @model_validator(mode="after")
+    def _links_of_spanned_levels(self) -> Self:
+        spanned = {"intra_node": self.devices_per_node > 1, "inter_node": self.num_nodes > 1}
+        for field, is_spanned in spanned.items():
+            if is_spanned and getattr(self, field) is None:
+                raise ValueError(f"{field}: must be given, since the exchange passes over it")
+        return self
+
+    @property
+    def links(self) -> tuple[Link, Link]:
+        """The link inside a node and the one between nodes; a level that is not spanned has the other's numbers."""
+        intra, inter = self.intra_node or self.inter_node, self.inter_node or self.intra_node
+        assert intra is not None, "two devices span a level"
+        assert inter is not None, "two devices span a level"
+        return intra, inter
+
+
+Pair = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+
+
+class LaunchTimes(Value):
+    """Forward and backward milliseconds of one table set, called in three ways."""
+
+    one_call_ms: Pair
+    """One call, of a device that the host keeps busy."""
+    two_calls_ms: Pair
+    """Two calls back to back, of half the tables each, of a device that the host keeps busy."""
+    alone_ms: Pair | None = None
+    """One call of an idle device, which waits for the host to launch it. None: the device is the host."""
+
+
+class ProfileRecord(Document):
+    """One line of a records file."""
+
+    schema_name: ClassVar[str] = "profile-record/v1"
+
+    schema_version: Literal["profile-record/v1"] = "profile-record/v1"
+    source: Source
+    method: PositiveCount = 1
+    """Version of the profiler's way of measuring; times of different versions do not compare. If unset: 1, that of
+    releases whose records had none."""
+    compute: ComputeSample | None = None
+    communication: CommunicationSample | None = None
+    launch: ComputeSample | None = None
+    """Tables whose call was timed in several ways."""
+    expansion: ExpansionSample | None = None
+    """Copies to repeated lists. Exactly one of compute, communication, launch, and expansion is given."""
+    forward_ms: Annotated[float, Field(gt=0)] | None = None
+    """Compute and expansion: median forward time."""
+    backward_ms: Annotated[float, Field(gt=0)] | None = None
+    """Compute and expansion: median backward time, of compute with the fused optimizer."""
+    launch_times: LaunchTimes | None = None
+    """Launch: medians of each way of calling."""
+    device_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Communication: median time of each device from its own start to its end."""
+    spread: Annotated[float, Field(ge=0)] = 0.0
+    """Interquartile range of the repeats as a share of the median."""
+    num_repeats: PositiveCount = 1
+    out_of_memory: bool = False
+    """The sample did not fit the device; no times are given."""
+    failure: Annotated[str, Field(min_length=1, max_length=MAX_FAILURE_CHARACTERS)] | None = None
+    """First line of the error of a kernel that refused the sample or failed; no times are given. None: no error."""
+    elapsed_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Time spent on the file's measurements when this one ended, over all runs that wrote it. None: not known."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Driver, libraries and clocks, for people."""
+
+    @model_validator(mode="after")
+    def _one_sample(self) -> Self:
+        samples = {
+            "compute": self.compute,
+            "communication": self.communication,
+            "launch": self.launch,
+            "expansion": self.expansion,
+        }
+        given = [name for name, sample in samples.items() if sample is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(f"must hold exactly one of {', '.join(samples)}, found {found}")
+        return self
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there are times."""
+        return not self.out_of_memory and self.failure is None

@@ -1,0 +1,323 @@
+"""What a plan is asked for: tables, devices, training settings, constraints and the search's budget."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from neuroshard_api.documents.communication import CommunicationChoices, WireTypes
+from neuroshard_api.documents.counts import MAX_MEMORY_BYTES, Count, PositiveCount
+from neuroshard_api.documents.dense_layout import DenseChoices, DenseMemory, DensePolicy
+from neuroshard_api.documents.dense_profile import DenseProfile
+from neuroshard_api.documents.document import Document, DocumentError, Value
+from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange
+from neuroshard_api.documents.tables import DataType, EmbeddingDim, Optimizer, Table, TableSet
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.sharding.kernels import trained_output, trained_weights
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
+from neuroshard_api.sharding.replication import ReplicationChoices
+
+DeviceIndex = Count
+MAX_GLOBAL_BATCH_SIZE = 2**36
+"""Most samples of a step: with any table, what it needs of memory then is a number of 64 bits."""
+
+
+class Algorithm(StrEnum):
+    """Ways to find a plan. All but the first are baselines."""
+
+    NEUROSHARD = "neuroshard"
+    RANDOM = "random"
+    DIM_GREEDY = "dim_greedy"
+    SIZE_GREEDY = "size_greedy"
+    LOOKUP_GREEDY = "lookup_greedy"
+    SIZE_LOOKUP_GREEDY = "size_lookup_greedy"
+    TORCHREC = "torchrec"
+
+
+class Pipeline(StrEnum):
+    """How a trainer overlaps its steps; names as TorchRec's train pipelines."""
+
+    NONE = "none"
+    """One step after the other (TrainPipelineBase): kernels wait for the host to launch them."""
+    SPARSE_DIST = "sparse-dist"
+    """TrainPipelineSparseDist: the host runs ahead of the device, and ids travel while another batch computes."""
+
+
+class ComputePeak(StrEnum):
+    """Which compute of the devices a step waits for."""
+
+    SEPARATE = "separate"
+    """The slowest forward and the slowest backward: all devices meet between backward and the next forward too."""
+    JOINT = "joint"
+    """The slowest sum of both: the last all-reduce of the dense part is launched before the tables' backward ends."""
+
+
+ShardingTypes = Annotated[tuple[ShardingType, ...], Field(min_length=1)]
+ComputeKernels = Annotated[tuple[ComputeKernel, ...], Field(min_length=1)]
+DataTypes = Annotated[tuple[Annotated[DataType, AfterValidator(trained_weights)], ...], Field(min_length=1)]
+
+
+class TableConstraints(Value):
+    """What holds for one table."""
+
+    devices: Annotated[tuple[DeviceIndex, ...], Field(min_length=1)] | None = None
+    """The only devices that may hold shards of the table (one device pins it). None: all that are allowed."""
+    sharding_types: ShardingTypes | None = None
+    """The only ways to cut the table. None: the constraint of all tables."""
+    compute_kernels: ComputeKernels | None = None
+    """The only kernels of the table. None: the constraint of all tables."""
+    data_types: DataTypes | None = None
+    """The only types that the table may be stored in; another one than its own changes results. None: the constraint of
+    all tables."""
+    max_shards: PositiveCount | None = None
+    """Most pieces of the table by columns, also where all tables may have fewer. None: the constraint of all tables."""
+    min_shard_width: EmbeddingDim | None = None
+    """Fewest columns of a shard of the table, also where those of all tables have more. None: the constraint of all
+    tables."""
+
+
+class Constraints(Document):
+    """What every plan must respect."""
+
+    schema_name: ClassVar[str] = "constraints/v1"
+
+    schema_version: Literal["constraints/v1"] = "constraints/v1"
+    max_memory_bytes_per_device: Annotated[int, Field(ge=1, le=MAX_MEMORY_BYTES)] | None = None
+    """Most memory that the ledger of a device may reach. None: the device's memory."""
+    forbidden_devices: tuple[DeviceIndex, ...] = ()
+    """Devices that hold no shard. Any excludes row_wise and data_parallel tables, which are on all devices."""
+    sharding_types: ShardingTypes | None = None
+    """The only ways to cut a table without types of its own, as TorchRec's ParameterConstraints. None: all that suit
+    its pooling and optimizer."""
+    compute_kernels: ComputeKernels | None = None
+    """The only kernels of a table without kernels of its own. None: the one that runs its sharding type."""
+    data_types: DataTypes | None = None
+    """The only types that a table without types of its own may be stored in; the plan chooses. None: its own."""
+    max_shards_per_table: PositiveCount | None = None
+    """Most pieces by columns of a table that says nothing of its own. None: bound by min_shard_width alone."""
+    min_shard_width: EmbeddingDim = 4
+    """Fewest columns of a shard of a table that says nothing of its own."""
+    colocate: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
+    """Groups of table names; each group is placed whole on one device, in addition to the groups that tables name."""
+    tables: dict[str, TableConstraints] = Field(default_factory=dict)
+    """Constraints of single tables, by name."""
+
+    def sharding_types_of(self, name: str) -> ShardingTypes | None:
+        """Return the only ways to cut a table. None: all."""
+        own = self.tables.get(name)
+        return self.sharding_types if own is None or own.sharding_types is None else own.sharding_types
+
+    def compute_kernels_of(self, name: str) -> ComputeKernels | None:
+        """Return the only kernels of a table. None: all."""
+        own = self.tables.get(name)
+        return self.compute_kernels if own is None or own.compute_kernels is None else own.compute_kernels
+
+    def data_types_of(self, name: str) -> DataTypes | None:
+        """Return the only types that a table may be stored in. None: its own."""
+        own = self.tables.get(name)
+        return self.data_types if own is None or own.data_types is None else own.data_types
+
+    @property
+    def has_data_types(self) -> bool:
+        """Whether the type of some table is a choice, or another one than its own."""
+        return self.data_types is not None or any(own.data_types is not None for own in self.tables.values())
+
+
+class MemorySettings(Value):
+    """What device memory is needed for in addition to weights and optimizer state."""
+
+    dense_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] | None = None
+    """Memory of the dense part on every device: weights, gradients, optimizer state, activations. It excludes a dense
+    profile. None: the dense profile's, else 0."""
+    reserve_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """Share of the device's memory kept free, for what grows with it: fragmentation of the allocator."""
+    reserve_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] = 0
+    """Memory kept free besides, for what does not: CUDA context, libraries, NCCL's buffers."""
+    managed_collision_bytes: Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)] | None = None
+    """Memory of managed collision on every device: maps of ids to rows, and histories of ids. None: there is none."""
+    num_pipelined_batches: Annotated[int, Field(ge=1, le=8)] | None = None
+    """Input batches on the device at once. None: 3 with the pipeline sparse-dist, which trains one, distributes the
+    next and copies the one after it; 1 without a pipeline."""
+    output_data_type: Annotated[DataType, AfterValidator(trained_output)] = DataType.FP32
+    """Type of pooled embeddings and of their gradients in the kernels, in memory, and on the wire where no codec
+    encodes them (see ``PlanRequest.wire``)."""
+
+
+class SearchSettings(Value):
+    """How hard to search."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Equal seeds give equal plans."""
+    beam_width: Annotated[int, Field(ge=1, le=64)] = 3
+    """Partial splits kept per level; 3 is the reference's."""
+    max_levels: Annotated[int, Field(ge=0, le=1000)] = 10
+    """Deepest sequence of splits after the proposals; 10 is the reference's."""
+    work_budget: PositiveCount | None = None
+    """Most device evaluations by the cost networks. None: grows with the number of tables."""
+    shard_tolerance: Annotated[float, Field(ge=0, le=1)] = 0.001
+    """Share of the predicted cost that may be given up for fewer shards; 0: none. The default is about the error of the
+    cost models' differences between plans of one search."""
+
+
+class PlanRequest(Document):
+    """All that decides a plan, but for the bundle of cost models."""
+
+    schema_name: ClassVar[str] = "plan-request/v1"
+
+    schema_version: Literal["plan-request/v1"] = "plan-request/v1"
+    tables: TableSet
+    topology: Topology
+    batch_size_per_device: Annotated[int, Field(ge=1, le=2**24)] = 8192
+    """Samples per device and step; an embedding shard serves the batches of all devices."""
+    optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
+    """Of the tables that name none."""
+    pipeline: Pipeline = Pipeline.SPARSE_DIST
+    """How the trainer overlaps its steps; decides whether the exchange of indices is exposed, and whether the host's
+    launch of a kernel counts."""
+    compute_peak: ComputePeak = ComputePeak.SEPARATE
+    """Which compute of the devices a step waits for."""
+    memory: MemorySettings = MemorySettings()
+    deduplicate: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Duplication groups of tables whose repeated lists may be left out of batches; in the request that a plan carries,
+    those whose repeats are. If unset: none."""
+    grouped: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Groups of ``deduplicate`` in the grouped form, whose tables have a collection of their own. If unset: none; the
+    planner tries it where the other form pays."""
+    replication: ReplicationChoices | None = None
+    """Groups of devices that may each hold all tables (2-D sharding). If unset: none."""
+    communication: CommunicationChoices | None = None
+    """Types in which pooled embeddings and their gradients may travel. If unset: as ``wire`` says."""
+    wire: WireTypes | None = None
+    """Types in which they travel, by codecs; in the request that a plan carries, those that it chose. If unset:
+    memory.output_data_type in both directions."""
+    gradient_choices: GradientChoices | None = None
+    """How gradients of the replicated dense part may travel. If unset: as ``gradients`` says."""
+    gradients: GradientExchange | None = None
+    """How they travel; in the request that a plan carries, what it chose. If unset: as they are."""
+    dense: DenseProfile | None = None
+    """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
+    dense_choices: DenseChoices | None = None
+    """How the counted dense part may be kept on the devices. If unset: as with the policy auto."""
+    dense_memory: DenseMemory | None = None
+    """Memory of the counted dense part in the layout of the plan that carries the request. If unset: it is replicated,
+    and nothing is checkpointed."""
+    constraints: Constraints = Constraints()
+    search: SearchSettings = SearchSettings()
+    algorithm: Algorithm = Algorithm.NEUROSHARD
+
+    @model_validator(mode="after")
+    def _countable_batch(self) -> Self:
+        if self.global_batch_size > MAX_GLOBAL_BATCH_SIZE:
+            raise ValueError(
+                f"batch_size_per_device: {self.batch_size_per_device:,} samples on each of "
+                f"{self.topology.num_devices:,} devices are more than {MAX_GLOBAL_BATCH_SIZE:,} in a step; lower it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _known_groups(self) -> Self:
+        known = self.tables.duplication_groups
+        for index, name in enumerate(self.deduplicate or ()):
+            if name not in known:
+                raise ValueError(
+                    f"deduplicate[{index}]: no table has the duplication_group {name!r}; "
+                    f"the tables have {', '.join(known) or 'none'}"
+                )
+        for index, name in enumerate(self.grouped or ()):
+            if name not in (self.deduplicate or ()):
+                raise ValueError(f"grouped[{index}]: {name!r} is not in deduplicate; add it there")
+        return self
+
+    @model_validator(mode="after")
+    def _encodable(self) -> Self:
+        if self.wire is None and self.communication is None:
+            return self
+        field = "communication" if self.wire is None else "wire"
+        found = self.memory.output_data_type
+        if found is not DataType.FP32:
+            raise ValueError(
+                f"{field}: codecs encode FP32, and memory.output_data_type is {found.value}; give one of them"
+            )
+        problem = None if self.wire is None else self.wire_problem(self.wire)
+        if problem is not None:
+            raise ValueError(f"wire.{problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _dense_part_is_counted(self) -> Self:
+        choices = self.dense_choices
+        if choices is not None and choices.policy is DensePolicy.SHARD and self.memory.dense_bytes is not None:
+            raise ValueError(
+                "dense_choices.policy: shard needs the units of a counted dense part, and memory.dense_bytes takes its "
+                "place; leave one of them out"
+            )
+        if self.dense_memory is not None and self.dense is None:
+            raise ValueError("dense_memory: is of a counted dense part, and there is none; give dense, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _dense_part_of_this_model(self) -> Self:
+        problems = [] if self.dense is None else self._problems_of(self.dense)
+        if problems:
+            raise ValueError(f"dense: {problems[0]}")
+        return self
+
+    def with_dense(self, profile: DenseProfile, *, where: str) -> Self:
+        """Return the request with a counted dense part. Raises DocumentError, which names the profile's file."""
+        problems = self._problems_of(profile)
+        if problems:
+            raise DocumentError(where, problems)
+        return self.model_copy(update={"dense": profile})
+
+    def _problems_of(self, profile: DenseProfile) -> list[str]:
+        if self.memory.dense_bytes is not None:
+            return ["excludes memory.dense_bytes, which takes the place of the count; give one of them"]
+        return profile.mismatches(batch_size_per_device=self.batch_size_per_device, tables=self.tables.tables)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Memory of the dense part on every device."""
+        if self.dense_memory is not None:
+            return self.dense_memory.total_bytes
+        return (self.memory.dense_bytes or 0) if self.dense is None else self.dense.total_bytes
+
+    @property
+    def carried_gradient_bytes(self) -> int:
+        """Memory for what is left over of the counted dense part's gradients, and for a copy of them while it is made.
+
+        An upper bound where units are sharded, which carry nothing.
+        """
+        if self.gradients is None or not self.gradients.type.carries or self.dense is None:
+            return 0
+        return 2 * self.dense.gradient_bytes
+
+    def wire_problem(self, types: WireTypes) -> str | None:
+        """Return the reason that types cannot be trained on the request's devices, field first. None: they can be."""
+        return types.problem(batch_size_per_device=self.batch_size_per_device, on_cpu=self.topology.device.is_cpu)
+
+    def optimizer_of(self, table: Table) -> Optimizer:
+        """Return the optimizer of a table."""
+        return table.optimizer or self.optimizer
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """Optimizers of the tables, each once, in the tables' order."""
+        return tuple(dict.fromkeys(map(self.optimizer_of, self.tables.tables)))
+
+    @property
+    def dense_working_bytes(self) -> int:
+        """Memory of the counted dense part that is allocated during a step only."""
+        if self.dense_memory is not None:
+            return self.dense_memory.working_bytes
+        return 0 if self.dense is None else self.dense.working_bytes
+
+    @property
+    def num_batches_in_flight(self) -> int:
+        """Input batches on the device at once."""
+        of_pipeline = {Pipeline.NONE: 1, Pipeline.SPARSE_DIST: 3}[self.pipeline]
+        return self.memory.num_pipelined_batches or of_pipeline
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one step over all devices."""
+        return self.batch_size_per_device * self.topology.num_devices

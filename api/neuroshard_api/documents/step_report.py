@@ -1,0 +1,115 @@
+"""What a trainer measured of its steps under a plan."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from neuroshard_api.documents.communication import WireTypes
+from neuroshard_api.documents.counts import Count, Milliseconds, PositiveCount
+from neuroshard_api.documents.document import Value
+from neuroshard_api.documents.gradient_exchange import GradientType
+from neuroshard_api.documents.run_document import RunDocument
+from neuroshard_api.sharding.collectives import CollectiveTime
+
+
+class RankTimes(Value):
+    """Rolling medians of one rank, in milliseconds per step."""
+
+    rank: Count
+    input_communication_ms: Milliseconds = 0.0
+    """What the exchange of indices adds to the step; 0 where a pipeline hides it."""
+    forward_compute_ms: Milliseconds
+    """Lookup kernels."""
+    backward_compute_ms: Milliseconds
+    """Gradient and fused optimizer, and the optimizer of data_parallel tables."""
+    forward_communication_ms: Milliseconds
+    """From the end of this rank's lookups to all pooled embeddings there: the wait for slower ranks is part of it."""
+    backward_communication_ms: Milliseconds
+    """From this rank's gradients of the pooled embeddings to all of them at the shards, and what the step waits for the
+    all-reduce of data_parallel tables' gradients after its backward pass."""
+    collectives: tuple[CollectiveTime, ...] = ()
+    """Parts of the three communication times by kind and family, as a plan's `DeviceCost` has them. A moment at which
+    several were under way counts for the one that ended first. Empty: the trainer did not tell."""
+    expansion_ms: Milliseconds = 0.0
+    """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients; 0 where no
+    repeats are left out."""
+    dense_ms: Milliseconds
+    """The rest of the step: dense layers, their gradients' all-reduce and optimizer."""
+    data_wait_ms: Milliseconds
+    """From asking for a batch to having it."""
+    step_ms: Milliseconds
+    peak_memory_bytes: Count | None = None
+    """Most memory since the start: of the device, as torch's allocator counts it; on a CPU of the process. If unset:
+    the trainer did not tell."""
+
+
+class MeasuredDuplication(Value):
+    """How much a duplication group repeated in the batches."""
+
+    group: Annotated[str, Field(min_length=1, max_length=128)]
+    factor: Annotated[float, Field(ge=1)]
+    """Samples over distinct ones, of all ranks since the report before."""
+
+
+class MeasuredCommunication(WireTypes):
+    """What codecs of pooled embeddings did since the report before, and what they lost; per step."""
+
+    is_encoded: bool
+    """Whether the last step was encoded; otherwise the guard has suspended the types."""
+    forward_bytes: Annotated[float, Field(ge=0)]
+    """Pooled embeddings that all ranks hand to the all-to-all, what they send to themselves included."""
+    backward_bytes: Annotated[float, Field(ge=0)]
+    """Gradients, likewise."""
+    encode_ms: Milliseconds
+    """Of the rank that takes longest, both directions."""
+    decode_ms: Milliseconds
+    forward_error: Annotated[float, Field(ge=0)] | None = None
+    """Norm of what the codec lost over the norm of the values, of the rank where that is largest, in a step after the
+    last check of the guard. If unset: there was none yet."""
+    backward_error: Annotated[float, Field(ge=0)] | None = None
+    """The same of gradients."""
+
+
+class MeasuredGradients(Value):
+    """What the hook of the dense part's gradients did since the report before; per step."""
+
+    type: GradientType
+    is_encoded: bool
+    """Whether the next step is encoded. PowerSGD and Threshold send the first steps whole; and the guard may have
+    suspended the type."""
+    sent_bytes: Annotated[float, Field(ge=0)]
+    """Handed to collectives by all ranks."""
+    kept_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Threshold: share of the entries that were sent, in percent. If unset: none were by it."""
+
+
+class StepReport(RunDocument):
+    """Measured steps, to be held next to the plan's prediction."""
+
+    schema_name: ClassVar[str] = "step-report/v1"
+
+    schema_version: Literal["step-report/v1"] = "step-report/v1"
+    first_step: Count
+    num_steps: PositiveCount
+    samples_per_second: Annotated[float, Field(ge=0)] | None = None
+    """Samples of all ranks, by the slowest rank's median step. If unset: the trainer did not tell its batch size."""
+    ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]
+    duplication: tuple[MeasuredDuplication, ...] | None = None
+    """Of the groups whose repeats the plan leaves out. If unset: there are none."""
+    gradients: MeasuredGradients | None = None
+    """Of the replicated dense part. If unset: they travel as they are."""
+    communication: MeasuredCommunication | None = None
+    """Narrow types of pooled embeddings. If unset: everything travels as it is."""
+
+    @model_validator(mode="after")
+    def _counted_last_step(self) -> Self:
+        if self.first_step + self.num_steps >= 2**63:
+            raise ValueError(f"num_steps: first_step + num_steps must be below 2^63, found {self.num_steps}")
+        return self
+
+    @model_validator(mode="after")
+    def _each_rank_once(self) -> Self:
+        ranks = [times.rank for times in self.ranks]
+        if len(set(ranks)) != len(ranks):
+            raise ValueError(f"ranks[].rank: each rank must be there once, found {ranks}")
+        return self

@@ -1,0 +1,231 @@
+"""Embedding tables as a model declares them, in the words of TorchRec's EmbeddingBagConfig."""
+
+import re
+from collections import Counter
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from neuroshard_api.documents.document import Document, Value
+from neuroshard_api.sharding.kernels import DataType, Optimizer, trained_weights
+
+__all__ = [
+    "DIM_MULTIPLE",
+    "REUSE_BINS",
+    "DataType",
+    "EmbeddingDim",
+    "Optimizer",
+    "Pooling",
+    "ReuseHistogram",
+    "Table",
+    "TableName",
+    "TableSet",
+]
+
+REUSE_BINS = 17
+"""Bins of a reuse histogram: hits of a row in one batch in (0,1], (1,2], (2,4], ... (16384,32768], above."""
+
+MAX_FEATURES = 4096
+"""Most features of one table: pooled vectors of 128 columns then take 2 MiB per sample."""
+
+DIM_MULTIPLE = 4
+"""FBGEMM's table-batched kernels read rows in vectors of four elements; every width is a multiple of it."""
+
+
+def _kernel_width(width: int) -> int:
+    if width % DIM_MULTIPLE:
+        raise ValueError(
+            f"must be a multiple of {DIM_MULTIPLE} (FBGEMM's kernels read vectors of {DIM_MULTIPLE}), "
+            f"found {width}; pad the table to {width + DIM_MULTIPLE - width % DIM_MULTIPLE}"
+        )
+    return width
+
+
+EmbeddingDim = Annotated[
+    int, Field(ge=DIM_MULTIPLE, le=8192, json_schema_extra={"multipleOf": DIM_MULTIPLE}), AfterValidator(_kernel_width)
+]
+
+
+def _shares(shares: tuple[float, ...]) -> tuple[float, ...]:
+    total = sum(shares)
+    if abs(total - 1.0) > 0.01:  # noqa: PLR2004 - histograms are published rounded to three digits
+        raise ValueError(f"must sum to 1 (within 0.01), found {total:.6g}; divide each bin by the sum")
+    return shares
+
+
+ReuseHistogram = Annotated[
+    tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...],
+    Field(min_length=REUSE_BINS, max_length=REUSE_BINS),
+    AfterValidator(_shares),
+]
+
+
+def _countable_features(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) > MAX_FEATURES:
+        raise ValueError(
+            f"must name at most {MAX_FEATURES:,} features, found {len(names):,}; "
+            "tables of so many features are several tables to the kernel: divide them"
+        )
+    return names
+
+
+TableName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$")]
+
+
+def allowed_name(name: str) -> str:
+    """Return a table's or a feature's name with underscores for the characters that table sets do not allow."""
+    return re.sub(r"[^A-Za-z0-9_.:/-]", "_", name)
+
+
+class Pooling(StrEnum):
+    """How the looked-up rows of a bag become one vector; names as in TorchRec."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+    NONE = "NONE"
+    """There are no bags: every looked-up row is returned, as TorchRec's EmbeddingCollection does."""
+
+
+class Table(Value):
+    """One embedding table."""
+
+    name: TableName
+    """Unique within the set."""
+    num_embeddings: Annotated[int, Field(ge=1, le=10**13)]
+    """Rows."""
+    embedding_dim: EmbeddingDim
+    """Elements of a row; a multiple of 4."""
+    pooling_factor: Annotated[float, Field(gt=0.0, le=1e5)] = 1.0
+    """Mean lookups per sample over all features of the table; may be fractional."""
+    data_type: Annotated[DataType, AfterValidator(trained_weights)] = DataType.FP32
+    """Type of the stored weights."""
+    pooling: Pooling | None = None
+    """How the rows of a bag become one vector. If unset: sum."""
+    is_weighted: bool | None = None
+    """Whether each lookup has a weight of 4 bytes, which travels with its index. If unset: no."""
+    feature_names: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], AfterValidator(_countable_features)
+    ] = ()
+    """Features that look this table up; empty means one feature of the table's own name."""
+    reuse_histogram: ReuseHistogram | None = None
+    """Share of the distinct rows touched in one batch by hits per row, 17 bins; measured at the set's
+    reuse_batch_size. None: derived from rows, lookups and zipf_exponent."""
+    zipf_exponent: Annotated[float, Field(ge=0.0, le=4.0)] | None = None
+    """Skew of the row popularity: the frequency of rank r is proportional to 1 / r ** zipf_exponent; 0 is uniform.
+    None: the set's zipf_exponent."""
+    optimizer: Optimizer | None = None
+    """Optimizer of this table alone, which decides its state and its backward kernel. If unset: that of all tables."""
+    collection: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Module that holds the table, by its path in the model, where the model has several: TorchRec looks up the tables
+    of each for themselves. If unset: that of all tables without one."""
+    colocation_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Tables of one group are placed whole on one device. None: free."""
+    duplication_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Group of tables whose lists repeat together within sessions, as `neuroshard stats` found it. None: none."""
+    duplication_factor: Annotated[float, Field(ge=1.0, le=1e9)] | None = None
+    """Samples over distinct lists of the table's duplication group, or of the table if it has none, in runs of the
+    set's session_run. None: not measured."""
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether bags are averaged."""
+        return self.pooling is Pooling.MEAN
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether every looked-up row is returned."""
+        return self.pooling is Pooling.NONE
+
+    @property
+    def collection_key(self) -> tuple[str | None, bool]:
+        """What tables of one collection have in common: no collection has both bags and sequences."""
+        return self.collection, self.is_sequence
+
+    @property
+    def name_in_collection(self) -> str:
+        """The name without its collection's path, which tables of one name in several collections have before it."""
+        return self.name if self.collection is None else self.name.removeprefix(allowed_name(f"{self.collection}/"))
+
+    @property
+    def num_features(self) -> int:
+        """Features that look the table up; each has a list of lookups per sample."""
+        return max(1, len(self.feature_names))
+
+    @property
+    def num_vectors(self) -> float:
+        """Mean vectors that are returned per sample: one of each feature, or of a sequence one of each lookup."""
+        return self.pooling_factor if self.is_sequence else float(self.num_features)
+
+    @model_validator(mode="after")
+    def _distinct_features(self) -> Self:
+        repeated = sorted(name for name, count in Counter(self.feature_names).items() if count > 1)
+        if repeated:
+            raise ValueError(f"feature_names: must be distinct, found {repeated[0]!r} more than once; remove one")
+        return self
+
+    @model_validator(mode="after")
+    def _one_reuse_description(self) -> Self:
+        if self.reuse_histogram is not None and self.zipf_exponent is not None:
+            raise ValueError("gives both reuse_histogram and zipf_exponent; give one")
+        return self
+
+
+class TableSet(Document):
+    """The tables of one model, with what is known of how the model is trained."""
+
+    schema_name: ClassVar[str] = "table-set/v1"
+
+    schema_version: Literal["table-set/v1"] = "table-set/v1"
+    name: Annotated[str, Field(min_length=1, max_length=128)] = "tables"
+    """What reports call the set."""
+    description: str | None = None
+    """One sentence for people: what the model is."""
+    source: str | None = None
+    """Where the numbers come from."""
+    licence: str | None = None
+    """Terms of the source."""
+    global_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    """Samples of one step over all devices, as the model is usually trained. None: the planner's default."""
+    optimizer: Optimizer | None = None
+    """Optimizer the tables are usually trained with. None: the planner's default."""
+    zipf_exponent: Annotated[float, Field(ge=0.0, le=4.0)] | None = None
+    """Skew of tables that give none of their own. None: the planner's default, fitted to published traces."""
+    reuse_batch_size: Annotated[int, Field(ge=1, le=2**31)] = 65536
+    """Samples per batch at which every reuse_histogram of the set was measured."""
+    session_run: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    """Maximum consecutive samples of one session at which every duplication_factor of the set was measured. 0: whole
+    sessions. None: not measured."""
+    tables: Annotated[tuple[Table, ...], Field(min_length=1, max_length=100_000)]
+
+    @property
+    def duplication_groups(self) -> tuple[str, ...]:
+        """Names of the groups of bags whose lists repeat together and whose factor is known, in the tables' order."""
+        return tuple(
+            dict.fromkeys(
+                table.duplication_group
+                for table in self.tables
+                if table.duplication_group is not None
+                and table.duplication_factor is not None
+                and not table.is_sequence
+            )
+        )
+
+    @model_validator(mode="after")
+    def _factors_of_known_runs(self) -> Self:
+        measured = [table.name for table in self.tables if table.duplication_factor is not None]
+        if measured and self.session_run is None:
+            raise ValueError(
+                f"session_run: is needed, since table {measured[0]!r} has a duplication_factor; "
+                "give the samples of a run"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        counts = Counter(table.name for table in self.tables)
+        repeated = sorted(name for name, count in counts.items() if count > 1)
+        if repeated:
+            shown = ", ".join(repr(name) for name in repeated[:5])
+            raise ValueError(f"tables[].name: must be unique, found more than once: {shown}; rename or merge them")
+        return self

@@ -1,0 +1,1 @@
+"""The custom resource DLRMTrainingJob, its status, and the commands of its stages."""

@@ -1,0 +1,188 @@
+"""What a DLRMTrainingJob sends in narrow types: ``spec.training.communication``."""
+
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from neuroshard_api.documents.communication import LEAST_GAIN_PERCENT, CommunicationChoices, WireType, WireTypes
+from neuroshard_api.documents.counts import PositiveCount
+from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange, GradientSettings, GradientType
+from neuroshard_api.job.resource import ATOMIC, Part, PositiveDecimal, Rule
+
+NARROWEST = (WireType.FP8, WireType.MX4)
+"""Types whose rounding of gradients must be watched by a guard that can end it."""
+
+
+class CommunicationPolicy(StrEnum):
+    """Who chooses the types."""
+
+    EXACT = "Exact"
+    """Nobody: everything travels as it is."""
+    AUTO = "Auto"
+    """The planner, among the permitted ones, where that shortens the step."""
+    FIXED = "Fixed"
+    """The job."""
+
+
+class GuardAction(StrEnum):
+    """What follows from errors beyond the budget."""
+
+    EXACT = "Exact"
+    """Exact exchange from the next step on."""
+    FAIL = "Fail"
+    """The job fails."""
+    REPORT = "Report"
+    """It is reported alone."""
+
+
+WireTypeList = Annotated[tuple[WireType, ...], Field(max_length=len(WireType), json_schema_extra=ATOMIC)]
+
+
+class EmbeddingWires(Part):
+    """Types in which pooled embeddings and their gradients travel between devices."""
+
+    forward: WireTypeList = (WireType.FP16, WireType.INT8)
+    """Of pooled embeddings. Auto: permitted types; Fixed: exactly one. FP32 is exact, and with Auto always permitted.
+    FP16, BF16, INT8 (a scale for each 32 values), FP8 (a scale for each 128 values), or MX4 (4 bits, an exponent for
+    each 32 values); CPUs have no BF16 and FP8."""
+    backward: WireTypeList = (WireType.FP16,)
+    """Of their gradients, likewise. FP16 gradients are scaled by a power of two, so that they do not become 0."""
+
+
+GradientTypeList = Annotated[
+    tuple[GradientType, ...], Field(min_length=1, max_length=len(GradientType), json_schema_extra=ATOMIC)
+]
+
+
+class PowerSgd(Part):
+    """Settings of PowerSGD."""
+
+    rank: Annotated[int, Field(ge=1, le=64)] = 2
+    """Columns of the two matrices whose product approximates the gradient of a weight."""
+    start_step: Annotated[int, Field(ge=2, le=2**31)] = 1000
+    """Steps of the training before which gradients travel as they are."""
+
+
+class Threshold(Part):
+    """Settings of Threshold."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!quantity(string(self.keepPercent)).isGreaterThan(quantity('50'))",
+            message="keepPercent must be at most 50",
+            holds=lambda own: Decimal(own.keep_percent) <= 50,  # noqa: PLR2004 - percent
+        ),
+    )
+
+    keep_percent: PositiveDecimal = "5"
+    """Share of the gradients' entries that a step sends, in percent: the largest. There is room for twice as many; all
+    others are added to the next step's gradients."""
+    refresh_steps: PositiveCount = 2000
+    """Steps after which the threshold is computed again; at once where the kept share leaves half to double."""
+
+
+class CommunicationGuard(Part):
+    """Measures what narrow types do to the loss: the same held-out batch, forward with and without them, no update."""
+
+    max_entropy_increase_percent: PositiveDecimal = "0.05"
+    """Maximum relative change of the held-out batch's loss, in percent and in either direction: a model adapts to a
+    codec, so that a wrong one can lower the loss as well."""
+    check_every_steps: PositiveCount = 1000
+    """Steps from one check to the next; a check costs two forward passes."""
+    action: GuardAction = GuardAction.EXACT
+    """What follows from three checks in a row above the maximum. Exact: exact exchange from the next step on; after 10
+    further checks narrow types are tried once again. Fail: the job fails. Report: nothing but the report."""
+
+
+class Communication(Part):
+    """Narrow types for what travels between devices in a training step. Evaluations are always exact."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.policy != 'Fixed' || "
+            "(self.embeddings.forward.size() == 1 && self.embeddings.backward.size() == 1 && self.dense.size() == 1)",
+            message="policy Fixed takes exactly one type in embeddings.forward, in embeddings.backward, and in dense",
+            holds=lambda own: (
+                own.policy is not CommunicationPolicy.FIXED
+                or len(own.embeddings.forward) == len(own.embeddings.backward) == len(own.dense) == 1
+            ),
+        ),
+        Rule(
+            cel="self.guard.action == 'Exact' || !self.embeddings.backward.exists(each, each in ['FP8', 'MX4'])",
+            message="embeddings.backward FP8 and MX4 need guard.action Exact",
+            holds=lambda own: (
+                own.guard.action is GuardAction.EXACT or not any(each in NARROWEST for each in own.embeddings.backward)
+            ),
+        ),
+        Rule(
+            cel="!quantity(string(self.guard.maxEntropyIncreasePercent)).isGreaterThan(quantity('100'))",
+            message="guard.maxEntropyIncreasePercent must be at most 100",
+            holds=lambda own: Decimal(own.guard.max_entropy_increase_percent) <= 100,  # noqa: PLR2004 - percent
+        ),
+    )
+
+    policy: CommunicationPolicy = CommunicationPolicy.EXACT
+    """Exact: everything travels as it is. Auto: the planner chooses among the permitted types where that is predicted
+    to shorten the step. Fixed: the given types."""
+    embeddings: EmbeddingWires = EmbeddingWires()
+    """Types for pooled embeddings and their gradients."""
+    dense: GradientTypeList = (GradientType.FP32,)
+    """Types of the replicated dense part's gradients. Auto: permitted types; Fixed: exactly one. FP32 is exact, and
+    with Auto always permitted. FP16 or BF16; PowerSGD (products of thin matrices); Threshold (the largest entries
+    alone). Gradients of sharded units travel as they are."""
+    power_sgd: PowerSgd = PowerSgd()
+    """Settings of PowerSGD."""
+    threshold: Threshold = Threshold()
+    """Settings of Threshold."""
+    least_gain_percent: Annotated[int, Field(ge=0, le=100)] = int(LEAST_GAIN_PERCENT)
+    """Auto: share of the predicted step that narrow types must save, in percent."""
+    guard: CommunicationGuard = CommunicationGuard()
+    """What watches the accuracy. It needs held-out samples."""
+
+    @property
+    def choices(self) -> CommunicationChoices | None:
+        """What a plan may choose from. None: the types are given."""
+        if self.policy is not CommunicationPolicy.AUTO:
+            return None
+        return CommunicationChoices(
+            forward=self.embeddings.forward,
+            backward=self.embeddings.backward,
+            least_gain_percent=float(self.least_gain_percent),
+        )
+
+    @property
+    def fixed(self) -> WireTypes | None:
+        """The types that the job gives. None: it gives none but FP32."""
+        if self.policy is not CommunicationPolicy.FIXED:
+            return None
+        types = WireTypes(forward=self.embeddings.forward[0], backward=self.embeddings.backward[0])
+        return None if types.is_exact else types
+
+    @property
+    def gradient_choices(self) -> GradientChoices | None:
+        """How gradients may travel. None: there is no choice but FP32."""
+        if self.policy is not CommunicationPolicy.AUTO or set(self.dense) == {GradientType.FP32}:
+            return None
+        return GradientChoices(
+            types=self.dense,
+            least_gain_percent=float(self.least_gain_percent),
+            **self._gradient_settings.model_dump(),
+        )
+
+    @property
+    def fixed_gradients(self) -> GradientExchange | None:
+        """How gradients travel by the job. None: as they are."""
+        if self.policy is not CommunicationPolicy.FIXED or self.dense[0] is GradientType.FP32:
+            return None
+        return GradientExchange(type=self.dense[0], **self._gradient_settings.model_dump())
+
+    @property
+    def _gradient_settings(self) -> GradientSettings:
+        return GradientSettings(
+            rank=self.power_sgd.rank,
+            start_step=self.power_sgd.start_step,
+            keep_percent=float(self.threshold.keep_percent),
+            refresh_steps=self.threshold.refresh_steps,
+        )

@@ -1,0 +1,180 @@
+"""From a job to what its planner is asked: pure translations between documents."""
+
+import json
+
+from neuroshard_api.documents.document import DocumentError, decoded, decompressed
+from neuroshard_api.documents.presets import load_presets
+from neuroshard_api.documents.request import (
+    Algorithm,
+    Constraints,
+    MemorySettings,
+    Pipeline,
+    PlanRequest,
+    SearchSettings,
+)
+from neuroshard_api.documents.table_files import parse_table_set
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.topology import HostMemory, Topology
+from neuroshard_api.job.communication import Communication
+from neuroshard_api.job.model import Architecture
+from neuroshard_api.job.resource import size_bytes
+from neuroshard_api.job.training import Deduplication
+from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.sharding.kinds import ComputeKernel
+from neuroshard_api.sharding.replication import ReplicationChoices
+
+
+def plan_request(
+    job: DLRMTrainingJob, *, tables: TableSet, topology: Topology, algorithm: Algorithm | None = None
+) -> PlanRequest:
+    """Return the request for the job's plan. ``algorithm`` None: the job's own; else its fallback.
+
+    Raises:
+        DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known; or
+            a table has an optimizer with which the job's trainer does not train it; or a fixed type on the wire does
+            not go with the batch size or the devices.
+    """
+    model, planner = job.spec.model, job.spec.planner
+    _require_one_optimizer(job, tables)
+    tables = with_known_repeats(job, tables)
+    limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
+    reserved, named = planner.reserved_memory_per_device, planner.sharding_types
+    host, groups = planner.host_memory_per_node, planner.sharding_groups
+    narrow = job.spec.training.narrow_types
+    _require_trainable(narrow, model.batch_size_per_device, topology)
+    return PlanRequest(
+        tables=tables,
+        topology=topology if host is None else _with_host_memory(topology, size_bytes(host)),
+        batch_size_per_device=model.batch_size_per_device,
+        optimizer=model.embedding_optimizer.optimizer,
+        deduplicate=groups_to_deduplicate(job, tables) or None,
+        dense_choices=job.spec.training.dense_parallelism.choices if counts_dense(job.spec) else None,
+        replication=None
+        if groups is None
+        else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=groups.sync_every_steps),
+        communication=narrow.choices,
+        wire=narrow.fixed,
+        gradient_choices=narrow.gradient_choices,
+        gradients=narrow.fixed_gradients,
+        pipeline=Pipeline[job.spec.training.pipeline.name],
+        memory=MemorySettings(
+            dense_bytes=None if dense is None else size_bytes(dense),
+            reserve_fraction=planner.reserved_memory_percent / 100,
+            reserve_bytes=0 if reserved is None else size_bytes(reserved),
+        ),
+        constraints=Constraints(
+            max_memory_bytes_per_device=None if limit is None else size_bytes(limit),
+            max_shards_per_table=planner.max_shards_per_table,
+            min_shard_width=planner.min_shard_width,
+            sharding_types=None if named is None else tuple(each.sharding_type for each in named),
+            compute_kernels=None if host is None else tuple(ComputeKernel),
+            data_types=planner.data_types,
+        ),
+        search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
+        algorithm=algorithm or planner.algorithm.algorithm,
+    )
+
+
+def _require_trainable(narrow: Communication, batch_size_per_device: int, topology: Topology) -> None:
+    """Do nothing if the fixed types on the wire, if any, can be trained. Raises DocumentError."""
+    if narrow.fixed is None:
+        return
+    problem = narrow.fixed.problem(batch_size_per_device=batch_size_per_device, on_cpu=topology.device.is_cpu)
+    if problem is not None:
+        raise DocumentError("job", [f"spec.training.communication.embeddings.{problem}"])
+
+
+def _require_one_optimizer(job: DLRMTrainingJob, tables: TableSet) -> None:
+    """Do nothing if the job's trainer trains each table with its optimizer. Raises DocumentError."""
+    wanted = job.spec.model.embedding_optimizer
+    if job.spec.trainer.command:
+        return
+    for table in tables.tables:
+        if table.optimizer not in {None, wanted.optimizer}:
+            problem = (
+                f"spec.model.embeddingOptimizer: is {wanted.value}, and table {table.name!r} has the optimizer "
+                f"{table.optimizer}; this trainer has one for all tables: leave the tables' own out, "
+                "or give a trainer of your own"
+            )
+            raise DocumentError("job", [problem])
+
+
+def _with_host_memory(topology: Topology, num_bytes: int) -> Topology:
+    """Return the devices with so much memory for tables on each node, over the usual link. Raises DocumentError."""
+    usual = load_presets().get(topology.device.name)
+    if usual is None:
+        name = topology.device.name
+        problem = (
+            "its processes have all tables in host memory already"
+            if topology.device.is_cpu
+            else "its link to host memory is not known"
+        )
+        raise DocumentError("job", [f"spec.planner.hostMemoryPerNode: the device is {name!r}, {problem}; leave it out"])
+    memory = HostMemory(bytes_per_node=num_bytes, link=usual.host_link)
+    return topology.model_copy(update={"host_memory": memory})
+
+
+def with_known_repeats(job: DLRMTrainingJob, tables: TableSet) -> TableSet:
+    """Return the tables with the duplication factors that the job's synthetic sessions have.
+
+    A table is in the group of its features, if they are all in one; all others have no repeats in such samples, and
+    none has where samples are read as they are stored, for there sessions take turns.
+    """
+    data = job.spec.data
+    if data.synthetic_sessions is None:
+        return tables
+    groups = {name: group for group in data.synthetic_sessions.groups for name in group.features}
+    known = []
+    for table in tables.tables:
+        own = [groups.get(name) for name in table.feature_names or (table.name,)]
+        group = own[0] if all(each is own[0] for each in own) else None
+        repeats = group is not None and not table.is_sequence and data.shuffle  # stored order interleaves the sessions
+        factor = data.synthetic_sessions.factor(group, run=data.session_run) if group is not None and repeats else None
+        name = group.features[0] if group is not None and repeats else None
+        known.append(table.model_copy(update={"duplication_group": name, "duplication_factor": factor}))
+    return tables.model_copy(update={"tables": tuple(known), "session_run": data.session_run})
+
+
+def groups_to_deduplicate(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ...]:
+    """Return the duplication groups whose repeats the job's trainer may leave out.
+
+    None where the job does not keep runs together that are as long as those at which the factors were measured.
+    """
+    data = job.spec.data
+    is_wanted = data.deduplication is Deduplication.AUTO and data.has_sessions and not job.spec.trainer.command
+    return tables.duplication_groups if is_wanted and tables.session_run == data.session_run else ()
+
+
+def counts_dense(spec: Spec) -> bool:
+    """Return whether a job's dense part is counted: NeuroShard's own trainer builds it, and no size is given."""
+    return not spec.trainer.command and spec.planner.dense_memory_per_device is None
+
+
+def dense_signature(job: DLRMTrainingJob) -> dict[str, str]:
+    """Return the settings of a job that decide its dense part, as JSON text by field path."""
+    model, training = job.spec.model, job.spec.training
+    settings: dict[str, object] = {
+        "spec.model.architecture": model.architecture,
+        "spec.model.numDenseFeatures": model.num_dense_features,
+        "spec.model.denseArchLayerSizes": model.dense_arch_layer_sizes,
+        "spec.model.overArchLayerSizes": model.over_arch_layer_sizes,
+        "spec.training.denseOptimizer": training.dense_optimizer,
+    }
+    if model.architecture is Architecture.DCN_V2:
+        settings["spec.model.crossNetwork"] = model.cross.model_dump()
+    return {field: json.dumps(value) for field, value in settings.items()}
+
+
+def tables_of_file(name: str, content: bytes, *, where: str) -> TableSet:
+    """Return the table set in a file, or in one key of a ConfigMap.
+
+    Args:
+        name: tells by its suffix how the content is written: .json, .yaml or .csv, with .gz behind it for gzip.
+        content: the bytes.
+        where: what errors call the file.
+
+    Raises:
+        DocumentError: with the field, or in a CSV the line and the column.
+    """
+    text = decoded(decompressed(name, content, where=where), where=where)
+    return parse_table_set(text, name=name, where=where)

@@ -1,0 +1,257 @@
+"""What a DLRMTrainingJob does before it trains: ``spec.profiler``, ``spec.planner`` and ``spec.planRef``."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from neuroshard_api.documents.request import Algorithm
+from neuroshard_api.documents.tables import DataType, EmbeddingDim
+from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Name, Part, Rule, Size, Unique
+from neuroshard_api.job.workers import Image, Resources
+from neuroshard_api.sharding.kernels import TRAINING_KERNELS
+from neuroshard_api.sharding.kinds import ShardingType
+
+Seconds = Annotated[int, Field(ge=1, le=INT32_MAX)]
+Retries = Annotated[int, Field(ge=0, le=100)]
+
+
+class ProfilerPolicy(StrEnum):
+    """When a device is measured."""
+
+    IF_NOT_PRESENT = "IfNotPresent"
+    ALWAYS = "Always"
+    NEVER = "Never"
+
+
+class ProfilerBackend(StrEnum):
+    """What the profiler measures with."""
+
+    AUTO = "Auto"
+    """FBGEMM where it is installed, else torch."""
+    FBGEMM = "FBGEMM"
+    TORCH_NATIVE = "TorchNative"
+    SIMULATED = "Simulated"
+
+    @property
+    def option(self) -> str | None:
+        """The profiler's ``--backend``; None: it chooses itself."""
+        return None if self is ProfilerBackend.AUTO else self.name.lower()
+
+
+class CostModelReference(Part):
+    """Cost models that were trained before."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.configMapName) != has(self.claimName)",
+            message="set exactly one of configMapName and claimName",
+            holds=lambda ref: (ref.config_map_name is None) != (ref.claim_name is None),
+        ),
+        Rule(
+            cel="has(self.claimName) || !has(self.path)",
+            message="path is a folder of the volume and needs claimName",
+            holds=lambda ref: ref.claim_name is not None or ref.path is None,
+        ),
+    )
+
+    config_map_name: Name | None = None
+    """ConfigMap that holds the files of a bundle directory: manifest.json and weights.safetensors."""
+    claim_name: Name | None = None
+    """PersistentVolumeClaim with a bundle directory."""
+    path: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^/][^:\x00]*$")] | None = None
+    """Folder of the bundle in the volume. If unset: the volume's root."""
+
+
+class Profiler(Part):
+    """How the device and its links are measured, on a node of the workers' kind, for jobs of several nodes on two."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.policy != 'Never' || has(self.costModelRef) || has(self.deviceType)",
+            message="policy Never needs costModelRef, or the deviceType whose bundled cost models are taken",
+            holds=lambda profiler: (
+                profiler.policy is not ProfilerPolicy.NEVER
+                or profiler.cost_model_ref is not None
+                or profiler.device_type is not None
+            ),
+        ),
+        Rule(
+            cel="self.backend != 'Simulated' || has(self.deviceType)",
+            message="backend Simulated needs the deviceType that it simulates",
+            holds=lambda profiler: (
+                profiler.backend is not ProfilerBackend.SIMULATED or profiler.device_type is not None
+            ),
+        ),
+        Rule(
+            cel="self.budgetSeconds < self.timeoutSeconds",
+            message="budgetSeconds must be less than timeoutSeconds, which also covers the start and the fit",
+            holds=lambda profiler: profiler.budget_seconds < profiler.timeout_seconds,
+        ),
+    )
+
+    policy: ProfilerPolicy = ProfilerPolicy.IF_NOT_PRESENT
+    """IfNotPresent profiles unless cost models of equal hardware are there already, Always profiles again, Never takes
+    those of costModelRef, or else the bundled ones of deviceType."""
+    backend: ProfilerBackend = ProfilerBackend.AUTO
+    """What is measured: the kernels of FBGEMM, torch's own EmbeddingBag (TorchNative), or nothing but the device
+    simulator (Simulated), whose numbers are labelled so wherever they are shown. Auto: FBGEMM where it is installed,
+    else TorchNative."""
+    device_type: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[a-z0-9][-a-z0-9.]*$")] | None = None
+    """A device of `neuroshard devices`, such as h100-80gb: what Simulated simulates, and what supplies the numbers of
+    the data sheet that cannot be read from a device. If unset: recognised by the device's product name."""
+    budget_seconds: Seconds = 300
+    """Time spent on measurements; more of it lowers the error of the cost models."""
+    num_procs: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Processes that measure the all-to-all, one device each. If unset: those of one node of the trainer."""
+    image: Image | None = None
+    """Image of the profiler: NeuroShard's profiler, sh and env, the latter of GNU coreutils 8.31 or later to keep a
+    SIGTERM that comes while Python starts. If unset: the one the operator was installed with."""
+    resources: Resources | None = None
+    """Resources of the profiler's container. If unset: the trainer's resourcesPerNode, so that it meets the same
+    devices."""
+    cost_model_ref: CostModelReference | None = None
+    """Cost models that were trained before; they replace profiling. Used only where policy is not Always."""
+    timeout_seconds: Seconds = 1800
+    """Maximum time of the stage, all its attempts together, in seconds; then the job fails. It begins when a node takes
+    the first pod: time in a queue, or without a free device, does not count."""
+    backoff_limit: Retries = 2
+    """Attempts after a first one that failed."""
+
+
+class PlannerAlgorithm(StrEnum):
+    """Ways to find a plan."""
+
+    NEUROSHARD = "NeuroShard"
+    SIZE_LOOKUP_GREEDY = "SizeLookupGreedy"
+    SIZE_GREEDY = "SizeGreedy"
+    LOOKUP_GREEDY = "LookupGreedy"
+    DIM_GREEDY = "DimGreedy"
+    RANDOM = "Random"
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The same in the words of the other documents."""
+        return Algorithm[self.name]
+
+
+class FallbackAlgorithm(StrEnum):
+    """What plans when the algorithm finds no plan."""
+
+    NONE = "None"
+    SIZE_LOOKUP_GREEDY = "SizeLookupGreedy"
+    SIZE_GREEDY = "SizeGreedy"
+    LOOKUP_GREEDY = "LookupGreedy"
+    DIM_GREEDY = "DimGreedy"
+
+    @property
+    def algorithm(self) -> Algorithm | None:
+        """The same in the words of the other documents; None: there is no fallback."""
+        return None if self is FallbackAlgorithm.NONE else Algorithm[self.name]
+
+
+class TableSharding(StrEnum):
+    """Ways to shard a table, in the words of the resource."""
+
+    TABLE_WISE = "TableWise"
+    COLUMN_WISE = "ColumnWise"
+    ROW_WISE = "RowWise"
+    TABLE_ROW_WISE = "TableRowWise"
+    GRID = "Grid"
+    DATA_PARALLEL = "DataParallel"
+
+    @property
+    def sharding_type(self) -> ShardingType:
+        """The same in the words of the other documents."""
+        return ShardingType[self.name]
+
+
+class ShardingGroups(Part):
+    """Groups of devices that may each hold all tables, averaged every ``syncEverySteps`` steps."""
+
+    sizes: (
+        Annotated[
+            tuple[Annotated[int, Field(ge=2, le=INT32_MAX)], ...],
+            Field(min_length=1, max_length=16, json_schema_extra=ATOMIC),
+        ]
+        | None
+    ) = None
+    """Devices of a group; they divide a node's devices or are whole nodes. If unset: all such sizes."""
+    sync_every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """Steps from one average of tables and optimizer state to the next; above 1 the copies differ in between."""
+
+
+class Planner(Part):
+    """How the plan is searched, and within which limits."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.dataTypes) || self.dataTypes.all(t, t in ['FP32', 'FP16'])",
+            message="dataTypes BF16 and INT8 have no training kernel on any device; use FP32, FP16, or both",
+            holds=lambda planner: all(
+                any(each in kernels.weight_types for kernels in TRAINING_KERNELS.values())
+                for each in planner.data_types or ()
+            ),
+        ),
+    )
+
+    algorithm: PlannerAlgorithm = PlannerAlgorithm.NEUROSHARD
+    """NeuroShard searches with the cost models; the others are baselines that look at sizes only."""
+    fallback_algorithm: FallbackAlgorithm = FallbackAlgorithm.NONE
+    """What plans when the algorithm fails or runs out of time; None lets the job fail instead."""
+    max_memory_per_device: Size | None = None
+    """Most memory of a device that a plan may fill, as an integer of bytes or with a suffix such as 70Gi. If unset:
+    all the device has, less reservedMemoryPercent."""
+    dense_memory_per_device: Size | None = None
+    """Memory that the dense part needs on every device: weights, gradients, optimizer state, activations. If unset:
+    counted for NeuroShard's own trainer, in the planner's pod with the trainer's image; 0 with a trainer of your
+    own."""
+    reserved_memory_percent: Annotated[int, Field(ge=0, le=90)] = 10
+    """Share of a device's memory kept free, in percent: for the allocator's fragmentation, the CUDA context and
+    NCCL."""
+    reserved_memory_per_device: Size | None = None
+    """Memory of a device kept free besides that share, for what does not grow with the device, such as the CUDA context
+    and NCCL's buffers. If unset: none."""
+    max_shards_per_table: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    """Most column shards of any table. If unset: bound by minShardWidth alone."""
+    min_shard_width: EmbeddingDim = 4
+    """Fewest columns of a shard; a multiple of 4."""
+    sharding_types: (
+        Annotated[tuple[TableSharding, ...], Field(min_length=1, max_length=6, json_schema_extra=ATOMIC)] | None
+    ) = None
+    """Ways in which tables may be sharded. If unset: TableWise and ColumnWise. A trainer of your own must give
+    DataParallel tables an optimizer."""
+    data_types: (
+        Annotated[tuple[DataType, ...], Field(min_length=1, max_length=2, json_schema_extra=ATOMIC), Unique()] | None
+    ) = None
+    """Types in which the plan may store tables where they do not fit otherwise, or the step is faster: FP32, FP16, or
+    both. Another type than a table's own changes results. A trainer of your own must build the tables in the plan's
+    types. If unset: each table has its own."""
+    host_memory_per_node: Size | None = None
+    """Memory of each node in which tables may be stored where device memory does not suffice, such as 1Ti; it is less
+    than the node has, by what processes and data loading need. If unset: tables are in device memory alone."""
+    sharding_groups: ShardingGroups | None = None
+    """Permits plans in which groups of devices each hold all tables (2-D sharding), where they are cheaper. Only SGD
+    trains them as one model. If unset: tables are sharded over all devices."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of the search; equal jobs with equal seeds get equal plans."""
+    work_budget: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    """Most device evaluations of the search. If unset: grows with the number of tables and devices."""
+    image: Image | None = None
+    """Image of the planner. If unset: the one the operator was installed with."""
+    resources: Resources | None = None
+    """Resources of the planner's container. If unset: the operator's setting; the planner needs no GPU."""
+    timeout_seconds: Seconds = 600
+    """Maximum time of the stage, all its attempts together, in seconds; then the fallback plans, or the job fails. It
+    begins when a node takes the first pod."""
+    backoff_limit: Retries = 2
+    """Attempts after a first one that failed."""
+
+
+class PlanReference(Part):
+    """A plan that was made before."""
+
+    name: Name
+    """ConfigMap that holds the plan."""
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "plan.json"
+    """Key of the plan in its data, or gzipped in its binaryData under a key that ends in .gz."""

@@ -1,0 +1,197 @@
+"""The command lines of a job's stages: the same for the processes of `neuroshard run` and for pods. Starts nothing.
+
+Every stage reads files and writes files; where they lie, the caller says.
+"""
+
+import re
+from collections.abc import Mapping
+
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.job.preparation import Profiler, ProfilerBackend
+from neuroshard_api.job.training_job import DLRMTrainingJob
+
+BUNDLE_FOLDER = "bundle"
+"""In the profiler's output: the bundle directory."""
+RECORDS_FOLDER = "records"
+"""In the profiler's output: its measurements, one ``*.jsonl`` file per kind."""
+HARDWARE_FILE = "hardware.json"
+"""In the profiler's output: a Hardware document."""
+DENSE_FILE = "dense.json"
+"""What counting the dense part writes: a DenseProfile document."""
+STEP_REPORT_FILE = "step-report.json"
+"""In the trainer's run directory: a StepReport document."""
+DRIFT_REPORT_FILE = "drift-report.json"
+"""In the trainer's run directory, next to the step report: a DriftReport document."""
+INPUT_STATISTICS_FILE = "input-statistics.json"
+"""In the trainer's run directory, next to the step report: an InputStatistics document."""
+PROGRESS_FILE = "progress.json"
+"""In the trainer's run directory: a TrainingProgress document."""
+CHECKPOINTS_FOLDER = "checkpoints"
+"""In the trainer's run directory."""
+
+PLAN_VARIABLE = "NEUROSHARD_PLAN"
+"""Environment of the workers: the plan's file."""
+RUN_DIR_VARIABLE = "NEUROSHARD_RUN_DIR"
+"""Environment of the workers: the folder for checkpoints and reports; it outlives a worker."""
+DATA_DIR_VARIABLE = "NEUROSHARD_DATA_DIR"
+"""Environment of the workers: the folder that relative paths of spec.data begin in."""
+READY_FILE_VARIABLE = "NEUROSHARD_READY_FILE"
+"""Environment of a pod's worker: the file that it makes once all its processes train under the plan."""
+NODE_RANK_VARIABLE = "PET_NODE_RANK"
+"""Environment of torchrun: the node's number. If unset: 0."""
+RUN_ID_VARIABLE = "TORCHELASTIC_RUN_ID"
+"""Environment of torchrun's processes: its PET_RDZV_ID, which tells the attempts of a job apart."""
+SHUTDOWN_VARIABLE = "PET_SHUTDOWN_TIMEOUT"
+"""Environment of torchrun: seconds from SIGTERM until it kills its processes. An older torch waits 30 s."""
+
+GRACE_SECONDS = 300
+"""Time for a checkpoint from the request to stop until the kill, where a job's pod template sets none."""
+_LAUNCHER_ENDS_WITHIN_S = 15
+_MEETING_SECONDS = 180
+"""Longest wait of a profiler for its peer: time to pull the image on the other node."""
+
+
+def profiler_command(
+    job: DLRMTrainingJob,
+    *,
+    job_file: str,
+    tables_file: str,
+    out_dir: str,
+    meet: str | None = None,
+    python: str = "python",
+) -> list[str]:
+    """Return the command that measures a device and trains cost models of it; running it again resumes it.
+
+    What else it needs, such as the device type and the number of processes, it reads from the job.
+
+    Args:
+        job: what is measured for.
+        job_file: the job's file.
+        tables_file: the job's tables.
+        out_dir: folder of the results.
+        meet: host and port of node 0 of two nodes that run it, with their number in NODE_RANK_VARIABLE. If unset: one
+            node is measured alone.
+        python: the interpreter.
+    """
+    profiler = job.spec.profiler
+    command = [python, "-m", "neuroshard_profiler", "profile", job_file, "--tables", tables_file, "--out", out_dir]
+    if profiler.backend.option is not None:
+        command += ["--backend", profiler.backend.option]
+    if job.spec.trainer.num_gpus_per_node > 0 and profiler.backend is not ProfilerBackend.SIMULATED:
+        command += ["--device", "cuda"]  # where the GPUs cannot be used, a profile of the CPU would be of no use
+    command += ["--budget", f"{profiler.budget_seconds}s"]
+    return command if meet is None else [*command, "--meet", meet, "--meet-within", f"{meeting_seconds(profiler)}s"]
+
+
+def meeting_seconds(profiler: Profiler) -> int:
+    """Return the seconds that two profilers wait for each other: each attempt its share of the stage's time."""
+    share = (profiler.timeout_seconds - profiler.budget_seconds) // (profiler.backoff_limit + 2)
+    return max(min(share, _MEETING_SECONDS), 1)
+
+
+def dense_command(
+    *, job_file: str, request_file: str, dense_file: str, device: DeviceType, python: str = "python"
+) -> list[str]:
+    """Return the command that counts the dense part of a job for the tables of a plan request; it needs no device."""
+    command = [python, "-m", "neuroshard_trainer.dense_profile", job_file, "--tables", request_file]
+    return [*command, "--device", "cpu" if device.is_cpu else "cuda", "--out", dense_file]
+
+
+def planner_command(
+    *,
+    request_file: str,
+    bundle_dir: str,
+    plan_file: str,
+    dense_file: str | None = None,
+    statistics_file: str | None = None,
+    incumbent_file: str | None = None,
+    python: str = "python",
+) -> list[str]:
+    """Return the command that searches a plan; equal inputs give equal bytes.
+
+    Args:
+        request_file: what is planned.
+        bundle_dir: the cost models.
+        plan_file: where the plan is written.
+        dense_file: the counted dense part. None: the request says what it needs.
+        statistics_file: inputs as a trainer counted them. None: the request's.
+        incumbent_file: the plan in force. None: there is none.
+        python: the interpreter.
+    """
+    command = [python, "-m", "neuroshard_planner", "--request", request_file]
+    files = {"--dense": dense_file, "--statistics": statistics_file, "--incumbent": incumbent_file}
+    given = [word for option, file in files.items() if file is not None for word in (option, file)]
+    return [*command, *given, "--bundle", bundle_dir, "--out", plan_file]
+
+
+def trainer_command(
+    job: DLRMTrainingJob,
+    *,
+    job_file: str,
+    plan_file: str,
+    run_dir: str,
+    data_dir: str,
+    python: str = "python",
+) -> list[str]:
+    """Return the command of each node's worker: the job's own, or NeuroShard's trainer under its torchrun.
+
+    That is torchrun with the same arguments and an exit code that failure rules can distinguish.
+    It finds torchrun's settings in the variables of ``torchrun_environment`` and the files also in those of
+    ``worker_environment``.
+    """
+    trainer = job.spec.trainer
+    launcher = [python, "-m", "neuroshard_trainer.launch", "-m", "neuroshard_trainer"]
+    own = [*launcher, job_file, "--plan", plan_file, "--run-dir", run_dir, "--data-dir", data_dir]
+    return [*(trainer.command or own), *trainer.args]
+
+
+def torchrun_environment(
+    job: DLRMTrainingJob, *, host: str, run_id: str, port: int | None = None, grace_seconds: int = GRACE_SECONDS
+) -> Mapping[str, str]:
+    """Return torchrun's settings as the environment variables that it reads.
+
+    The rendezvous is static: node 0 holds the store, whichever node starts first waits for the others, and after the
+    start no launcher depends on another one. Each node but the first also needs its number in NODE_RANK_VARIABLE.
+    torchrun restarts nothing itself: a restart of all workers is decided and counted by what started them.
+
+    Args:
+        job: its world size and rendezvous.
+        host: of node 0.
+        run_id: sets workers of different attempts apart.
+        port: of the store. If unset: the job's.
+        grace_seconds: between the request to stop and the kill of a node's worker.
+    """
+    rendezvous, trainer = job.spec.rendezvous, job.spec.trainer
+    return {
+        "PET_NNODES": str(trainer.num_nodes),
+        "PET_NPROC_PER_NODE": str(trainer.devices_per_node),
+        "PET_MAX_RESTARTS": "0",
+        "PET_RDZV_BACKEND": "static",
+        "PET_RDZV_ENDPOINT": f"{host}:{port or rendezvous.port}",
+        "PET_RDZV_ID": run_id,
+        "PET_RDZV_CONF": f"timeout={rendezvous.timeout_seconds}",
+        SHUTDOWN_VARIABLE: str(shutdown_seconds(grace_seconds)),
+    }
+
+
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d+")
+
+
+def run_id(uid: str, attempt: int) -> str:
+    """Return torchrun's id of one attempt of a job, which its reports carry."""
+    return f"{uid}-{attempt}"
+
+
+def is_run_id(text: str) -> bool:
+    """Return whether a text has the form of `run_id`: a uid of Kubernetes, which is a UUID, and a number."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+def shutdown_seconds(grace_seconds: int) -> int:
+    """Return how long torchrun waits for its processes within a grace period: all but 15 s of it, at least half."""
+    return max(grace_seconds - _LAUNCHER_ENDS_WITHIN_S, grace_seconds // 2)
+
+
+def worker_environment(*, plan_file: str, run_dir: str, data_dir: str) -> Mapping[str, str]:
+    """Return the variables in which a trainer of your own finds its files."""
+    return {PLAN_VARIABLE: plan_file, RUN_DIR_VARIABLE: run_dir, DATA_DIR_VARIABLE: data_dir}

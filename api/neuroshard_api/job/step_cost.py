@@ -1,0 +1,140 @@
+"""The cost of a step in the words of a job's status: what a plan predicts, and what its workers measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan, Plan
+from neuroshard_api.documents.step_report import MeasuredDuplication, RankTimes, StepReport
+from neuroshard_api.job.status import BaselineCost, DuplicationFactor, MeasuredCost, PredictedCost, StepCost
+from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.sharding.kinds import Family
+
+MIB = 2**20
+SHOWN_GROUPS = 64
+"""Duplication groups in a status, the first ones of the plan."""
+
+
+def predicted_cost(plan: Plan) -> PredictedCost:
+    """Return the predicted cost of the slowest device, whose parts add up to the total but for rounding."""
+    slowest = plan.predicted.devices[plan.slowest_device]
+    return PredictedCost(
+        total_microseconds=_microseconds(plan.predicted.total_ms),
+        compute_microseconds=_microseconds(slowest.compute_ms),
+        forward_communication_microseconds=_microseconds(
+            slowest.wait_ms + slowest.input_communication_ms + slowest.forward_communication_ms
+        ),
+        backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
+        expansion_microseconds=None if slowest.expansion_ms is None else _microseconds(slowest.expansion_ms),
+        max_device_memory_mib=max(device.used_bytes for device in plan.memory) // MIB if plan.memory else None,
+        source=plan.predicted.source,
+        duplication_factors=_factors(plan.deduplication),
+    )
+
+
+def baseline_cost(plan: GivenPlan) -> BaselineCost | None:
+    """Return the cheapest baseline under the same cost models. None: no baseline found a plan."""
+    found = [(each.total_ms, each.algorithm) for each in plan.baselines if each.total_ms is not None]
+    if not found:
+        return None
+    total_ms, algorithm = min(found)
+    return BaselineCost(algorithm=algorithm.value, total_microseconds=_microseconds(total_ms))
+
+
+def embedding_ms(ranks: Sequence[RankTimes]) -> float:
+    """Return the part of a step that a plan predicts, of the rank that is slowest in it, in milliseconds."""
+    return max(map(_rank_ms, ranks))
+
+
+def measured_cost(report: StepReport) -> MeasuredCost:
+    """Return the measured cost of the rank that is slowest in what a plan predicts."""
+    slowest = max(report.ranks, key=_rank_ms)
+    return MeasuredCost(
+        total_microseconds=_microseconds(_rank_ms(slowest)),
+        compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
+        forward_communication_microseconds=_microseconds(
+            slowest.input_communication_ms + slowest.forward_communication_ms
+        ),
+        backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
+        expansion_microseconds=None if report.duplication is None else _microseconds(slowest.expansion_ms),
+        step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
+        steps=report.first_step + report.num_steps,
+        source=report.source,
+        duplication_factors=_factors(report.duplication),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCollective:
+    """A collective as a plan predicts it and as its workers measured it."""
+
+    kind: CollectiveKind
+    family: Family | None
+    predicted: CollectiveTime
+    measured: CollectiveTime
+
+
+def compared_collectives(plan: Plan, report: StepReport) -> tuple[ComparedCollective, ...]:
+    """Return the collectives of which both have a time, in the plan's order.
+
+    Predicted: those of the slowest device. Measured: those of the rank that `measured_cost` is of.
+    """
+    slowest = max(report.ranks, key=_rank_ms)
+    measured = {(each.kind, each.family): each for each in slowest.collectives}
+    return tuple(
+        ComparedCollective(each.kind, each.family, each, measured[each.kind, each.family])
+        for each in plan.predicted.devices[plan.slowest_device].collectives
+        if (each.kind, each.family) in measured
+    )
+
+
+def error_percent(predicted: StepCost, measured: StepCost) -> int | None:
+    """Return how far the measured total is above the predicted one.
+
+    None: one of them is 0 or not known, or it was measured on another device than it was predicted for.
+    """
+    if not predicted.total_microseconds or measured.total_microseconds is None:
+        return None
+    if is_same_device(predicted, measured) is False:
+        return None
+    return round(100 * (measured.total_microseconds / predicted.total_microseconds - 1))
+
+
+def is_same_device(predicted: StepCost, measured: StepCost) -> bool | None:
+    """Tell whether both are of one product; drivers write it with spaces, labels with hyphens. None: not known."""
+    if not predicted.source or not measured.source:
+        return None
+    return _device_of(predicted) == _device_of(measured)
+
+
+def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
+    """Return what is to be said wherever the two stand side by side. None: both are simulated, or neither is."""
+    sources = (predicted.source or "", measured.source or "")
+    is_simulated = [source.startswith("simulated:") for source in sources]
+    if not all(sources) or is_simulated != [True, False]:
+        return None
+    return (
+        f"Predicted by simulated cost models ({sources[0]}), measured on a real device ({sources[1]}): the "
+        "difference says how far the simulation is from that device, not how good the plan is."
+    )
+
+
+def _factors(groups: Sequence[DeduplicatedGroup | MeasuredDuplication] | None) -> tuple[DuplicationFactor, ...] | None:
+    if not groups:
+        return None
+    shown = groups[:SHOWN_GROUPS]
+    return tuple(DuplicationFactor(group=each.group[:64], factor=f"{each.factor:.4g}") for each in shown)
+
+
+def _device_of(cost: StepCost) -> str:
+    """Return the product that a source names."""
+    return (cost.source or "").partition(":")[2].replace(" ", "-")
+
+
+def _rank_ms(times: RankTimes) -> float:
+    compute_ms = times.forward_compute_ms + times.backward_compute_ms
+    communication_ms = times.input_communication_ms + times.forward_communication_ms + times.backward_communication_ms
+    return compute_ms + communication_ms + times.expansion_ms
+
+
+def _microseconds(milliseconds: float) -> int:
+    return round(milliseconds * 1000)

@@ -1,0 +1,401 @@
+"""How a DLRMTrainingJob trains: ``spec.data``, ``spec.training`` and ``spec.checkpoint``."""
+
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from neuroshard_api.documents.counts import PositiveCount
+from neuroshard_api.job.communication import Communication
+from neuroshard_api.job.dense import DenseParallelism
+from neuroshard_api.job.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
+from neuroshard_api.sharding.session_repeats import SessionRuns
+
+Column = Annotated[str, Field(min_length=1, max_length=128)]
+DataPath = Annotated[str, Field(min_length=1, max_length=4096)]
+RelativePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^/\x00][^\x00]*$")]
+
+
+class DataFormat(StrEnum):
+    """Where samples come from."""
+
+    SYNTHETIC = "Synthetic"
+    """Made up: Zipf-distributed lookups with a planted signal, so that the AUC can rise."""
+    CRITEO_TSV = "CriteoTSV"
+    CRITEO_BINARY = "CriteoBinary"
+    CRITEO_MULTI_HOT = "CriteoMultiHot"
+    PARQUET = "Parquet"
+    NPZ = "NPZ"
+    MOVIELENS_100K = "MovieLens100K"
+    DATASET = "Dataset"
+    """A torch IterableDataset of the user's own."""
+
+
+NEEDS_NO_PATH = (DataFormat.SYNTHETIC, DataFormat.DATASET)
+WITH_EVALUATION_PATH = (
+    DataFormat.CRITEO_TSV,
+    DataFormat.CRITEO_BINARY,
+    DataFormat.CRITEO_MULTI_HOT,
+    DataFormat.PARQUET,
+    DataFormat.NPZ,
+)
+
+
+class VolumeClaim(Part):
+    """A PersistentVolumeClaim of the job's namespace."""
+
+    claim_name: Name
+    """Name of the PersistentVolumeClaim."""
+    sub_path: RelativePath | None = None
+    """Folder of the volume that is mounted. If unset: all of it."""
+
+
+class SyntheticDrift(Part):
+    """Other lookups of a feature from a training sample on; of several entries for it the newest counts alone."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.poolingFactorTimes) || has(self.zipfExponent)",
+            message="set poolingFactorTimes, zipfExponent, or both",
+            holds=lambda drift: drift.pooling_factor_times is not None or drift.zipf_exponent is not None,
+        ),
+    )
+
+    at_sample: Annotated[int, Field(ge=0, le=2**53)]
+    """Training samples of all ranks and epochs before the change: batches that begin there or later are drawn so."""
+    feature: Annotated[str, Field(min_length=1, max_length=128)]
+    """Name of the feature: the table's, or one of its featureNames."""
+    pooling_factor_times: PositiveDecimal | None = None
+    """Factor of the table's own lookups per sample. If unset: 1."""
+    zipf_exponent: PositiveDecimal | None = None
+    """Skew of the lookups, as of a table. If unset: the table's own."""
+
+
+class SyntheticGroup(Part):
+    """Features of synthetic samples whose lists change together."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!quantity(string(self.changeProbability)).isGreaterThan(quantity('1'))",
+            message="changeProbability must be at most 1",
+            holds=lambda group: Decimal(group.change_probability) <= 1,
+        ),
+    )
+
+    features: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=128)], ...],
+        Field(min_length=1, max_length=512, json_schema_extra=ATOMIC),
+    ]
+    """Features of the model; each is in one group at most."""
+    change_probability: PositiveDecimal
+    """Chance that a sample has other lists than the sample before it in its session, at most 1. Fractions are written
+    as text, such as '0.1'."""
+
+
+SESSION_BLOCK_SAMPLES = 4096
+"""Samples of a block of synthetic data, which holds whole sessions."""
+
+
+class SyntheticSessions(Part):
+    """How synthetic samples come in sessions."""
+
+    samples_per_session: PositiveDecimal = 8
+    """Mean samples of a session; their number is geometrically distributed. Sessions end with their block of 4,096."""
+    concurrency: PositiveCount = 64
+    """Sessions whose samples interleave in stored order."""
+    groups: Annotated[tuple[SyntheticGroup, ...], Field(min_length=1, max_length=64, json_schema_extra=ATOMIC)]
+    """Features whose lists repeat. Lists of all others are drawn for each sample."""
+
+    def factor(self, group: SyntheticGroup, *, run: int) -> float:
+        """Return expected samples over distinct ones of a group in shuffled runs of a length; 0 is whole sessions."""
+        runs = SessionRuns(
+            block_samples=SESSION_BLOCK_SAMPLES,
+            concurrency=self.concurrency,
+            opening_chance=1 / max(1.0, float(self.samples_per_session)),
+            run=run,
+        )
+        return 1 / runs.distinct_share(float(group.change_probability))
+
+
+class Deduplication(StrEnum):
+    """Whether lists that repeat within a session are sent and looked up once."""
+
+    AUTO = "Auto"
+    """Where the samples come in sessions, the tables' duplication factors are known, and the plan costs less so."""
+    OFF = "Off"
+
+
+class Data(Part):
+    """The samples that NeuroShard's own trainer reads; a trainer of your own may ignore it."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.format in ['Synthetic', 'Dataset'] || has(self.path)",
+            message="path is needed for every format but Synthetic and Dataset",
+            holds=lambda data: data.format in NEEDS_NO_PATH or data.path is not None,
+        ),
+        Rule(
+            cel="self.format == 'Parquet' || !has(self.denseColumns)",
+            message="denseColumns is for the format Parquet only",
+            holds=lambda data: data.format is DataFormat.PARQUET or data.dense_columns is None,
+        ),
+        Rule(
+            cel="self.format in ['Parquet', 'NPZ'] || !has(self.labelColumn)",
+            message="labelColumn is for the formats Parquet and NPZ only",
+            holds=lambda data: data.format in {DataFormat.PARQUET, DataFormat.NPZ} or data.label_column is None,
+        ),
+        Rule(
+            cel="self.format in ['Synthetic', 'Dataset'] || !has(self.numSamples)",
+            message="numSamples is for the formats Synthetic and Dataset only; limit real data by training.maxSteps",
+            holds=lambda data: data.format in NEEDS_NO_PATH or data.num_samples is None,
+        ),
+        Rule(
+            cel="(self.format == 'Dataset') == has(self.dataset)",
+            message="dataset names the class of the format Dataset, and is for that format only",
+            holds=lambda data: (data.format is DataFormat.DATASET) == (data.dataset is not None),
+        ),
+        Rule(
+            cel="!has(self.evaluationPath) || !(self.format in ['Synthetic', 'MovieLens100K', 'Dataset'])",
+            message="evaluationPath is for formats of files; Synthetic, MovieLens100K and Dataset have none",
+            holds=lambda data: data.evaluation_path is None or data.format in WITH_EVALUATION_PATH,
+        ),
+        Rule(
+            cel="self.format == 'Synthetic' || !has(self.drift)",
+            message="drift is for the format Synthetic only",
+            holds=lambda data: data.format is DataFormat.SYNTHETIC or data.drift is None,
+        ),
+        Rule(
+            cel="self.format == 'Parquet' || !has(self.sessionColumn)",
+            message="sessionColumn is for the format Parquet only",
+            holds=lambda data: data.format is DataFormat.PARQUET or data.session_column is None,
+        ),
+        Rule(
+            cel="has(self.sessionColumn) || !has(self.timeColumn)",
+            message="timeColumn orders the samples of a session; it needs sessionColumn",
+            holds=lambda data: data.session_column is not None or data.time_column is None,
+        ),
+        Rule(
+            cel="self.format == 'Synthetic' || !has(self.syntheticSessions)",
+            message="syntheticSessions is for the format Synthetic only",
+            holds=lambda data: data.format is DataFormat.SYNTHETIC or data.synthetic_sessions is None,
+        ),
+    )
+
+    format: DataFormat = DataFormat.SYNTHETIC
+    """Synthetic makes samples up, from the tables' own statistics and with a planted signal; CriteoTSV reads the Criteo
+    challenges' text files, also compressed; CriteoBinary and CriteoMultiHot read the arrays that torchrec and MLPerf
+    make of them; Parquet reads columns by name, lookups as lists of integers; NPZ reads arrays by name; MovieLens100K
+    reads that data set from a folder or from the wheel of the package recbole; Dataset iterates over your own class."""
+    path: DataPath | None = None
+    """File, folder, glob pattern or URL (such as s3://bucket/day_*) of the data. A relative path is below mountPath in
+    a pod, and below the job file's folder with `neuroshard run`. Needed for every format but Synthetic and Dataset."""
+    dataset: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """Dataset: class of the samples, as package.module:Class."""
+    evaluation_path: DataPath | None = None
+    """Data of the same format for evaluation, such as the last day; training leaves out what it names. If unset:
+    validationPercent of the data is held out. Given: nothing is."""
+    evaluation_samples: PositiveCount = 1_048_576
+    """Most samples of one evaluation; where there are more, they come from blocks at even distances."""
+    reader_processes: Annotated[int, Field(ge=0, le=64)] = 2
+    """Processes of each rank that read, decode and collate ahead of training. 0: the training thread reads."""
+    persistent_volume_claim: VolumeClaim | None = None
+    """Volume that holds the data, mounted read-only. If unset: the path is in the image, or podTemplate mounts it."""
+    mount_path: AbsolutePath = "/data"
+    """Where the volume is mounted in the workers."""
+    label_column: Column | None = None
+    """Parquet, NPZ: column or array of the label, 0 or 1. If unset: label."""
+    dense_columns: Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra=ATOMIC)] | None = None
+    """Parquet: columns of the dense features. If unset: dense_0, dense_1 and so on, numDenseFeatures of them."""
+    num_samples: PositiveCount | None = None
+    """Synthetic, Dataset: samples of one epoch, over all ranks. If unset: 1,000,000, or the length of the dataset."""
+    drift: (
+        Annotated[tuple[SyntheticDrift, ...], Field(min_length=1, max_length=256, json_schema_extra=ATOMIC)] | None
+    ) = None
+    """Synthetic: changes of the lookups in mid-training, to try what follows from them; held-out samples stay as they
+    are. If unset: none."""
+    validation_percent: Annotated[int, Field(ge=0, le=90)] = 10
+    """Share of the samples that is held out for evaluation, in percent; 0 evaluates nothing."""
+    shuffle: bool = True
+    """Whether samples come in an order drawn from training.seed, another one each epoch."""
+    session_column: Column | None = None
+    """Parquet: column that is equal for the samples of one session, of integers or texts. Whole sessions are then held
+    out for evaluation, and samples of a session stay together in runs. If unset: every sample is by itself."""
+    time_column: Column | None = None
+    """Parquet: column that orders the samples of a session, of integers or timestamps. If unset: they are stored in
+    order."""
+    session_run: Annotated[int, Field(ge=0, le=INT32_MAX)] = 8
+    """Maximum consecutive samples of one session that shuffling keeps together. 0: whole sessions, which can cost
+    accuracy. 1: samples are shuffled one by one."""
+    synthetic_sessions: SyntheticSessions | None = None
+    """Synthetic: sessions in which lists repeat. If unset: lists are drawn for each sample."""
+    deduplication: Deduplication = Deduplication.AUTO
+    """Auto leaves repeated lists out of batches where samples come in sessions, the tables have duplication factors
+    (`neuroshard stats --session --time`), and the planner expects a gain; Off never does. The
+    factors of synthetic sessions follow from their parameters."""
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the samples come in sessions."""
+        return self.session_column is not None or self.synthetic_sessions is not None
+
+
+class DenseOptimizer(StrEnum):
+    """Optimizer of the dense part."""
+
+    SGD = "SGD"
+    ADAGRAD = "Adagrad"
+    ADAM = "Adam"
+
+
+class Precision(StrEnum):
+    """Arithmetic of the dense part; weights, gradients and optimizer state are FP32 in all of them."""
+
+    FP32 = "FP32"
+    TF32 = "TF32"
+    """Matrix products of FP32 rounded to 10 bits of mantissa."""
+    BF16 = "BF16"
+    """torch.autocast to BF16."""
+
+
+class TrainPipeline(StrEnum):
+    """What overlaps with a training step."""
+
+    NONE = "None"
+    SPARSE_DIST = "SparseDist"
+
+
+class LearningRateSchedule(Part):
+    """Factor of both learning rates by step."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.decayStartStep) == has(self.decaySteps)",
+            message="decayStartStep and decaySteps need each other",
+            holds=lambda schedule: (schedule.decay_start_step is None) == (schedule.decay_steps is None),
+        ),
+        Rule(
+            cel="!has(self.decayStartStep) || self.decayStartStep >= self.warmupSteps",
+            message="decayStartStep must not be before the end of the warm-up",
+            holds=lambda schedule: (
+                schedule.decay_start_step is None or schedule.decay_start_step >= schedule.warmup_steps
+            ),
+        ),
+    )
+
+    warmup_steps: Annotated[int, Field(ge=0, le=INT32_MAX)] = 0
+    """Steps in which the factor rises linearly to 1. 0: no warm-up."""
+    decay_start_step: PositiveCount | None = None
+    """Step from which the factor falls by the square of the remaining share of decaySteps. If unset: no decay."""
+    decay_steps: PositiveCount | None = None
+    """Steps of the decay; after them the factor stays at its last value. If unset: no decay."""
+
+
+class Training(Part):
+    """How long and how NeuroShard's own trainer trains; a trainer of your own may ignore it."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.targetAuc) || quantity(string(self.targetAuc)).isLessThan(quantity('1'))",
+            message="targetAuc must be below 1",
+            holds=lambda training: training.target_auc is None or Decimal(training.target_auc) < 1,
+        ),
+    )
+
+    epochs: Annotated[int, Field(ge=1, le=INT32_MAX)] = 1
+    """Passes over the training samples."""
+    max_steps: PositiveCount | None = None
+    """Steps after which training ends even within an epoch. If unset: all epochs."""
+    embedding_learning_rate: PositiveDecimal = "0.02"
+    """Learning rate of the tables' optimizer."""
+    dense_optimizer: DenseOptimizer = DenseOptimizer.ADAM
+    """Optimizer of the dense part."""
+    dense_learning_rate: PositiveDecimal = "0.001"
+    """Learning rate of the dense part's optimizer."""
+    learning_rate_schedule: LearningRateSchedule = LearningRateSchedule()
+    """Warm-up and decay of both learning rates."""
+    gradient_clip_norm: PositiveDecimal | None = None
+    """Maximum norm of the dense part's gradients in a step; larger ones are scaled down. The tables' gradients go into
+    their fused optimizer unclipped. If unset: no clipping."""
+    dense_parallelism: DenseParallelism = DenseParallelism()
+    """How the dense part is kept on the devices: replicated, sharded, or with its activations recomputed."""
+    precision: Precision = Precision.TF32
+    """Arithmetic of the dense part's matrix products: FP32; TF32, which is FP32 on devices without it, such as CPUs; or
+    BF16. Lookups compute in the tables' own types."""
+    pipeline: TrainPipeline = TrainPipeline.SPARSE_DIST
+    """SparseDist copies the next batches and exchanges their indices during a step, by TorchRec's
+    TrainPipelineSparseDist; None does one thing after the other. The losses are the same bit by bit. Plans leave room
+    for the batches in either case."""
+    communication: Communication | None = None
+    """Narrow types for what travels between devices. If unset: everything travels as it is."""
+    target_auc: PositiveDecimal | None = None
+    """AUC at which training ends, at the first evaluation whose AUC less its error reaches it. If unset: training ends
+    with its last step."""
+    eval_every_steps: PositiveCount | None = None
+    """Steps between evaluations on the held-out samples. If unset: at the end of each epoch."""
+    log_every_steps: PositiveCount = 100
+    """Steps between lines of the log."""
+    report_every_steps: PositiveCount = 100
+    """Steps between reports of measured step times, which are held next to the plan's prediction."""
+    watch_drift: bool = True
+    """Whether lasting slow-downs of steps and changes of the inputs are looked for, and written with their cause into
+    drift-report.json and input-statistics.json next to the step report."""
+    tensorboard: bool = False
+    """Whether rank 0 writes the loss at each line of the log, and the metrics of each evaluation, as TensorBoard's
+    events into tensorboard/ of the run directory. Needs the package tensorboard, which the images do not have."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of initial weights, shuffling and synthetic samples."""
+
+    @property
+    def narrow_types(self) -> Communication:
+        """What travels in narrow types, also where the job does not say it."""
+        return self.communication or Communication()
+
+
+class ResumePolicy(StrEnum):
+    """What a start of the workers begins from."""
+
+    LATEST = "Latest"
+    NONE = "None"
+
+
+DEFAULT_INTERVAL_SECONDS = 900
+"""Between checkpoints on a volume: what a lost node costs at most, against the time that a checkpoint takes."""
+
+
+class Checkpoint(Part):
+    """Where and when the state of training is kept."""
+
+    mount_path: AbsolutePath = "/checkpoints"
+    """Where the volume is mounted in the workers; your own trainer finds folder in NEUROSHARD_RUN_DIR."""
+    persistent_volume_claim: VolumeClaim | None = None
+    """Volume that keeps checkpoints beyond a pod; with several nodes it must allow ReadWriteMany. If unset: they die
+    with the pod, and every restart begins from the start."""
+    resume_policy: ResumePolicy = ResumePolicy.LATEST
+    """Latest begins from the newest whole checkpoint, None from the start; an earlier run's checkpoints of later steps
+    then stay until this run is past them."""
+    folder: RelativePath | None = None
+    """Folder below mountPath with this job's state; a job that goes on from another one's checkpoints names that one's
+    folder. If unset: the job's name for NeuroShard's trainer, so that jobs may share a volume, and mountPath itself for
+    a trainer of your own. `neuroshard run` has one folder for each run."""
+    every_steps: PositiveCount | None = None
+    """Steps between checkpoints, besides everySeconds. If unset: steps do not matter. There is always one checkpoint at
+    the end, and one when the workers are asked to stop."""
+    every_seconds: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
+    """Longest time between checkpoints, in seconds: the training that a lost node can cost. 0: time does not matter. If
+    unset: 900 where persistentVolumeClaim and not everySteps is set, else 0."""
+    in_background: bool = False
+    """Whether training continues while a checkpoint is written; the next one waits for it. The state is first copied to
+    the host's memory, which needs room for the shards and the optimizer state of all ranks of a node, in addition. The
+    default needs no such room: a pod's memory limit is the user's, and a worker above it is killed."""
+    keep: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Newest checkpoints that are kept; older ones are deleted. One more stays until the next checkpoint begins or the
+    last evaluation has passed: the newest may turn out to have diverged."""
+
+    @property
+    def interval_seconds(self) -> int | None:
+        """Longest time between checkpoints; None: time does not matter."""
+        if self.every_seconds is None:
+            is_kept = self.persistent_volume_claim is not None
+            return DEFAULT_INTERVAL_SECONDS if is_kept and self.every_steps is None else None
+        return self.every_seconds or None

@@ -1,0 +1,280 @@
+"""The custom resource ``DLRMTrainingJob``: a model, and how it is profiled, planned and trained."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final, Literal, Self
+
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from neuroshard_api.documents.document import DocumentError, Value, validated, validated_without_unknown
+from neuroshard_api.job.dense import ParallelismPolicy
+from neuroshard_api.job.model import Model
+from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
+from neuroshard_api.job.preparation import Planner, PlanReference, Profiler
+from neuroshard_api.job.replanning import Replanning
+from neuroshard_api.job.resource import Checked, Part, Rule, Waived
+from neuroshard_api.job.status import Status
+from neuroshard_api.job.training import Checkpoint, Data, Training
+from neuroshard_api.job.workers import PodTemplate, Rendezvous, Trainer
+
+GROUP = "training.neuroshard.dev"
+VERSION = "v1alpha1"
+API_VERSION: Final = "training.neuroshard.dev/v1alpha1"
+KIND: Final = "DLRMTrainingJob"
+PLURAL = "dlrmtrainingjobs"
+SHORT_NAMES = ("dlrmjob", "dtj")
+
+OPERATOR = f"{GROUP}/operator"
+"""Value of managedBy that this operator acts on."""
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""Value of managedBy with which Kueue runs the job in another cluster."""
+
+APPROVED_PLAN_ANNOTATION = f"{GROUP}/approved-plan"
+"""With launchPolicy Manual: the workers start once it names the plan's ConfigMap, as status.plan.configMapRef does."""
+
+MAX_NAME_LENGTH = 44
+"""Children are called <name>-worker-<attempt>-<index> and the like, and a host name has at most 63 characters."""
+
+
+class LaunchPolicy(StrEnum):
+    """What follows planning."""
+
+    AUTO = "Auto"
+    PLAN_ONLY = "PlanOnly"
+    MANUAL = "Manual"
+
+
+def _only_while_suspended(path: str, *, optional: bool = False) -> Rule:
+    """Return the rule that a field changes only while the job is suspended.
+
+    Kueue changes placement and resumes the job in one update, so the job's earlier state decides.
+    """
+    same = f"self.{path} == oldSelf.{path}"
+    if optional:
+        same = f"has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || {same})"
+    return Rule(cel=f"oldSelf.suspend || ({same})", message=f"{path} can be changed only while the job is suspended")
+
+
+_MANAGERS = Checked(
+    rules=(
+        Rule(cel="self == oldSelf", message="managedBy cannot be changed"),
+        Rule(
+            cel=f"self in ['{OPERATOR}', '{MULTIKUEUE}']",
+            message=f"managedBy must be {OPERATOR} or {MULTIKUEUE}",
+            holds=lambda value: value in {OPERATOR, MULTIKUEUE},
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Affects:
+    """What a change of one field of the spec changes."""
+
+    plan: bool = False
+    """The plan: the job is planned again."""
+    workers: bool = False
+    """What the workers run: they are started again."""
+    job_file: bool = False
+    """The job file that pods read."""
+
+
+AFFECTS: Final[Mapping[str, Affects]] = {
+    "suspend": Affects(),
+    "managed_by": Affects(),
+    "launch_policy": Affects(),
+    "model": Affects(plan=True, workers=True, job_file=True),
+    "profiler": Affects(plan=True, job_file=True),
+    "planner": Affects(plan=True, job_file=True),
+    "plan_ref": Affects(plan=True),
+    "trainer": Affects(plan=True, workers=True, job_file=True),
+    "pod_template": Affects(),
+    "rendezvous": Affects(workers=True, job_file=True),
+    "data": Affects(workers=True, job_file=True),
+    "training": Affects(workers=True, job_file=True),
+    "checkpoint": Affects(workers=True, job_file=True),
+    "failure_policy": Affects(),
+    "run_policy": Affects(),
+    "replanning": Affects(),
+}
+"""Every field of the spec. Those that change the plan or the workers can be changed only while the job is suspended; of
+the others a change takes effect at the next decision, or when pods next start."""
+
+
+class Spec(Part):
+    """What is wanted."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.planRef) || self.launchPolicy != 'PlanOnly'",
+            message="launchPolicy PlanOnly makes no plan where planRef brings one; remove one of them",
+            holds=lambda spec: spec.plan_ref is None or spec.launch_policy is not LaunchPolicy.PLAN_ONLY,
+        ),
+        Rule(
+            cel="!has(self.planRef) || !has(self.failurePolicy.rules) || "
+            "!self.failurePolicy.rules.exists(rule, rule.action == 'ReplanAndRestart')",
+            message="failurePolicy.rules: ReplanAndRestart makes no plan where planRef brings one; remove one of them",
+            holds=lambda spec: (
+                spec.plan_ref is None
+                or all(rule.action is not FailureAction.REPLAN_AND_RESTART for rule in spec.failure_policy.rules)
+            ),
+        ),
+        Rule(
+            cel="self.training.denseParallelism.policy != 'Shard' || !has(self.planner.denseMemoryPerDevice)",
+            message="training.denseParallelism.policy Shard needs the counted dense part, and "
+            "planner.denseMemoryPerDevice takes its place; remove one of them",
+            holds=lambda spec: (
+                spec.training.dense_parallelism.policy is not ParallelismPolicy.SHARD
+                or spec.planner.dense_memory_per_device is None
+            ),
+        ),
+        *(
+            _only_while_suspended(to_camel(name), optional=name == "plan_ref")
+            for name, affected in AFFECTS.items()
+            if affected.plan or affected.workers
+        ),
+    )
+
+    suspend: bool = False
+    """Whether the job rests: no pods run, profile, plan and checkpoints are kept. Kueue sets it."""
+    managed_by: Annotated[str, Field(max_length=63), _MANAGERS] = OPERATOR
+    """Who acts on the job: this operator, or kueue.x-k8s.io/multikueue. With the latter this operator leaves the job
+    alone and writes no status: it runs only where Kueue's MultiKueue handles this kind. Cannot be changed."""
+    launch_policy: LaunchPolicy = LaunchPolicy.AUTO
+    """What follows planning: Auto trains, PlanOnly ends the job, Manual waits until the annotation
+    training.neuroshard.dev/approved-plan of the job names the plan's ConfigMap."""
+    model: Model
+    """The model: its embedding tables, which are planned, and its dense part."""
+    profiler: Profiler = Profiler()
+    """How the device and its links are measured."""
+    planner: Planner = Planner()
+    """How the plan is searched."""
+    plan_ref: PlanReference | None = None
+    """A plan of your own: profiling and planning are skipped; the plan must be for this model and this world size."""
+    trainer: Trainer = Trainer()
+    """The workers."""
+    pod_template: PodTemplate = PodTemplate()
+    """Fields that the pods of the workers have in addition to the operator's. A change takes effect when the workers
+    next
+    start."""
+    rendezvous: Rendezvous = Rendezvous()
+    """How the workers find each other."""
+    data: Data = Data()
+    """The samples that NeuroShard's own trainer reads."""
+    training: Training = Training()
+    """How NeuroShard's own trainer trains."""
+    checkpoint: Checkpoint = Checkpoint()
+    """Where and when the state of training is kept."""
+    failure_policy: FailurePolicy = FailurePolicy()
+    """When failed workers are started again."""
+    run_policy: RunPolicy = RunPolicy()
+    """Deadlines, and what happens when the job has ended."""
+    replanning: Replanning = Replanning()
+    """What the job does about inputs and nodes that changed since its plan was made. A change takes effect at the next
+    decision."""
+
+    @property
+    def num_profiler_procs(self) -> int:
+        """Processes that measure the all-to-all, one device each."""
+        return self.profiler.num_procs or self.trainer.devices_per_node
+
+
+class Metadata(Value):
+    """What of an object's metadata is used here; the API server knows more fields, which are passed over."""
+
+    model_config = ConfigDict(extra="ignore", alias_generator=to_camel, validate_by_name=True, serialize_by_alias=True)
+
+    name: str
+    """Unique among the jobs of a namespace."""
+    namespace: str | None = None
+    """None: not in a cluster, or in the client's namespace."""
+    uid: str | None = None
+    """The API server's identity of the object. None: not in a cluster."""
+    generation: int | None = None
+    """Counts the changes of the spec."""
+    resource_version: str | None = None
+    """Changes with every write."""
+    creation_timestamp: datetime | None = None
+    """When the API server took the object."""
+    deletion_timestamp: datetime | None = None
+    """When it was asked to go. None: it was not."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """The object's labels; kueue.x-k8s.io/queue-name asks for a queue of Kueue."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """The object's annotations."""
+
+
+class DLRMTrainingJob(Part):
+    """A model, and how it is profiled, planned and trained."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel=f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
+            message=f"metadata.name must have at most {MAX_NAME_LENGTH} characters",
+            holds=lambda job: len(job.metadata.name) <= MAX_NAME_LENGTH,
+        ),
+        Rule(
+            cel="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            message="metadata.name must be lower-case letters, digits and hyphens, and begin with a letter",
+            holds=lambda job: re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", job.metadata.name) is not None,
+        ),
+    )
+
+    api_version: Literal["training.neuroshard.dev/v1alpha1"] = API_VERSION
+    """Group and version of the resource."""
+    kind: Literal["DLRMTrainingJob"] = KIND
+    """Kind of the resource."""
+    metadata: Metadata
+    """Name, labels and annotations."""
+    spec: Spec
+    """What is wanted."""
+    status: Status | None = None
+    """What the operator says of the job; None before it first looked at it."""
+
+    @classmethod
+    def from_data(cls, raw: object, *, where: str = "job") -> Self:
+        """Read plain data as JSON or YAML parsers, or the API server, give it. Raises DocumentError."""
+        return validated(cls, _of_this_kind(raw, where), where=where)
+
+    @classmethod
+    def from_stored_data(cls, raw: object, *, where: str = "job") -> "StoredJob":
+        """Read a resource that the API server keeps: another release's definition may have let it in.
+
+        Raises:
+            DocumentError: a field that this release knows cannot be read.
+        """
+        waived = Waived()
+        job, unknown = validated_without_unknown(cls, _of_this_kind(raw, where), where=where, context=waived)
+        return StoredJob(job=job, unknown=unknown, broken_rules=tuple(dict.fromkeys(waived.problems)))
+
+    def to_json(self) -> str:
+        """Return canonical JSON: what was not given and has no default left out, one final newline."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredJob:
+    """A resource as the API server keeps it."""
+
+    job: DLRMTrainingJob
+    unknown: tuple[str, ...] = ()
+    """Paths of the fields that this release does not know."""
+    broken_rules: tuple[str, ...] = ()
+    """Messages of the rules between fields that this release has and the resource breaks."""
+
+
+def _of_this_kind(raw: object, where: str) -> object:
+    """Return data of the kind and version of a DLRMTrainingJob. Raises DocumentError."""
+    if not isinstance(raw, dict):
+        found = "nothing" if raw is None else f"a {type(raw).__name__}"
+        raise DocumentError(where, [f"must hold a {KIND}, found {found}"])
+    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if key not in raw:
+            raise DocumentError(where, [f"{key}: is missing; add `{key}: {expected}`"])
+        if raw[key] != expected:
+            raise DocumentError(where, [f"{key}: is {raw[key]!r}, expected {expected!r}"])
+    return raw

@@ -1,0 +1,284 @@
+"""What a DLRMTrainingJob runs its workers in: ``spec.trainer``, ``spec.podTemplate`` and ``spec.rendezvous``."""
+
+import math
+import re
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from neuroshard_api.job.resource import (
+    ATOMIC,
+    INT32_MAX,
+    INT_OR_STRING,
+    Checked,
+    Part,
+    ResourceAmount,
+    Rule,
+    Size,
+    Unique,
+    quantity,
+)
+
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "gpu.intel.com/xe")
+"""Extended resources that count as devices, in addition to MIG slices."""
+MIG_PREFIX = "nvidia.com/mig-"
+"""Begins the names of the resources of MIG slices, which a job can name and which profiler and trainer judge."""
+EXTENDED_RESOURCE = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
+"""Name of an extended resource: a domain, a slash, and a name."""
+_IS_DEVICE = "(name in [" + ", ".join(f"'{name}'" for name in GPU_RESOURCES) + f"] || name.startsWith('{MIG_PREFIX}'))"
+
+_IS_GPU = f"(has(self.gpuResource) ? name == self.gpuResource : {_IS_DEVICE})"
+"""The same of a trainer, which may name its resource."""
+
+MAX_DEVICES_PER_NODE = 4096
+
+OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
+"""Schema of what is passed on as it is: the API server checks it in the object that it ends up in."""
+
+Image = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^\S+$")]
+Words = Annotated[
+    tuple[Annotated[str, Field(max_length=8192)], ...],
+    Field(max_length=128, json_schema_extra=ATOMIC),
+]
+Amounts = Annotated[dict[str, ResourceAmount], Field(max_length=32)]
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=65536)]], Field(max_length=64)]
+Fields = Annotated[dict[str, Any], Field(json_schema_extra=OPEN)]
+
+
+def _is_gpu_count(amount: int | str) -> bool:
+    return re.fullmatch(r"[1-9][0-9]{0,3}", str(amount)) is not None
+
+
+def _is_device(name: str) -> bool:
+    return name in GPU_RESOURCES or name.startswith(MIG_PREFIX)
+
+
+class Resources(Part):
+    """Resources of a container, as in a pod."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel=f"!has(self.limits) || self.limits.all(name, !{_IS_DEVICE} || "
+            "string(self.limits[name]).matches('^[1-9][0-9]{0,3}$'))",
+            message="limits of GPUs must be whole numbers from 1 to 9999",
+            holds=lambda resources: all(
+                _is_gpu_count(amount) for name, amount in resources.limits.items() if _is_device(name)
+            ),
+        ),
+        Rule(
+            cel=f"!has(self.limits) || self.limits.filter(name, {_IS_DEVICE}).size() <= 1",
+            message="limits must name one kind of GPU",
+            holds=lambda resources: sum(map(_is_device, resources.limits)) <= 1,
+        ),
+    )
+
+    limits: Amounts = Field(default_factory=dict)
+    """Most that the container may use, by resource name. nvidia.com/gpu, nvidia.com/mig-*, amd.com/gpu,
+    habana.ai/gaudi, gpu.intel.com/i915, gpu.intel.com/xe, or what trainer.gpuResource names is its number of GPUs."""
+    requests: Amounts = Field(default_factory=dict)
+    """What the scheduler sets aside, by resource name. If unset: the limits."""
+
+
+class PullPolicy(StrEnum):
+    """When an image is fetched."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class EnvironmentVariable(Part):
+    """One environment variable, as in a pod's container."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!self.name.startsWith('PET_')",
+            message="PET_* variables are torchrun's own settings, which the operator makes; choose another name",
+            holds=lambda variable: not variable.name.startswith("PET_"),
+        ),
+        Rule(
+            cel="!(has(self.value) && has(self.valueFrom))",
+            message="set at most one of value and valueFrom",
+            holds=lambda variable: variable.value is None or variable.value_from is None,
+        ),
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
+    """Name of the variable. Names that begin with PET_ are refused: they are torchrun's own settings."""
+    value: Annotated[str, Field(max_length=32768)] | None = None
+    """Its value; $(NAME) stands for the value of an earlier variable. If unset: empty."""
+    value_from: Fields | None = None
+    """Where its value comes from (configMapKeyRef, secretKeyRef, fieldRef or resourceFieldRef), passed on to the pod.
+    If unset: value."""
+
+
+class SharedMemory(Part):
+    """The memory volume of the workers."""
+
+    enabled: bool = True
+    """Whether a memory volume is mounted at /dev/shm; without it containers have 64 MiB, too little for data loaders
+    and NCCL."""
+    size_limit: Size | None = None
+    """Most it may hold, as bytes or with a suffix such as 64Gi; counts towards the container's memory. If unset: the
+    memory limit of the container."""
+
+
+ProcsPerNode = Annotated[
+    int | str,
+    Checked(
+        rules=(
+            Rule(
+                cel="type(self) == string ? self in ['auto', 'gpu', 'cpu'] : (self >= 1 && self <= 4096)",
+                message="must be auto, gpu, cpu or an integer from 1 to 4096",
+                holds=lambda value: (
+                    value in {"auto", "gpu", "cpu"} if isinstance(value, str) else 1 <= value <= MAX_DEVICES_PER_NODE
+                ),
+            ),
+        ),
+        schema=INT_OR_STRING,
+    ),
+]
+
+
+class Trainer(Part):
+    """The workers: torchrun processes, as many on each node as it has devices."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.gpuResource) || (has(self.resourcesPerNode.limits) && "
+            "self.gpuResource in self.resourcesPerNode.limits && "
+            "string(self.resourcesPerNode.limits[self.gpuResource]).matches('^[1-9][0-9]{0,3}$'))",
+            message="gpuResource must be one of the limits of resourcesPerNode, a whole number from 1 to 9999",
+            holds=lambda trainer: (
+                trainer.gpu_resource is None or _is_gpu_count(trainer.limits.get(trainer.gpu_resource, ""))
+            ),
+        ),
+        Rule(
+            cel="!has(self.gpuResource) || !has(self.resourcesPerNode.limits) || "
+            f"self.resourcesPerNode.limits.all(name, name == self.gpuResource || !{_IS_DEVICE})",
+            message="limits must name no GPUs but those of gpuResource",
+            holds=lambda trainer: (
+                trainer.gpu_resource is None
+                or not any(_is_device(name) for name in trainer.limits if name != trainer.gpu_resource)
+            ),
+        ),
+        Rule(
+            cel="type(self.numProcPerNode) != string || self.numProcPerNode != 'gpu' || "
+            "(has(self.resourcesPerNode.limits) && "
+            f"self.resourcesPerNode.limits.exists(name, {_IS_GPU}))",
+            message="numProcPerNode gpu needs a limit of GPUs in resourcesPerNode, such as nvidia.com/gpu",
+            holds=lambda trainer: trainer.num_proc_per_node != "gpu" or trainer.num_gpus_per_node > 0,
+        ),
+        Rule(
+            cel="type(self.numProcPerNode) != string || self.numProcPerNode != 'cpu' || "
+            "(has(self.resourcesPerNode.limits) && 'cpu' in self.resourcesPerNode.limits && "
+            "!quantity(string(self.resourcesPerNode.limits['cpu'])).isGreaterThan(quantity('4096')))",
+            message="numProcPerNode cpu needs a limit of cpu in resourcesPerNode, of at most 4096",
+            holds=lambda trainer: (
+                trainer.num_proc_per_node != "cpu"
+                or ("cpu" in trainer.limits and quantity(trainer.limits["cpu"]) <= MAX_DEVICES_PER_NODE)
+            ),
+        ),
+        Rule(
+            cel="type(self.numProcPerNode) == string || "
+            "!has(self.resourcesPerNode.limits) || self.resourcesPerNode.limits.all(name, "
+            f"!{_IS_GPU} || "
+            "!quantity(string(self.resourcesPerNode.limits[name])).isLessThan(quantity(string(self.numProcPerNode))))",
+            message="numProcPerNode must not be more than the GPUs of resourcesPerNode",
+            holds=lambda trainer: (
+                isinstance(trainer.num_proc_per_node, str)
+                or trainer.num_gpus_per_node == 0
+                or trainer.num_proc_per_node <= trainer.num_gpus_per_node
+            ),
+        ),
+    )
+
+    image: Image | None = None
+    """Image of the workers. Unless the job has a command, it needs NeuroShard's trainer, sh and env, the latter of GNU
+    coreutils 8.31 or later to keep a SIGTERM that comes while Python starts. If unset: the trainer that the operator
+    was installed with."""
+    image_pull_policy: PullPolicy | None = None
+    """When the image is fetched: Always, IfNotPresent or Never. If unset: Kubernetes' default, Always for the tag
+    latest and IfNotPresent for others."""
+    command: Words = ()
+    """Your own trainer, such as [torchrun, /app/train.py]: it finds torchrun's settings in PET_* variables and the
+    plan in the file that NEUROSHARD_PLAN names. Empty: NeuroShard's trainer, which trains spec.model on spec.data."""
+    args: Words = ()
+    """Arguments behind the command, or behind those of NeuroShard's trainer."""
+    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=128), Unique(key="name")] = ()
+    """Environment of the workers, in addition to what the operator sets: PET_* and NEUROSHARD_*."""
+    num_nodes: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Nodes, one worker pod each. Can be changed only while the job is suspended; then it is planned again."""
+    num_proc_per_node: ProcsPerNode = "auto"
+    """Processes on each node, one device each: a number; gpu for the GPUs of resourcesPerNode; cpu for its CPUs; auto
+    for its GPUs, or 1 where there are none. Can be changed only while the job is suspended."""
+    resources_per_node: Resources = Resources()
+    """Resources of each worker's container."""
+    gpu_resource: Annotated[str, Field(min_length=3, max_length=317, pattern=EXTENDED_RESOURCE)] | None = None
+    """Extended resource that is the workers' GPUs, such as example.com/a100-shared, and one of the limits of
+    resourcesPerNode. If unset: that of the known names in the limits. Can be changed only while the job is
+    suspended."""
+    shared_memory: SharedMemory = SharedMemory()
+    """The memory volume of the workers."""
+
+    @property
+    def limits(self) -> dict[str, int | str]:
+        """Resource limits of a worker."""
+        return self.resources_per_node.limits
+
+    @property
+    def gpus(self) -> str:
+        """Extended resource that a worker's GPUs are; empty where it has none."""
+        return self.gpu_resource or next(filter(_is_device, self.limits), "")
+
+    @property
+    def num_gpus_per_node(self) -> int:
+        """GPUs of a worker; 0: it trains on the CPU."""
+        return int(quantity(self.limits[self.gpus])) if self.gpus in self.limits else 0
+
+    @property
+    def devices_per_node(self) -> int:
+        """Processes on each node, one device each: numProcPerNode as a number."""
+        wanted = self.num_proc_per_node
+        if isinstance(wanted, int):
+            return wanted
+        if wanted == "cpu":
+            return max(1, math.ceil(quantity(self.limits.get("cpu", 1))))
+        return max(1, self.num_gpus_per_node)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job: processes on all nodes."""
+        return self.num_nodes * self.devices_per_node
+
+
+class PodTemplateMetadata(Part):
+    """Labels and annotations of the workers' pods."""
+
+    labels: Labels = Field(default_factory=dict)
+    """Labels added to the pods; those of the operator win."""
+    annotations: Labels = Field(default_factory=dict)
+    """Annotations added to the pods, such as those of Kueue's topology-aware scheduling."""
+
+
+class PodTemplate(Part):
+    """What the operator's own pod template is overlaid with."""
+
+    metadata: PodTemplateMetadata = PodTemplateMetadata()
+    """Labels and annotations of the workers' pods."""
+    spec: Fields = Field(default_factory=dict)
+    """Fields of a pod's spec, merged over the operator's by Kubernetes' strategic merge: nodeSelector, tolerations,
+    affinity, volumes, resourceClaims, terminationGracePeriodSeconds and so on. The container of the workers is called
+    trainer. What decides the node, such as nodeSelector and tolerations, holds for the profiler too, so that it
+    measures the same kind of node; imagePullSecrets hold for the pods of all stages."""
+
+
+class Rendezvous(Part):
+    """How the workers find each other: torchrun's static rendezvous on worker 0."""
+
+    port: Annotated[int, Field(ge=1024, le=65535)] = 29500
+    """Port of worker 0 that the others connect to."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] = 600
+    """How long a worker waits for the others, in seconds, before it ends with exit code 7. It starts when the worker's
+    container does, so it covers the time in which the other workers wait for a node and pull their image."""

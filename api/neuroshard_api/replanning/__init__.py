@@ -1,0 +1,1 @@
+"""Whether a running job takes another plan, and the record of it."""

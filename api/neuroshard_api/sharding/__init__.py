@@ -1,0 +1,1 @@
+"""Names and rules of placements, kernels, and collectives."""

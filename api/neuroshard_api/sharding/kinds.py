@@ -1,0 +1,113 @@
+"""How a table is cut, and by which kernel its shards are looked up, in TorchRec's words.
+
+table_wise       one shard                            column_wise     blocks of columns, each with all rows
+row_wise         blocks of rows on all devices        table_row_wise  blocks of rows on the devices of one node
+grid_shard       blocks of columns, each cut by rows on the devices of one node
+data_parallel    the whole table on every device
+"""
+
+from enum import StrEnum
+
+from neuroshard_api.documents.topology import Topology
+
+
+class ShardingType(StrEnum):
+    """How a table is cut; names as in TorchRec."""
+
+    TABLE_WISE = "table_wise"
+    COLUMN_WISE = "column_wise"
+    ROW_WISE = "row_wise"
+    TABLE_ROW_WISE = "table_row_wise"
+    GRID = "grid_shard"
+    DATA_PARALLEL = "data_parallel"
+
+    @property
+    def is_by_columns(self) -> bool:
+        """Whether every shard has all rows of its columns, on one device."""
+        return self in {ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE}
+
+    @property
+    def is_by_node(self) -> bool:
+        """Whether the rows of a block of columns are dealt out to the devices of one node."""
+        return self in {ShardingType.TABLE_ROW_WISE, ShardingType.GRID}
+
+
+class Family(StrEnum):
+    """Sharding types whose tables share collectives and their price."""
+
+    COLUMNS = "columns"
+    """Table-wise and column-wise."""
+    ROWS = "rows"
+    """Row-wise."""
+    NODE_ROWS = "node_rows"
+    """Table-row-wise and grid."""
+    REPLICATED = "replicated"
+    """Data-parallel."""
+
+    @classmethod
+    def of(cls, sharding_type: ShardingType) -> "Family":
+        """Return the family of a sharding type."""
+        match sharding_type:
+            case ShardingType.TABLE_WISE | ShardingType.COLUMN_WISE:
+                return cls.COLUMNS
+            case ShardingType.ROW_WISE:
+                return cls.ROWS
+            case ShardingType.TABLE_ROW_WISE | ShardingType.GRID:
+                return cls.NODE_ROWS
+            case ShardingType.DATA_PARALLEL:
+                return cls.REPLICATED
+
+
+class ComputeKernel(StrEnum):
+    """How shards are looked up and updated; names as in TorchRec."""
+
+    FUSED = "fused"
+    """Lookup, gradient, and optimizer in one kernel, weights in device memory."""
+    DENSE = "dense"
+    """Lookup and a gradient of all rows; the optimizer is the trainer's own. For data_parallel tables alone."""
+    FUSED_UVM = "fused_uvm"
+    """As fused, weights in the node's host memory: every lookup reads its row over the host link."""
+    FUSED_UVM_CACHING = "fused_uvm_caching"
+    """As fused, weights in the node's host memory, and a cache of recently used rows in device memory."""
+
+    @classmethod
+    def of(cls, sharding_type: ShardingType) -> "ComputeKernel":
+        """Return the kernel that runs a sharding type where none is named."""
+        return cls.DENSE if sharding_type is ShardingType.DATA_PARALLEL else cls.FUSED
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the weights are in host memory."""
+        return self in HOST_KERNELS
+
+
+HOST_KERNELS = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
+"""Kernels whose weights are in host memory."""
+
+
+def kernels_of(sharding_type: ShardingType) -> tuple[ComputeKernel, ...]:
+    """Return the kernels that run a sharding type, the default first."""
+    default = ComputeKernel.of(sharding_type)
+    return (default,) if default is ComputeKernel.DENSE else (default, *HOST_KERNELS)
+
+
+def num_row_parts(family: Family, topology: Topology) -> int:
+    """Return the blocks that the rows of a table, or of a block of its columns, are cut into: 1 where they are not."""
+    match family:
+        case Family.ROWS:
+            return topology.num_devices
+        case Family.NODE_ROWS:
+            return topology.devices_per_node
+        case Family.COLUMNS | Family.REPLICATED:
+            return 1
+
+
+def row_blocks(num_rows: int, num_parts: int) -> tuple[tuple[int, int], ...]:
+    """Return first row and rows of each block, as TorchRec buckets lookups: equal blocks, the last ones may be empty.
+
+    The cut cannot be chosen: a lookup of row r goes to block r // ceil(rows / parts), whatever the shards are.
+    """
+    height = -(-num_rows // num_parts)
+    return tuple(
+        (min(part * height, num_rows), max(0, min(height, num_rows - part * height))) for part in range(num_parts)
+    )

@@ -1,0 +1,176 @@
+"""Groups of devices that each hold all tables and average them (2-D sharding): who is in which, and over which links.
+
+With m groups of g devices, a device exchanges lookups and pooled embeddings within its group alone, and averages its
+shards with its m - 1 copies in the other groups. So the tables' part of a plan is one for g devices; all groups are
+alike.
+
+layout       group i of m              copies of a shard                        what that favors
+contiguous   devices i g to (i + 1) g  i g apart, in other nodes where g        the exchanges of a step: a group has
+                                       fills whole nodes                        whole nodes, or part of one
+strided      devices i, i + m, ...     neighbors, inside a node where m is at   the averages: they stay inside a node
+                                       most its devices
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from neuroshard_api.documents.counts import PositiveCount
+from neuroshard_api.documents.document import Value
+from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.topology import Topology
+
+LEAST_GROUP = 2
+"""Devices: TorchRec shards over two or more."""
+AVERAGED_OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
+"""Optimizers whose state TorchRec averages. Source: DMPCollection._cache_sync_tensors."""
+
+SyncSteps = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class GroupLayout(StrEnum):
+    """Which devices form a group."""
+
+    CONTIGUOUS = "contiguous"
+    """Devices with consecutive numbers."""
+    STRIDED = "strided"
+    """Devices as far apart as there are groups."""
+
+
+class Replication(Value):
+    """Groups of a plan. The plan's request and shards are those of one group, with its devices numbered from 0."""
+
+    num_groups: Annotated[int, Field(ge=2, le=4096)]
+    layout: GroupLayout
+    devices_per_node: PositiveCount
+    """Of the nodes that all groups share."""
+    sync_every_steps: SyncSteps = 1
+    """Steps from one average of weights and optimizer state over all copies to the next."""
+    whole_ms: Annotated[float, Field(ge=0)] | None = None
+    """Predicted cost of the best plan over all devices without groups. If unset: the plan has no price."""
+    group_lower_bound_ms: Annotated[float, Field(ge=0)] | None = None
+    """No plan of one group costs less under the same cost model, averages left out. If unset: the plan has no price."""
+
+
+class ReplicationChoices(Value):
+    """Groups that a search may form. Plans without groups are always searched too."""
+
+    group_sizes: Annotated[tuple[PositiveCount, ...], Field(min_length=1, max_length=16)] | None = None
+    """Devices of a group. If unset: all that divide the nodes, or are divided by them."""
+    layouts: Annotated[tuple[GroupLayout, ...], Field(min_length=1)] = tuple(GroupLayout)
+    sync_every_steps: SyncSteps = 1
+    """Steps between averages; above 1 the copies of a table differ in between."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grouping:
+    """One way to form groups of all devices."""
+
+    layout: GroupLayout
+    num_groups: int
+    group: Topology
+    """Devices and links of each group."""
+    copies: Topology
+    """The devices that hold copies of one shard, and their links."""
+
+
+def grouping(topology: Topology, group_size: int, layout: GroupLayout) -> Grouping | None:
+    """Return groups of that size. None: they are not nodes of equally many devices each."""
+    num_nodes, per_node = topology.num_nodes, topology.devices_per_node
+    num_groups, rest = divmod(topology.num_devices, group_size)
+    if rest or group_size < LEAST_GROUP or num_groups == 1:
+        return None
+    if layout is GroupLayout.STRIDED:
+        if per_node % num_groups:
+            return None
+        group, copies = (num_nodes, per_node // num_groups), (1, num_groups)
+    elif group_size % per_node == 0:
+        group, copies = (group_size // per_node, per_node), (num_groups, 1)
+    elif per_node % group_size == 0:
+        group, copies = (1, group_size), (num_nodes, per_node // group_size)
+    else:
+        return None
+    return Grouping(
+        layout=layout, num_groups=num_groups, group=_part(topology, *group), copies=_part(topology, *copies)
+    )
+
+
+def groupings(topology: Topology, choices: ReplicationChoices) -> Iterator[Grouping]:
+    """Yield the permitted groups of all devices, large ones first.
+
+    Raises:
+        ValueError: a size forms no group in any permitted layout; the message begins with the field.
+    """
+    sizes = choices.group_sizes
+    if sizes is None:
+        sizes = tuple(size for size in range(topology.num_devices // 2, 1, -1) if topology.num_devices % size == 0)
+    for index, size in enumerate(sizes):
+        found = [each for layout in choices.layouts if (each := grouping(topology, size, layout)) is not None]
+        if not found and choices.group_sizes is not None:
+            raise ValueError(f"group_sizes[{index}]: {_size_problem(topology, size, choices.layouts)}")
+        yield from found
+
+
+def group_members(num_groups: int, group_size: int, layout: GroupLayout) -> tuple[tuple[int, ...], ...]:
+    """Return the devices of each group, in the order of their numbers within it."""
+    if layout is GroupLayout.CONTIGUOUS:
+        return tuple(tuple(range(first * group_size, (first + 1) * group_size)) for first in range(num_groups))
+    return tuple(tuple(range(first, num_groups * group_size, num_groups)) for first in range(num_groups))
+
+
+def averaging_problem(optimizers: Sequence[Optimizer]) -> str | None:
+    """Return the optimizer whose state TorchRec does not average, and those to use instead. None: it averages all."""
+    other = next((each for each in optimizers if each not in AVERAGED_OPTIMIZERS), None)
+    if other is None:
+        return None
+    return f"TorchRec averages no state of {other.value}; use one of {', '.join(AVERAGED_OPTIMIZERS)}"
+
+
+def replication_problem(replication: Replication, group: Topology, optimizers: Sequence[Optimizer]) -> str | None:
+    """Return why TorchRec cannot form or average the groups of a plan; it begins with the field. None: it can.
+
+    Args:
+        replication: of the plan.
+        group: the devices of each group.
+        optimizers: of the tables.
+    """
+    problem = averaging_problem(optimizers)
+    if problem is not None:
+        return f"num_groups: {problem}, or plan without groups"
+    if group.host_memory is not None:
+        return "num_groups: groups average device memory alone, and the topology has host_memory; leave one of them out"
+    num_nodes, rest = divmod(replication.num_groups * group.num_devices, replication.devices_per_node)
+    size = {"num_nodes": num_nodes, "devices_per_node": replication.devices_per_node}
+    whole = None if rest else group.model_copy(update=size)
+    found = None if whole is None else grouping(whole, group.num_devices, replication.layout)
+    if found is None or (found.group.num_nodes, found.group.devices_per_node) != (
+        group.num_nodes,
+        group.devices_per_node,
+    ):
+        return (
+            f"layout: {replication.num_groups} {replication.layout} groups of {group.num_nodes} x "
+            f"{group.devices_per_node} devices do not fill nodes of {replication.devices_per_node}; "
+            "give other groups or nodes"
+        )
+    return None
+
+
+def _part(topology: Topology, num_nodes: int, devices_per_node: int) -> Topology:
+    return topology.model_copy(
+        update={"num_nodes": num_nodes, "devices_per_node": devices_per_node, "host_memory": None}
+    )
+
+
+def _size_problem(topology: Topology, size: int, layouts: Sequence[GroupLayout]) -> str:
+    shape = f"{topology.num_nodes} nodes of {topology.devices_per_node} devices"
+    if size < LEAST_GROUP:
+        return f"is {size}, groups have {LEAST_GROUP} devices or more"
+    if topology.num_devices % size or size == topology.num_devices:
+        return f"groups of {size} devices do not divide {shape}; give a proper divisor of {topology.num_devices}"
+    return (
+        f"{' or '.join(layouts)} groups of {size} devices are no equal parts of {shape}; give a size that divides a "
+        f"node's devices, or that they divide"
+    )
