@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 from neuroshard_api.process.collector import uncollected_imports
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")

@@ -1,8 +1,8 @@
 """Bundle manifests: where cost models come from and how far they hold."""
 
 import pytest
-from builders import bundle_manifest, error_report, network
 from neuroshard_api.documents.bundle import Calibration, Range
+from support.builders import bundle_manifest, error_report, network
 
 
 @pytest.mark.parametrize("source", ["measured:H100", "cpu:EPYC 7763", "simulated:h100-80gb"])

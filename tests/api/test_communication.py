@@ -1,7 +1,6 @@
 """Types on the wire: their bytes, and which of them can be trained."""
 
 import pytest
-from builders import data_with, job, plan, request
 from neuroshard_api.documents.communication import (
     WIRE_FORMATS,
     Communication,
@@ -16,6 +15,7 @@ from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.job.communication import Communication as JobCommunication
 from neuroshard_api.job.plan_request import plan_request
 from pydantic import ValidationError
+from support.builders import data_with, job, plan, request
 
 INT8_FP16 = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
 

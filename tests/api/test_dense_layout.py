@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
@@ -19,6 +18,7 @@ from neuroshard_api.documents.plan import GivenPlan, Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.job.plan_request import plan_request
 from pydantic import ValidationError
+from support import builders
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import MemorySettings, PlanRequest
 from neuroshard_api.job.plan_request import counts_dense, dense_signature
+from support import builders
 
 WIDE = builders.table(embedding_dim=128)
 

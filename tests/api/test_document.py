@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-import training_builders
 from neuroshard_api.documents.document import (
     Document,
     DocumentError,
@@ -22,6 +20,8 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.job.training_job import API_VERSION, DLRMTrainingJob
 from pydantic import ValidationError
+from support import builders
+from support.trainer import training_builders
 
 EXAMPLES: tuple[Document, ...] = (
     builders.table_set(),

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import builders
 import pytest
-import training_builders
 from neuroshard_api.documents.document import Document, DocumentError
 from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.input_statistics import InputStatistics
+from support import builders
+from support.trainer import training_builders
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "file-formats.md"
 

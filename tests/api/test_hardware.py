@@ -1,11 +1,11 @@
 """Specification of the document of a measured device."""
 
 import pytest
-from builders import device_type
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.topology import DeviceType, Link
+from support.builders import device_type
 
 NVLINK = Link(bandwidth_bytes_per_second=3.6e11, latency_seconds=5e-6)
 NETWORK = Link(bandwidth_bytes_per_second=4e10, latency_seconds=2e-5)

@@ -3,13 +3,13 @@
 import gzip
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.document import UNPACKED_LIMIT_BYTES, DocumentError
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm, Pipeline
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.plan_request import plan_request, tables_of_file
+from support import builders
 
 CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"
 JSON = builders.table_set(builders.table("user")).to_json()

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable
 
-import builders
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,8 @@ from neuroshard_api.documents.tables import DataType, Optimizer, Pooling, Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, row_blocks
 from neuroshard_api.sharding.placement_rules import local_size_problem, placement_problems, shard_problem
-from placements import by_columns, by_rows, everywhere, grid, on_host, on_node, random_placement
+from support import builders
+from support.planner.placements import by_columns, by_rows, everywhere, grid, on_host, on_node, random_placement
 
 TOPOLOGY = builders.topology(4, num_nodes=2)
 WITH_HOST = builders.topology(4, num_nodes=2, host_memory=builders.host_memory())

@@ -1,14 +1,14 @@
 """Plans."""
 
 import pytest
-from builders import data_with, device_cost, plan, request
 from hypothesis import given, settings
 from neuroshard_api.documents.communication import Communication, WireType, WireTypes
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
 from neuroshard_api.documents.plan import PRICE_FIELDS, GivenPlan, Plan, any_plan
 from neuroshard_api.documents.request import ComputePeak, PlanRequest
-from strategies import requests
+from support.builders import data_with, device_cost, plan, request
+from support.strategies import requests
 
 
 @given(requests)

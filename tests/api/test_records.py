@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from builders import profile_record, topology
 from neuroshard_api.documents.records import CommunicationSample
 from neuroshard_api.documents.topology import Link
+from support.builders import profile_record, topology
 
 
 def communication(**fields: Any) -> CommunicationSample:

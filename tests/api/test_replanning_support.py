@@ -1,11 +1,11 @@
 """Which jobs and changes get candidate plans, and which candidates are taken without approval."""
 
-import builders
 import pytest
-import training_builders
 from neuroshard_api.documents.input_statistics import FeatureStatistics
 from neuroshard_api.job.replanning import ReplanningMode
 from neuroshard_api.replanning.support import replanning_policy, unsupported_inputs
+from support import builders
+from support.trainer import training_builders
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from builders import host_memory, plan, request, table, table_set, topology
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices, group_members, grouping, groupings
+from support.builders import host_memory, plan, request, table, table_set, topology
 
 CONTIGUOUS, STRIDED = GroupLayout
 

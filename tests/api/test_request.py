@@ -1,11 +1,11 @@
 """Plan requests, constraints and search settings."""
 
 import pytest
-from builders import data_with, request, table, topology
 from hypothesis import given, settings
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import Constraints, PlanRequest
-from strategies import constraints, requests
+from support.builders import data_with, request, table, topology
+from support.strategies import constraints, requests
 
 
 @given(requests)

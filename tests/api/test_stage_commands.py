@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.job.stage_commands import (
     dense_command,
@@ -12,6 +11,7 @@ from neuroshard_api.job.stage_commands import (
     trainer_command,
     worker_environment,
 )
+from support import builders
 
 TRAINER_FILES = {"job_file": "job.json", "plan_file": "plan.json", "run_dir": "run", "data_dir": "data"}
 

@@ -1,6 +1,5 @@
 """The cost of a step in the words of a job's status."""
 
-import builders
 import pytest
 from neuroshard_api.documents.plan import BaselineCost, CollectiveCost
 from neuroshard_api.documents.request import Algorithm
@@ -15,6 +14,7 @@ from neuroshard_api.job.step_cost import (
 )
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
+from support import builders
 
 
 def test_prediction_and_measurement_meet_collective_by_collective() -> None:

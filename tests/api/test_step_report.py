@@ -1,10 +1,10 @@
 """Step reports of a trainer."""
 
 import pytest
-from builders import rank_times, step_report
 from neuroshard_api.documents.counts import MAX_MILLISECONDS
 from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_api.job.step_cost import measured_cost
+from support.builders import rank_times, step_report
 
 
 def test_each_rank_reports_once() -> None:

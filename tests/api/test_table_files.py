@@ -4,12 +4,12 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from builders import table, table_set
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.table_files import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, parse_csv, read_table_set
 from neuroshard_api.documents.tables import DataType
+from support.builders import table, table_set
 
 HEADER = "name,num_embeddings,embedding_dim,pooling_factor\n"
 

@@ -3,11 +3,11 @@
 import math
 
 import pytest
-from builders import table, table_set, tables
 from hypothesis import given
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.tables import REUSE_BINS, DataType, Table, TableSet
-from strategies import table_sets
+from support.builders import table, table_set, tables
+from support.strategies import table_sets
 
 UNIFORM_BINS = [1 / REUSE_BINS] * REUSE_BINS
 A_TABLE = {"name": "a", "num_embeddings": 10, "embedding_dim": 8}

@@ -1,11 +1,11 @@
 """Devices and links."""
 
 import pytest
-from builders import data_with, topology
 from hypothesis import given
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.topology import Topology
-from strategies import topologies
+from support.builders import data_with, topology
+from support.strategies import topologies
 
 
 @given(topologies)

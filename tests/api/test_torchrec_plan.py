@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import builders
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import MemorySettings, PlanRequest
@@ -13,7 +11,9 @@ from neuroshard_api.documents.torchrec_plan import TorchRecParameter, TorchRecPl
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.planning import plan as search
-from placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node
+from support import builders
+from support.planner.exact_costs import ExactCosts
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node
 
 
 def plan_of(**fields: Any) -> Plan:

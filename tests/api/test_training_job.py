@@ -3,17 +3,15 @@
 import json
 from typing import Any
 
-import broken_jobs
-import broken_rules
-import broken_schemas
-import builders
 import pytest
-from broken_jobs import BrokenJob
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
 from neuroshard_api.job.status import Status
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.workers import Trainer
+from support import builders
+from support.jobs import broken_jobs, broken_rules, broken_schemas
+from support.jobs.broken_jobs import BrokenJob
 
 each_broken_job = pytest.mark.parametrize(
     "broken", [*broken_rules.RULES, *broken_schemas.SCHEMA], ids=lambda broken: broken.name

@@ -1,11 +1,11 @@
 """The published search under this planner's cost models."""
 
 import numpy as np
-from builders import request, tables
-from exact_costs import ExactCosts
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_planner.problem.problem import Problem
+from support.builders import request, tables
+from support.planner.exact_costs import ExactCosts
 
 from benchmarks.reference_search import place_greedily, reference_search
 from benchmarks.tasks import DEVICE_TYPE, task_tables, weights_only_request

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from local_runs import Runs
 from neuroshard_cli.main import run
+from support.cli.local_runs import Runs
 
 
 @dataclass(frozen=True)

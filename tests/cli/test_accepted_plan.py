@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_runs import Runs
 from neuroshard_api.documents.plan import IncumbentPlan, Plan
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run
+from support.cli.local_runs import Runs
 
 TABLES = [{"name": f"t{index}", "numEmbeddings": 1_000, "embeddingDim": 16, "poolingFactor": "4"} for index in range(2)]
 TRAINER = """
 import hashlib, os, pathlib, sys, time
 sys.path[:0] = {paths!r}
-import builders, training_builders
+from support import builders
+from support.trainer import training_builders
 from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
 run_dir = pathlib.Path(os.environ["NEUROSHARD_RUN_DIR"])
 text = pathlib.Path(os.environ["NEUROSHARD_PLAN"]).read_bytes()

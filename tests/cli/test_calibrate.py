@@ -2,12 +2,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import table, table_set
 from neuroshard_api.documents.records import ComputeSample, ProfileRecord
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
+from support.builders import table, table_set
 
 BUNDLE = bundled_root() / "h100-80gb"
 

@@ -4,9 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-import training_builders
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.documents.step_report import RankTimes
@@ -16,6 +14,8 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.interop.imported_plan import imported_plan
+from support import builders
+from support.trainer import training_builders
 
 BUNDLE = bundled_root() / "h100-80gb"
 SLOWER = 1.3

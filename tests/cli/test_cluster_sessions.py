@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_logs import rows_of, session_file
+from support.profiler.session_logs import rows_of, session_file
 
 
 def test_a_log_is_clustered_and_reported(neuroshard: Any, tmp_path: Path) -> None:

@@ -4,15 +4,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.accuracy_comparison import Accuracy, AccuracyComparison, AccuracyPair
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_report.terminal.accuracy_comparison import render_accuracy_comparison
-from placements import by_columns, given_plan
 from rich.console import Console
-from trainer_builders import TABLES, job_data, write_job, write_plan
-from training_builders import accuracy_comparison
+from support import builders
+from support.planner.placements import by_columns, given_plan
+from support.trainer.trainer_builders import TABLES, job_data, write_job, write_plan
+from support.trainer.training_builders import accuracy_comparison
 
 HALVED = WireTypes(forward=WireType.FP16, backward=WireType.FP16)
 

@@ -4,15 +4,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-from local_runs import Runs
 from neuroshard_api.documents.bundle import Calibration
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.corrected_models import take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_costs.bundle import bundled_root, load_bundle, read_weights, save_bundle
+from support import builders
+from support.cli.local_runs import Runs
 
 SLOWER = 1.5
 TRAINER = f"""

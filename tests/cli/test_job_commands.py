@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import training_builders
 import yaml
-from builders import job_data
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.waiting import eventually
+from support.builders import job_data
+from support.trainer import training_builders
 
 pytestmark = pytest.mark.slow
 CRD = Path(__file__).parents[2] / "crds" / "dlrmtrainingjobs.yaml"

@@ -4,11 +4,11 @@ import base64
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 import yaml
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_cli.local.job_file import read_job_file
+from support import builders
 
 CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"
 FROM_CONFIG_MAP = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}}

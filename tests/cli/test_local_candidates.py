@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import builders
 import pytest
-import training_builders
 from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
 from neuroshard_api.documents.plan import IncumbentPlan
 from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError
+from support import builders
+from support.trainer import training_builders
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SINCE_STEP = 4_000

@@ -5,16 +5,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-import training_builders
-from local_runs import Runs, plan_text
 from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.job.replanning import Replanning
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.replanning import LocalReplanning
+from support import builders
+from support.cli.local_runs import Runs, plan_text
+from support.trainer import training_builders
 
 TABLES = [
     {"name": f"t{index}", "numEmbeddings": 200_000, "embeddingDim": 64, "poolingFactor": "4"} for index in range(8)
@@ -22,7 +22,8 @@ TABLES = [
 TRAINER = """
 import hashlib, os, pathlib, sys, time
 sys.path[:0] = {paths!r}
-import builders, training_builders
+from support import builders
+from support.trainer import training_builders
 from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
 from neuroshard_api.documents.input_statistics import FeatureStatistics
 from neuroshard_api.documents.plan import Plan

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import dense_profile, table, table_set
 from neuroshard_api.documents.dense_layout import DenseGroup, DenseStrategy, PlannedUnit
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm
@@ -12,6 +11,7 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import bundled_root
 from neuroshard_planner.baselines.greedy import BASELINES
+from support.builders import dense_profile, table, table_set
 
 DEVICES = ("--devices", "8", "--device-type", "h100-80gb")
 

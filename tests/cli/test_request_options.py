@@ -3,13 +3,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import dense_profile
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientType
 from neuroshard_api.documents.request import Algorithm, Constraints
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, build_topology, read_tables
+from support.builders import dense_profile
 
 OPTIONS = RequestOptions(tables="mlperf-dlrm-dcnv2", devices=8, device_type="h100-80gb")
 

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-import training_builders
 import yaml
-from local_runs import BUNDLED, TRAINER, Runs, made_plan
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
-from processes import has_ended
+from support import builders
+from support.cli.local_runs import BUNDLED, TRAINER, Runs, made_plan
+from support.processes import has_ended
+from support.trainer import training_builders
 
 DRIFTING_TRAINER = f"""{TRAINER}
 drift = (run_dir.parent.parent / "drift.json").read_text()

@@ -3,15 +3,15 @@
 import json
 from typing import Any
 
-import builders
 import pytest
 import yaml
-from local_runs import Runs, made_plan
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import bundled_root
-from placements import by_rows, everywhere, given_plan
+from support import builders
+from support.cli.local_runs import Runs, made_plan
+from support.planner.placements import by_rows, everywhere, given_plan
 
 
 def runs_tables() -> tuple[Table, ...]:

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
+from support import builders
 
 
 def test_digests_tell_sequences_apart() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import TrainingProgress
@@ -17,8 +16,9 @@ from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.kinds import Family
-from placements import by_columns, by_rows, everywhere, given_plan
-from rank_server import output
+from support import builders
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan
+from support.trainer.rank_server import output
 
 TESTS = Path(__file__).parents[1]
 NEUROSHARD = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
@@ -48,7 +48,7 @@ def job_file(folder: Path, *options: object) -> Path:
     data = builders.job_data(
         model={"embeddingTables": tables, "batchSizePerDevice": 4, "embeddingOptimizer": "SGD", **layers},
         trainer={
-            "command": [sys.executable, str(TESTS / "forked_trainer.py")],
+            "command": [sys.executable, str(TESTS / "support" / "trainer" / "forked_trainer.py")],
             "args": [str(path), str(folder), *map(str, options)],
             "numProcPerNode": 4,
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],

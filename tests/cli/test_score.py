@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import table, table_set, topology
 from neuroshard_api.documents.plan import GivenPlan, Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.interop.imported_plan import imported_plan
-from placements import by_columns, by_rows, everywhere, given_plan, on_node
+from support.builders import table, table_set, topology
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
 
 DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "4096")
 

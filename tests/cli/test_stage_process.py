@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from neuroshard_cli.local import stage_process
 from neuroshard_cli.local.stage_process import StageTimeoutError, end_marked, run_stage
-from processes import has_ended
+from support.processes import has_ended
 
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from neuroshard_api.documents.table_files import read_table_set
-from session_logs import session_file
+from support.profiler.session_logs import session_file
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import yaml
-from builders import bundle_manifest, job, job_data, request, table_set, topology
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints
 from neuroshard_costs.bundle import bundled_root
+from support.builders import bundle_manifest, job, job_data, request, table_set, topology
 
 
 @pytest.fixture

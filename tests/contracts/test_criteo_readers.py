@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import builders
 import numpy as np
 import pytest
 from neuroshard_profiler.data_files import open_data
@@ -11,6 +10,7 @@ from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_lines import FEATURES
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.samples import features_of
+from support import builders
 
 NUM_SAMPLES = 500
 NUM_ROWS = 2**40  # so that no two hashes meet in one row

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 import yaml
 from neuroshard_api.job.crd import crd_text, job_schema, page_text
 from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
+from support import builders
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "dlrmtrainingjobs.yaml"

@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from local_runs import Runs
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run
 from neuroshard_operator import names
-from operator_process import Story
+from support.cli.local_runs import Runs
+from support.operator.operator_process import Story
 
 TIMES_OUT = "times out"
 FALLBACK = "DimGreedy"

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 import yaml
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from support import builders
 
 ROOT = Path(__file__).parents[2]
 NEW = "fieldOfTheNextRelease"

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import request, table, table_set, tables, topology
-from bundle_builders import manifest, saved_bundle, weights
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import BundleManifest, Calibration, Launch, Range
@@ -31,6 +29,8 @@ from neuroshard_costs.features import NUM_CALL_COUNTS, Float32Array
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from safetensors.numpy import save as save_safetensors
+from support.builders import request, table, table_set, tables, topology
+from support.planner.bundle_builders import manifest, saved_bundle, weights
 
 
 def random_bundle(seed: int) -> CostBundle:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from builders import table, table_set
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.tables import Optimizer, Table
@@ -10,6 +9,7 @@ from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.reuse.row_parts import fullest_part, hottest_row_lookups
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.simulator.device import DeviceSimulator
+from support.builders import table, table_set
 
 NUM_SETS = 60
 

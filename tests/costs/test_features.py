@@ -4,8 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from builders import table, table_set
-from bundle_builders import collectives
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.features import (
     COMMUNICATION_FEATURES,
@@ -17,6 +15,8 @@ from neuroshard_costs.features import (
 )
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import ROWS
+from support.builders import table, table_set
+from support.planner.bundle_builders import collectives
 
 NAMES_OF_VERSION_2 = 18 + 1 + 5 + 4 + 17 + 17
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from bundle_builders import NUM_DEMANDS, NUM_UNITS, collectives, compute_weights, mlp_weights
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_costs.features import COMMUNICATION_FEATURES, COMPUTE_FEATURES, Float32Array
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork
-from processes import printed_with_threads
+from support.planner.bundle_builders import NUM_DEMANDS, NUM_UNITS, collectives, compute_weights, mlp_weights
+from support.processes import printed_with_threads
 
 demands = st.lists(st.floats(min_value=0, max_value=1e4, width=32), min_size=NUM_DEMANDS, max_size=NUM_DEMANDS).map(
     lambda values: np.array(values, dtype=np.float32)

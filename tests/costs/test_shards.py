@@ -1,10 +1,10 @@
 """Shards as columns of numbers."""
 
 import numpy as np
-from builders import table, table_set
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import slice_columns
+from support.builders import table, table_set
 
 
 def test_column_slices_differ_from_their_table_in_width_alone() -> None:

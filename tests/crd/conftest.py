@@ -10,7 +10,7 @@ import yaml
 from kubernetes import client, config
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.waiting import eventually
-from stored_jobs import Jobs
+from support.jobs.stored_jobs import Jobs
 
 CRD = Path(__file__).parents[2] / "crds" / "dlrmtrainingjobs.yaml"
 

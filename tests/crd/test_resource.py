@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import builders
 import pytest
 import yaml
 from neuroshard_api.job.crd import PRINTER_COLUMNS
@@ -11,7 +10,8 @@ from neuroshard_api.job.status import Status, Workers
 from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.kubectl import Kubectl
-from stored_jobs import Jobs
+from support import builders
+from support.jobs.stored_jobs import Jobs
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[0-9][0-9]-*.yaml"))
 

@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-import broken_jobs
-import broken_rules
-import broken_schemas
-import builders
 import pytest
-from broken_jobs import BrokenJob
 from neuroshard_api.job.crd import job_schema
-from stored_jobs import Jobs, refusal_of
+from support import builders
+from support.jobs import broken_jobs, broken_rules, broken_schemas
+from support.jobs.broken_jobs import BrokenJob
+from support.jobs.stored_jobs import Jobs, refusal_of
 
 each_broken_rule = pytest.mark.parametrize("broken", broken_rules.RULES, ids=lambda broken: broken.name)
 each_broken_schema = pytest.mark.parametrize("broken", broken_schemas.SCHEMA, ids=lambda broken: broken.name)

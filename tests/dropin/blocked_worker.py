@@ -29,7 +29,7 @@ def main() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ABSENT]:
         del sys.modules[name]
     sys.meta_path.insert(0, Absent())
-    from dropin_models import TwoTowers
+    from support.dropin.dropin_models import TwoTowers
 
     dropin = importlib.import_module("neuroshard_torchrec")
     plan = dropin.NeuroShardPlanner(device_type="h100-80gb").plan(TwoTowers())

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from dropin_models import TwoTowers, batch
 from neuroshard_torchrec import DropInError, NeuroShardPlanner, compare_training
-from rank_server import joined_ranks
+from support.dropin.dropin_models import TwoTowers, batch
+from support.trainer.rank_server import joined_ranks
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel

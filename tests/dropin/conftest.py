@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from torchrec_marks import mark_torchrec
+from support.trainer.torchrec_marks import mark_torchrec
 
 HAS_TORCHREC = importlib.util.find_spec("torchrec") is not None
 collect_ignore_glob = [] if HAS_TORCHREC else ["*.py"]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from dropin_models import Remapped, TwoTowers, batch, config
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
-from rank_server import joined_ranks
+from support.dropin.dropin_models import Remapped, TwoTowers, batch, config
+from support.trainer.rank_server import joined_ranks
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.embedding import EmbeddingCollectionSharder

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from neuroshard_api.documents.training_comparison import TrainingComparison
 from neuroshard_torchrec import DropInError, show_comparison
-from rank_server import RankServer
-from training_builders import training_comparison
+from support.trainer.rank_server import RankServer
+from support.trainer.training_builders import training_comparison
 
 FOLDER = Path(__file__).parent
 

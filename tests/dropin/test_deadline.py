@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.process.exit_codes import ExitCode
-from rank_server import RankServer, output
+from support.trainer.rank_server import RankServer, output
 
 WORKER = Path(__file__).parent / "deadline_worker.py"
 

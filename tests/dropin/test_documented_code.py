@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from dropin_models import TwoTowers, batch
 from neuroshard_api.documents.comparison_request import COMPARISON_VARIABLE
 from neuroshard_api.documents.training_comparison import TrainingComparison
 from neuroshard_cli.main import run
 from neuroshard_torchrec import NeuroShardPlanner
+from support.dropin.dropin_models import TwoTowers, batch
+from support.trainer.trainer_builders import process_group_of_one
+from support.trainer.training_builders import comparison_request
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -25,8 +27,6 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.optimizers import in_backward_optimizer_filter
-from trainer_builders import process_group_of_one
-from training_builders import comparison_request
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")]
 
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "use-with-torchrec.md"
 PARTS = """
-from dropin_models import TwoTowers, batch
+from support.dropin.dropin_models import TwoTowers, batch
 
 class Model(TwoTowers):
     pass

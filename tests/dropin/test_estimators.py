@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from dropin_models import META, TwoTowers, config
 from neuroshard_api.documents.topology import Topology as OwnTopology
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import pooled_exchange
@@ -13,6 +12,7 @@ from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_torchrec import DropInError, NeuroShardPlanner, TorchRecCosts
 from neuroshard_torchrec.estimators import NeuroShardEstimator
+from support.dropin.dropin_models import META, TwoTowers, config
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import pytest
-from dropin_models import META, TwoTowers, config
-from dropin_planners import kinds, planned, planner
 from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.comparison_request import COMPARISON_VARIABLE
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.torchrec_plan import TorchRecCodecs, TorchRecPlan
 from neuroshard_torchrec import DropInError, compare_given_plans
 from neuroshard_torchrec.given_comparison import plans_for
+from support.dropin.dropin_models import META, TwoTowers, config
+from support.dropin.dropin_planners import kinds, planned, planner
+from support.trainer.trainer_builders import process_group_of_one
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from trainer_builders import process_group_of_one
 
 COLLECTION = EmbeddingBagCollection(tables=[config("t")], device=META)
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from dropin_models import META, Remapped, collisions, config
-from dropin_planners import planned, planner
 from neuroshard_torchrec.managed_collision import managed_collision_bytes
 from neuroshard_torchrec.model_tables import model_tables
+from support.dropin.dropin_models import META, Remapped, collisions, config
+from support.dropin.dropin_planners import planned, planner
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_modules import EmbeddingBagCollection

@@ -1,8 +1,8 @@
 import pytest
 import torch
-from dropin_models import META, TwoTowers, batch, config
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
 from neuroshard_torchrec import DropInError, model_tables, table_set_of
+from support.dropin.dropin_models import META, TwoTowers, batch, config
 from torch import nn
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder

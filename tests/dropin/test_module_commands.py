@@ -16,7 +16,7 @@ import itertools
 import sys
 import torch
 from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
-from dropin_models import TwoTowers, batch
+from support.dropin.dropin_models import TwoTowers, batch
 from torch import nn
 
 def model():

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dropin_models import META, TwoTowers, config
-from dropin_planners import planned, planner
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.bundle import bundled_bundle
@@ -14,6 +12,8 @@ from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.shards import FloatArray, ShardArrays
 from neuroshard_planner import planning
 from neuroshard_planner.own_costs import OwnCosts
+from support.dropin.dropin_models import META, TwoTowers, config
+from support.dropin.dropin_planners import planned, planner
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import Topology

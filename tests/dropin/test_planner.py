@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from dropin_models import META, TwoTowers, batch, config
-from dropin_planners import planned, planner
 from neuroshard_torchrec import DropInError
+from support.dropin.dropin_models import META, TwoTowers, batch, config
+from support.dropin.dropin_planners import planned, planner
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints, Topology

@@ -4,10 +4,10 @@ import logging
 from typing import Any
 
 import pytest
-from dropin_models import META, Remapped, TwoTowers, config
-from dropin_planners import kinds, planned, planner
 from neuroshard_api.documents.presets import preset
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
+from support.dropin.dropin_models import META, Remapped, TwoTowers, config
+from support.dropin.dropin_planners import kinds, planned, planner
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.modules.embedding_configs import DataType as TorchRecType

@@ -4,13 +4,13 @@ import logging
 
 import pytest
 import torch
-from dropin_models import TwoTowers
-from dropin_planners import planned, planner
 from neuroshard_api.documents.presets import preset
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_torchrec import DropInError, TorchRecCosts
 from neuroshard_torchrec.devices import planned_devices, require_devices_of
+from support.dropin.dropin_models import TwoTowers
+from support.dropin.dropin_planners import planned, planner
 from torchrec.distributed.planner.types import Topology
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from dropin_models import TwoTowers
-from dropin_planners import planned, planner
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_torchrec import DropInError
+from support.dropin.dropin_models import TwoTowers
+from support.dropin.dropin_planners import planned, planner
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.optim import RowWiseAdagrad

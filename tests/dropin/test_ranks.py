@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 FOLDER = Path(__file__).parent
 
@@ -38,7 +38,7 @@ def test_the_example_with_one_line_changed_runs_and_prints_what_the_guide_shows(
     """Line by line, but for the numbers and places, which change with cost models and search."""
     root = FOLDER.parents[1]
     script = root / "examples" / "torchrec" / "one_line.py"
-    printed = ranks.succeed("rank_server:run_script", script, folder=tmp_path, count=2).splitlines()
+    printed = ranks.succeed("support.trainer.rank_server:run_script", script, folder=tmp_path, count=2).splitlines()
     guide = (root / "docs" / "guides" / "use-with-torchrec.md").read_text(encoding="utf-8")
     shown = guide.partition("```text\n")[2].partition("```")[0].splitlines()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dropin_models import META, TwoTowers, config
 from neuroshard_api.documents.plan import Plan
 from neuroshard_cli.main import run
 from neuroshard_torchrec import table_set_of
+from support.dropin.dropin_models import META, TwoTowers, config
 from torch import nn
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec

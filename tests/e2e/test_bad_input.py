@@ -4,8 +4,6 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-import broken_rules
-import broken_schemas
 import pytest
 from e2e import jobs
 from e2e.operator_release import Release
@@ -13,6 +11,7 @@ from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.images import PLANNER
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace
+from support.jobs import broken_rules, broken_schemas
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 FROM_MAP = {"configMapKeyRef": {"name": "input", "key": "tables.json"}}

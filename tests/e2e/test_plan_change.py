@@ -5,7 +5,6 @@ import hashlib
 import json
 from pathlib import Path
 
-import builders
 import pytest
 from e2e import jobs
 from e2e.volumes import newest_step, shared_volume
@@ -17,7 +16,8 @@ from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
-from placements import by_columns, by_rows, everywhere, given_plan
+from support import builders
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
 EVERY_STEPS = 20

@@ -11,8 +11,8 @@ from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster
 from neuroshard_operator.controller import gathered
 from neuroshard_operator.reconcile import reconcile
-from operator_process import JOB, SETTINGS, TWO_NODES, OperatorProcess, Story
-from operator_world import NAMESPACE, World
+from support.operator.operator_process import JOB, SETTINGS, TWO_NODES, OperatorProcess, Story
+from support.operator.operator_world import NAMESPACE, World
 
 
 class CountingWorld(World):
@@ -33,7 +33,7 @@ class CountingWorld(World):
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let stories happen in a cluster that counts reads."""
-    monkeypatch.setattr("operator_process.World", CountingWorld)
+    monkeypatch.setattr("support.operator.operator_process.World", CountingWorld)
 
 
 @pytest.mark.usefixtures("counting")

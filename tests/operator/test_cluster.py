@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import ApiError
-from operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
-from operator_world import World
+from support.operator.operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
+from support.operator.operator_world import World
 
 CHILDREN = ("Job", "Pod", "ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding")
 

@@ -9,8 +9,8 @@ from neuroshard_operator.cluster import resync
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller
 from neuroshard_operator.process.metrics import Metrics
-from operator_process import SETTINGS
-from operator_world import NAMESPACE, START, World, stamp
+from support.operator.operator_process import SETTINGS
+from support.operator.operator_world import NAMESPACE, START, World, stamp
 
 ENDED = stamp(START + timedelta(minutes=5))
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.job.training_job import KIND
 from neuroshard_operator import names
-from operator_process import JOB, KEY, TWO_NODES, OperatorProcess
-from operator_world import World
+from support.operator.operator_process import JOB, KEY, TWO_NODES, OperatorProcess
+from support.operator.operator_world import World
 
 
 class Life:

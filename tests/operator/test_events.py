@@ -3,8 +3,8 @@
 import asyncio
 
 from neuroshard_operator.cluster.api import ApiError
-from operator_process import OperatorProcess
-from operator_world import World
+from support.operator.operator_process import OperatorProcess
+from support.operator.operator_world import World
 
 
 def test_news_are_told_though_a_write_is_refused() -> None:

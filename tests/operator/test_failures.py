@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import builders
 import pytest
 from neuroshard_api.job.policies import FailureAction
 from neuroshard_operator.failures import Cause, cause_of, verdict
 from neuroshard_operator.observed.objects import ChildJob, ChildPod, Meta, Outcome, Termination
+from support import builders
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DISRUPTED = frozenset({("DisruptionTarget", "True")})

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_operator.hardware import hardware_for, product_selector
 from neuroshard_operator.observed.objects import Node, Taint
+from support import builders
 
 GPU_JOB: dict[str, Any] = {"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}}
 

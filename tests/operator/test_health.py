@@ -8,7 +8,7 @@ from neuroshard_operator.cluster.watched import WATCHED
 from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.status import read_status
-from operator_world import World
+from support.operator.operator_world import World
 
 
 def ask(path: str, *, alive: bool = True, ready: bool = True) -> tuple[int, str]:

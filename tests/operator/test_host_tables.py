@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import builders
 import pytest
-from builders import plan
 from neuroshard_api.documents.config_map import contents_of, unpack_files
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.presets import preset
@@ -13,7 +11,9 @@ from neuroshard_operator import names
 from neuroshard_operator.children.files import REQUEST_FILE
 from neuroshard_operator.children.workers import with_host_tables
 from neuroshard_operator.observed.results import host_bytes_per_node, plan_summary
-from operator_process import JOB, Story
+from support import builders
+from support.builders import plan
+from support.operator.operator_process import JOB, Story
 
 GIB = 2**30
 

@@ -14,7 +14,7 @@ from neuroshard_operator import names
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.limits import TABLES, bounded_file
 from neuroshard_operator.observed.results import Unreadable
-from operator_process import JOB, Story
+from support.operator.operator_process import JOB, Story
 
 MEBIBYTE = 1024 * 1024
 

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 )
 from neuroshard_operator import names
 from neuroshard_operator.observed.results import content_hash
-from operator_process import JOB, KEY, OperatorProcess
-from operator_world import CrashError, World, is_finished, owners
+from support.operator.operator_process import JOB, KEY, OperatorProcess
+from support.operator.operator_world import CrashError, World, is_finished, owners
 
 MAX_RESTARTS = 2
 KINDS = ("DLRMTrainingJob", "Job", "Pod", "ConfigMap", "Role")

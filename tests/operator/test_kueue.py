@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from neuroshard_operator import names
 from neuroshard_operator.pace import COUNTS_EVERY_S
-from operator_process import JOB, OperatorProcess, Story
-from operator_world import World
+from support.operator.operator_process import JOB, OperatorProcess, Story
+from support.operator.operator_world import World
 
 
 def story_with_default_queue() -> Story:

@@ -12,8 +12,8 @@ from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller
 from neuroshard_operator.process.logs import JsonFormatter
 from neuroshard_operator.process.metrics import Metrics
-from operator_process import JOB, KEY, ONE_NODE, SETTINGS, Story
-from operator_world import NAMESPACE
+from support.operator.operator_process import JOB, KEY, ONE_NODE, SETTINGS, Story
+from support.operator.operator_world import NAMESPACE
 
 
 class FirstLine(logging.Handler):

@@ -8,7 +8,7 @@ from neuroshard_api.job.resource import Rule
 from neuroshard_api.job.training_job import KIND
 from neuroshard_api.job.workers import Trainer
 from neuroshard_operator import names
-from operator_process import JOB, Story
+from support.operator.operator_process import JOB, Story
 
 NEWER: tuple[dict[str, Any], ...] = (
     {"newPart": {"enabled": True}},

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import ApiError
-from operator_process import JOB, KEY, ONE_NODE, SETTINGS, OperatorProcess, Story
-from operator_world import World
+from support.operator.operator_process import JOB, KEY, ONE_NODE, SETTINGS, OperatorProcess, Story
+from support.operator.operator_world import World
 
 
 @pytest.mark.parametrize(("kind", "name"), [("Service", "job-workers"), ("RoleBinding", "job-worker")])

@@ -6,7 +6,6 @@ import json
 from datetime import timedelta
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.drift_report import Cause, DriftReport
 from neuroshard_api.replanning.decision import Verdict
@@ -15,9 +14,10 @@ from neuroshard_operator.conditions import Reason
 from neuroshard_operator.observed.results import content_hash
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.status import read_status
-from operator_process import JOB, KEY, OperatorProcess, Story
-from operator_world import CrashError
-from replanning_story import AUTO, DRIFTED, SLOW, VOLUME, candidate, plan_in_force, replaced, report
+from support import builders
+from support.operator.operator_process import JOB, KEY, OperatorProcess, Story
+from support.operator.operator_world import CrashError
+from support.operator.replanning_story import AUTO, DRIFTED, SLOW, VOLUME, candidate, plan_in_force, replaced, report
 
 
 def test_steps_as_at_the_beginning_are_steady() -> None:

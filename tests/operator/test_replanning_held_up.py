@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import builders
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_operator import names
-from operator_process import Story
-from replanning_story import AUTO, DRIFTED, SLOW, VOLUME, candidate, plan_in_force, replaced, report
+from support import builders
+from support.operator.operator_process import Story
+from support.operator.replanning_story import AUTO, DRIFTED, SLOW, VOLUME, candidate, plan_in_force, replaced, report
 
 
 def test_a_candidate_with_the_placement_in_force_restarts_nothing() -> None:

@@ -10,8 +10,8 @@ from neuroshard_operator.cluster.api import ApiError, Json
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.resync import Resync, reachable
 from neuroshard_operator.cluster.watched import WatchedObjects
-from operator_process import JOB, KEY, Story
-from operator_world import NAMESPACE, World
+from support.operator.operator_process import JOB, KEY, Story
+from support.operator.operator_world import NAMESPACE, World
 
 
 def vanish(story: Story, kind: str) -> list[str]:

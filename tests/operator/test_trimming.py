@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.config_map import pack_files
 from neuroshard_operator import names
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.results import PlanSummary, ProfileSummary, ReportSummary, Unreadable
-from operator_world import profile_files
+from support import builders
+from support.operator.operator_world import profile_files
 
 
 def body(kind: str = "Pod", *, role: str = "worker", **parts: Any) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import builders
 import numpy as np
 import pytest
-from exact_costs import ExactCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.communication import CommunicationChoices, WireType, WireTypes
@@ -17,7 +15,9 @@ from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import simulated_cost
 from neuroshard_planner.problem.problem import Problem
-from searches import planned
+from support import builders
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import planned
 
 INT8 = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
 CHOICES = CommunicationChoices(forward=(WireType.FP16, WireType.INT8), backward=(WireType.FP16,))

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import builders
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.plan import GivenPlan, Plan
 from neuroshard_api.documents.request import Constraints, PlanRequest
 from neuroshard_api.documents.tables import Table
@@ -17,7 +15,9 @@ from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import added_calls_ms
-from searches import planned
+from support import builders
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import planned
 
 
 def history(name: str, factor: float, group: str | None = None, **fields: Any) -> Table:

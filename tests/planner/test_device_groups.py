@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from builders import GIB, host_memory, request, table, tables, topology
-from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan
@@ -18,7 +16,9 @@ from neuroshard_planner.device_groups import average_ms, of_group
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.plan import explain_plan
 from neuroshard_planner.plans.checks import plan_problems
-from searches import planned
+from support.builders import GIB, host_memory, request, table, tables, topology
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import planned
 
 QUICK = SearchSettings(work_budget=2000)
 SLOW = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)

@@ -3,9 +3,6 @@
 from typing import Any
 
 import pytest
-from builders import GIB, request, table, tables
-from builders import plan as plan_builder
-from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
@@ -16,7 +13,10 @@ from neuroshard_planner.planning import plan
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.moved_bytes import moved_bytes, priced_ms
 from neuroshard_planner.search.migration import Incumbent
-from searches import assert_valid, planned, search_requests
+from support.builders import GIB, request, table, tables
+from support.builders import plan as plan_builder
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import assert_valid, planned, search_requests
 
 ROUNDING = 1e-9
 MANY_MS_PER_GIB = 1e9

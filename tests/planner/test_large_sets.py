@@ -1,12 +1,12 @@
 """Sets of terabytes find plans that keep every device's memory, in the real search with bounded work."""
 
 import pytest
-from builders import GIB, request, table, topology
 from neuroshard_api.documents.request import Constraints, SearchSettings
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems
-from searches import planned, used_bytes
+from support.builders import GIB, request, table, topology
+from support.planner.searches import planned, used_bytes
 
 TW, CW, RW, TWRW, GRID, _ = ShardingType
 TERABYTE = 10**12

@@ -5,10 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import builders
 import pytest
-import training_builders
-from mounts import mounted
 from neuroshard_api.documents.input_statistics import FeatureStatistics
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
@@ -18,6 +15,9 @@ from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.__main__ import main
 from neuroshard_planner.planning import plan
+from support import builders
+from support.mounts import mounted
+from support.trainer import training_builders
 
 BUNDLE = bundled_root() / "h100-80gb"
 

@@ -4,7 +4,6 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from builders import GIB, request, table, tables, topology
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.documents.tables import Optimizer, Pooling
@@ -13,7 +12,8 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.means_by_rows import MOST_CHOSEN, means_by_rows, with_rows
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from searches import planned
+from support.builders import GIB, request, table, tables, topology
+from support.planner.searches import planned
 
 HOT = table("hot", pooling=Pooling.MEAN, pooling_factor=200.0, embedding_dim=4)
 EVERY = Constraints(sharding_types=tuple(ShardingType))

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from builders import request, table, table_set
 from neuroshard_api.documents.input_statistics import FeatureStatistics
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.measured_inputs import with_measured_inputs
-from searches import planned
-from training_builders import input_statistics
+from support.builders import request, table, table_set
+from support.planner.searches import planned
+from support.trainer.training_builders import input_statistics
 
 SINGLES = (1.0, *[0.0] * 16)
 PAIRS = (0.0, 1.0, *[0.0] * 15)

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from builders import request, table
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.shards import FloatArray, ShardArrays
 from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_planner.planning import plan
 from neuroshard_planner.plans.checks import plan_problems
+from support.builders import request, table
 
 MS_PER_LOOKUP = 1e-5
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import GIB, device_type, request, table, tables, topology
-from exact_costs import ExactCosts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import BundleManifest
@@ -26,8 +24,10 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
-from processes import printed_with_threads
-from searches import assert_valid, placed, planned, problem_of, search_requests
+from support.builders import GIB, device_type, request, table, tables, topology
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import assert_valid, placed, planned, problem_of, search_requests
+from support.processes import printed_with_threads
 
 GOLDEN = Path(__file__).parent / "data" / "golden_plan.json"
 """Written again by `python tests/planner/test_planning.py`; a change of it is a change of every user's plans."""
@@ -72,7 +72,7 @@ def test_another_process_with_another_hash_seed_finds_the_same_plan() -> None:
 def test_a_processor_of_more_threads_finds_the_same_plan() -> None:
     """Under the bundled networks a plan has the same bytes whatever number of threads BLAS may take."""
     code = (
-        "from builders import request, topology\n"
+        "from support.builders import request, topology\n"
         "from neuroshard_api.documents.request import SearchSettings\n"
         "from neuroshard_costs.bundle import bundled_bundle\n"
         "from neuroshard_planner.planning import plan\n"

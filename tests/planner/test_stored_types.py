@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import builders
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
@@ -15,7 +13,9 @@ from neuroshard_planner.explain.stored_types import stored_type_of, stored_types
 from neuroshard_planner.planning import plan as plan_of
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.search.migration import Incumbent
-from searches import planned
+from support import builders
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import planned
 
 BOTH = (DataType.FP32, DataType.FP16)
 GIB = 2**30

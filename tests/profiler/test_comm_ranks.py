@@ -11,7 +11,7 @@ from neuroshard_costs.fitting.records import read_records
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import MeasureError
 from neuroshard_profiler.processes import Measurer, run_measurers
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 

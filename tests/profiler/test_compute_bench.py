@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import table_set
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.fitting.records import ended_records, read_records
 from neuroshard_profiler.budget import Budget
@@ -13,7 +12,8 @@ from neuroshard_profiler.errors import DeviceFailedError, DeviceLostError, Kerne
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE
 from neuroshard_profiler.settings import Part
-from profiler_builders import MadeUpBackend
+from support.builders import table_set
+from support.profiler.profiler_builders import MadeUpBackend
 
 SPACE = replace(CPU_SPACE, optimizers=(Optimizer.SGD,), data_types=(DataType.FP32,), job=table_set())
 

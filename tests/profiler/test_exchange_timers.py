@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from fake_cuda import FakeCuda
 from neuroshard_profiler.exchange_timers import CudaExchangeTimer, HostExchangeTimer, gpu_exchanges
+from support.profiler.fake_cuda import FakeCuda
 
 
 def exchange_ms(cuda: FakeCuda, timer: CudaExchangeTimer, *, offset_ms: float = 0.0, host_ms: float = 0.1) -> float:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import builders
 import pytest
 from neuroshard_api.documents.records import ExpansionSample
 from neuroshard_costs.fitting.expansions import fitted_expansion
@@ -12,7 +11,8 @@ from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.errors import KernelError
 from neuroshard_profiler.expansion_bench import collect_expansions, expansion_samples, has_repeats
 from neuroshard_profiler.records import RecordsFile
-from profiler_builders import QUICK
+from support import builders
+from support.profiler.profiler_builders import QUICK
 
 pytestmark = pytest.mark.torch
 

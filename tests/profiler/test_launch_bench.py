@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
 from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.fitting.launches import fitted_launch
@@ -14,6 +13,7 @@ from neuroshard_profiler.devices.cuda import CudaDevice
 from neuroshard_profiler.errors import KernelError
 from neuroshard_profiler.launch_bench import collect_launches, launch_samples
 from neuroshard_profiler.records import RecordsFile
+from support.profiler.fake_cuda import FakeCuda
 
 pytestmark = pytest.mark.torch
 QUICK = Repeats(warm_up=1, least=3, most=3)

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import table
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_profiler.lookups import draw_batches, draw_lookups
-from profiler_builders import compute_sample
+from support.builders import table
+from support.profiler.profiler_builders import compute_sample
 
 
 def histogram(**shares: float) -> tuple[float, ...]:

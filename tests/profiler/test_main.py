@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import job, table_set, tables
-from mounts import mounted
 from neuroshard_api.documents.document import read_data
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.records import ProfileRecord
@@ -24,7 +22,9 @@ from neuroshard_costs.fitting.records import read_records
 from neuroshard_planner.planning import plan
 from neuroshard_profiler.__main__ import main
 from neuroshard_profiler.launch_bench import BATCH_SIZES, NUM_TABLES
-from record_builders import compute_record, written
+from support.builders import job, table_set, tables
+from support.mounts import mounted
+from support.profiler.record_builders import compute_record, written
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIMULATED = ("--backend", "simulated", "--device-type", "h100-80gb")

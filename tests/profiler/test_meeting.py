@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import table_set
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_profiler.__main__ import main
+from support.builders import table_set
 
 ENOUGH_RECORDS = "26"
 """For the fit of both directions; no more are measured."""

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from builders import table, table_set
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_profiler.__main__ import main
@@ -19,8 +18,9 @@ from neuroshard_profiler.profile import (
     num_processes_of,
 )
 from neuroshard_profiler.settings import Part, ProfileSettings
-from profiler_builders import MadeUpBackend, SeenGpus
 from rich.progress import Progress
+from support.builders import table, table_set
+from support.profiler.profiler_builders import MadeUpBackend, SeenGpus
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_profiler.records import METHOD, RecordsFile
-from record_builders import SOURCE, compute_record, written
+from support.profiler.record_builders import SOURCE, compute_record, written
 
 
 def test_a_record_is_written_before_the_next_is_measured(tmp_path: Path) -> None:

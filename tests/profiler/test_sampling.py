@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import table, table_set
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE, SampleSpace, draw_compute_sample
+from support.builders import table, table_set
 
 JOB = table_set(
     table("huge", num_embeddings=10**9, embedding_dim=128),

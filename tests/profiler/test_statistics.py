@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from builders import table
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.tables import REUSE_BINS
@@ -10,7 +9,8 @@ from neuroshard_profiler.batches import DataBatch, Jagged
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.lookups import draw_lookups
 from neuroshard_profiler.statistics import data_statistics
-from profiler_builders import compute_sample
+from support.builders import table
+from support.profiler.profiler_builders import compute_sample
 
 
 def batch(*lists: list[int], sessions: list[int] | None = None) -> DataBatch:

@@ -1,7 +1,6 @@
 from collections.abc import Callable
 
 import pytest
-from builders import request, table, tables
 from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, Plan
 from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints
 from neuroshard_api.job.step_cost import predicted_cost
@@ -11,9 +10,10 @@ from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import index_ranges, summarize
 from neuroshard_report.terminal.plan import render_plan
-from plan_builders import plan_of, random_tables
 from rich.console import Console
-from searches import planned
+from support.builders import request, table, tables
+from support.planner.plan_builders import plan_of, random_tables
+from support.planner.searches import planned
 
 
 def terminal_text(plan: Plan) -> str:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_trainer.agreement import agreed, together
 from neuroshard_trainer.errors import InputError
-from rank_server import joined_ranks
+from support.trainer.rank_server import joined_ranks
 
 FAILING = 2
 

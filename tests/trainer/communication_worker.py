@@ -23,10 +23,10 @@ from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.guard import Guard
 from neuroshard_trainer.process import Process, new_group
 from neuroshard_trainer.run import sharded_job_model
-from rank_server import joined_ranks
+from support.trainer.rank_server import joined_ranks
+from support.trainer.trainer_builders import TABLES, job_data, plan_of
+from support.trainer.trainer_models import random_samples
 from torch.nn.functional import binary_cross_entropy_with_logits
-from trainer_builders import TABLES, job_data, plan_of
-from trainer_models import random_samples
 
 CPU = torch.device("cpu")
 SAMPLES = 16  # of each rank

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torchrec_marks import mark_torchrec
+from support.trainer.torchrec_marks import mark_torchrec
 
 HAS_TORCHREC = importlib.util.find_spec("torchrec") is not None
 collect_ignore_glob = [] if HAS_TORCHREC else ["*.py"]
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def group() -> Iterator[Any]:
     """A process group of this process alone."""
-    from trainer_builders import process_group_of_one
+    from support.trainer.trainer_builders import process_group_of_one
 
     with process_group_of_one() as alone:
         yield alone
@@ -55,7 +55,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Train a job in ``run`` below the test's folder; keyword arguments change its spec."""
     import torch.distributed as dist
     from neuroshard_trainer.__main__ import main
-    from trainer_builders import job_data, plan_of, write_job, write_plan
+    from support.trainer.trainer_builders import job_data, plan_of, write_job, write_plan
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ from neuroshard_api.documents.tables import Optimizer
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.sharded_model import sharded_model
-from rank_server import joined_ranks
+from support.trainer.rank_server import joined_ranks
 from torch import nn
 from torchrec.distributed.types import (
     EmbeddingModuleShardingPlan,

@@ -8,11 +8,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import builders
 import numpy as np
 import torch
 import torch.distributed as dist
-from bags import local_weights
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
@@ -39,10 +37,12 @@ from neuroshard_trainer.pipeline import Pipeline
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.sharded_model import sharded_model
 from neuroshard_trainer.step_optimizer import StepOptimizer
-from placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
-from rank_server import joined_ranks
+from support import builders
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
+from support.trainer.bags import local_weights
+from support.trainer.rank_server import joined_ranks
+from support.trainer.trainer_builders import job_data
 from torch.nn.functional import binary_cross_entropy_with_logits
-from trainer_builders import job_data
 
 CPU = torch.device("cpu")
 SAMPLES, STEPS = 24, 20

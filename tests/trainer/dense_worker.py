@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 import torch
 import torch.distributed as dist
-from bags import lookups_of
 from neuroshard_api.documents.dense_layout import DenseGroup, DenseLayout, DenseMemory, DenseStrategy, PlannedUnit
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.plan import GivenPlan
@@ -38,12 +36,14 @@ from neuroshard_trainer.run import SHARDING_FILE, Places, set_up
 from neuroshard_trainer.sharded_model import sharded_model
 from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.training_state import TrainingState, widths_of
-from placements import by_columns, given_plan
-from rank_server import joined_ranks
+from support import builders
+from support.planner.placements import by_columns, given_plan
+from support.trainer.bags import lookups_of
+from support.trainer.rank_server import joined_ranks
+from support.trainer.trainer_builders import TABLES, job_data
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import binary_cross_entropy_with_logits
-from trainer_builders import TABLES, job_data
 
 CPU = torch.device("cpu")
 STEPS = 5

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import builders
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -19,11 +18,12 @@ from neuroshard_trainer.clocks import NS_PER_MS, Mark
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.live_sharding import sharded_collections
 from neuroshard_trainer.step_reporter import StepReporter
-from rank_server import joined_ranks
+from support import builders
+from support.trainer.rank_server import joined_ranks
+from support.trainer.trainer_builders import plan_of, write_plan
+from support.trainer.trainer_models import sharded_model
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from trainer_builders import plan_of, write_plan
-from trainer_models import sharded_model
 
 TABLES = tuple(
     builders.table(name, num_embeddings=20_000, embedding_dim=128, pooling_factor=8.0) for name in ("user", "item")

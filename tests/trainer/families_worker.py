@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import builders
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.document import validated
@@ -25,13 +24,14 @@ from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.training_state import TrainingState, widths_of
-from placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
-from rank_server import joined_ranks
-from stored_plans import MIXED, plan_with
+from support import builders
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
+from support.planner.stored_plans import MIXED, plan_with
+from support.trainer.rank_server import joined_ranks
+from support.trainer.trainer_builders import TABLES, job_data
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
-from trainer_builders import TABLES, job_data
 
 TOPOLOGY = builders.topology(4, num_nodes=2)
 CPU = torch.device("cpu")

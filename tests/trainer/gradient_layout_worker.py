@@ -8,10 +8,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import builders
 import torch
 import torch.distributed as dist
-from bags import lookups_of
 from neuroshard_api.documents.dense_layout import DenseGroup, DenseLayout, DenseMemory, DenseStrategy, PlannedUnit
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
@@ -29,11 +27,13 @@ from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, re
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.sharded_model import sharded_model
 from neuroshard_trainer.training_state import TrainingState, widths_of
-from placements import by_columns, everywhere, given_plan
-from rank_server import joined_ranks
+from support import builders
+from support.planner.placements import by_columns, everywhere, given_plan
+from support.trainer.bags import lookups_of
+from support.trainer.rank_server import joined_ranks
+from support.trainer.trainer_builders import TABLES, job_data
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
-from trainer_builders import TABLES, job_data
 
 CPU = torch.device("cpu")
 WORLD = builders.topology(2)

@@ -18,7 +18,7 @@ from neuroshard_trainer import gradient_codec
 from neuroshard_trainer.gradient_codec import GradientCodec, exchange_gradients, own_group
 from neuroshard_trainer.gradient_guard import GradientGuard
 from neuroshard_trainer.sparse_gradients import SparseGradients
-from rank_server import joined_ranks
+from support.trainer.rank_server import joined_ranks
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel

@@ -13,10 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import builders
 import torch
 import torch.distributed as dist
-from bags import SAMPLES, Bags, lookups_of, pairs, weight_difference
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Table
@@ -31,12 +29,14 @@ from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.process import Process, new_group
 from neuroshard_trainer.run import Places, set_up
 from neuroshard_trainer.sharded_model import sharded_model
-from placements import by_columns, by_rows, given_plan, random_placement
-from rank_server import joined_ranks
+from support import builders
+from support.planner.placements import by_columns, by_rows, given_plan, random_placement
+from support.trainer.bags import SAMPLES, Bags, lookups_of, pairs, weight_difference
+from support.trainer.rank_server import joined_ranks
+from support.trainer.trainer_builders import TABLES, job_data, write_plan
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.optim import SGD
-from trainer_builders import TABLES, job_data, write_plan
 
 CPU = torch.device("cpu")
 RATE = 0.1

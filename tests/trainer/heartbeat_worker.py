@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from neuroshard_trainer.heartbeat import Heartbeat
-from rank_server import joined_ranks
+from support.trainer.rank_server import joined_ranks
 
 POLL_S = 0.01
 

@@ -15,13 +15,13 @@ from neuroshard_trainer.live_sharding import prove_sharding
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
-from rank_server import joined_ranks
+from support.trainer.rank_server import joined_ranks
+from support.trainer.trainer_builders import TABLES, job_data
+from support.trainer.trainer_models import random_samples
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
-from trainer_builders import TABLES, job_data
-from trainer_models import random_samples
 
 LEARNING_RATE = 0.5
 SAMPLES = 16  # of each rank

@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import builders
 import torch
 import torch.distributed as dist
-from bags import SAMPLES, Bags, lookups_of, pairs, weight_difference
 from neuroshard_api.documents.plan import GivenPlan, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Pooling, Table
@@ -32,9 +30,11 @@ from neuroshard_trainer.optimizers import (
 )
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.sharded_model import sharded_model
-from placements import given_plan, on_host, random_placement
-from rank_server import RankServer, joined_ranks
-from stored_plans import MIXED, plan_with
+from support import builders
+from support.planner.placements import given_plan, on_host, random_placement
+from support.planner.stored_plans import MIXED, plan_with
+from support.trainer.bags import SAMPLES, Bags, lookups_of, pairs, weight_difference
+from support.trainer.rank_server import RankServer, joined_ranks
 from torch import nn
 from torch.optim import SGD, Adagrad
 from torch.optim import Optimizer as TorchOptimizer

@@ -7,11 +7,9 @@ Argument: folder, unused. Exits with an error where a loss or a weight differs.
 
 import logging
 
-import builders
 import numpy as np
 import torch
 import torch.distributed as dist
-from bags import local_weights
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.documents.plan import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
@@ -24,8 +22,10 @@ from neuroshard_trainer.data.samples import Jagged, Samples, features_of
 from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.expansion import Expansion
 from neuroshard_trainer.plan_adapter import sharding_plan
-from placements import by_columns, by_rows, given_plan
-from rank_server import joined_ranks
+from support import builders
+from support.planner.placements import by_columns, by_rows, given_plan
+from support.trainer.bags import local_weights
+from support.trainer.rank_server import joined_ranks
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from neuroshard_trainer.stopping import StepVote, Wish
-from rank_server import joined_ranks
+from support.trainer.rank_server import joined_ranks
 
 
 def main(folder: str, step_ms: list[float], asked_rank: int, asked_step: int) -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 WORKER = Path(__file__).with_name("agreement_worker.py")
 

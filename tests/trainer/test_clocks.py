@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from cuda_events import SimulatedEvent, SimulatedGpu
 from neuroshard_trainer.clocks import CudaClock, HostClock, clock_of
+from support.profiler.cuda_events import SimulatedEvent, SimulatedGpu
 
 
 def test_marks_of_a_gpu_are_read_in_any_order() -> None:

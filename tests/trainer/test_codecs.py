@@ -9,7 +9,7 @@ from fbgemm_gpu.split_embedding_configs import SparseType
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_trainer.codecs import SwitchableCodec, codecs_of, gradient_scale
 from neuroshard_trainer.errors import InputError
-from trainer_builders import plan_of
+from support.trainer.trainer_builders import plan_of
 
 CPU = torch.device("cpu")
 INT8 = WireTypes(forward=WireType.INT8, backward=WireType.FP16)

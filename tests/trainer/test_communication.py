@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 pytestmark = pytest.mark.timeout(400)
 LIMITS = {"FP32": 0.0, "FP16": 2.0**-11, "INT8": 32**0.5 * 2 / 510, "MX4": 0.25}

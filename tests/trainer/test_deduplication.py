@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.document import DocumentError, validated
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
@@ -16,9 +15,10 @@ from neuroshard_api.job.step_cost import measured_cost
 from neuroshard_api.job.training import SyntheticSessions
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_planner.problem.deduplication import batch_factor
-from placements import by_columns, by_rows, given_plan
-from rank_server import RankServer
-from trainer_builders import plan_of, write_plan
+from support import builders
+from support.planner.placements import by_columns, by_rows, given_plan
+from support.trainer.rank_server import RankServer
+from support.trainer.trainer_builders import plan_of, write_plan
 
 WORKER = Path(__file__).with_name("deduplication_worker.py")
 WEIGHTED = WORKER.with_name("weighted_deduplication_worker.py")

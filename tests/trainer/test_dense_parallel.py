@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-import builders
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
@@ -20,8 +18,10 @@ from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.dense_profile import dense_profile
-from rank_server import RankServer
-from trainer_builders import TABLES, job_data, write_job, write_plan
+from support import builders
+from support.planner.exact_costs import ExactCosts
+from support.trainer.rank_server import RankServer
+from support.trainer.trainer_builders import TABLES, job_data, write_job, write_plan
 
 NUM_PLANS = 12
 JOB = job_data(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 import torch
 from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
@@ -16,6 +15,7 @@ from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.dense_profile import dense_profile, describe_dense, main
 from neuroshard_trainer.errors import InputError
+from support import builders
 from torch import nn
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection

@@ -15,7 +15,7 @@ from neuroshard_trainer.devices import (
     why_gpu_is_needed,
 )
 from neuroshard_trainer.errors import InputError
-from trainer_builders import job_data, plan_of
+from support.trainer.trainer_builders import job_data, plan_of
 
 H100 = "NVIDIA H100 80GB HBM3"
 OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 12040)."

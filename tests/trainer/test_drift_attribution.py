@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from builders import rank_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.drift_report import Cause, DriftChange, StepPart
 from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_trainer.drift.attribution import InputChange, causes
+from support.builders import rank_times
 
 RANKS = 4
 RANKS_PER_NODE = 2

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import builders
 import numpy as np
 import pytest
 import torch
@@ -24,6 +23,7 @@ from neuroshard_trainer.drift.input_statistics import (
     statistics_of,
 )
 from neuroshard_trainer.run_identity import RunIdentity
+from support import builders
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 SAMPLES = 2048

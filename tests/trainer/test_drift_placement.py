@@ -1,14 +1,14 @@
 """Which ranks changed lookups are computed on, and how much longer they can take there."""
 
-import builders
 import pytest
-import training_builders
 from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_trainer.drift.placement import Placement
-from placements import by_columns, by_rows, everywhere, given_plan
+from support import builders
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan
+from support.trainer import training_builders
 
 USER = builders.table("user", num_embeddings=100, embedding_dim=32, feature_names=("viewer", "owner"))
 ITEM = builders.table("item", num_embeddings=100, embedding_dim=32)

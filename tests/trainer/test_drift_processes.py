@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.documents.input_statistics import InputStatistics
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WORKER = Path(__file__).with_name("drift_worker.py")

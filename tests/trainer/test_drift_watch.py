@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import rank_times
 from neuroshard_api.documents.drift_report import Cause, DriftReport
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import DeduplicatedGroup
@@ -16,8 +15,9 @@ from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, forget, process_age_ms
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.run_identity import RunIdentity, file_sha256
+from support.builders import rank_times
+from support.trainer.trainer_builders import TABLES, plan_of, write_plan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from trainer_builders import TABLES, plan_of, write_plan
 
 RANKS, REPORT_STEPS, SAMPLES = 2, 100, 512
 PARTS = {

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 import yaml
-from data_builders import MOVIELENS_FILES, criteo_arrays, criteo_file
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.__main__ import main
-from trainer_builders import plan_of, write_job, write_plan
+from support.trainer.data_builders import MOVIELENS_FILES, criteo_arrays, criteo_file
+from support.trainer.trainer_builders import plan_of, write_job, write_plan
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("0*.yaml"))

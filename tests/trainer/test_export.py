@@ -16,8 +16,8 @@ from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model import RecommendationModel
 from neuroshard_trainer.serving import QuantizedType
 from neuroshard_trainer.training import TrainingLoop
+from support.trainer.trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from trainer_builders import Cuts, job_data, plan_of, write_job, write_plan
 
 Run = Callable[..., ExitCode]
 Evaluated = list[tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]]

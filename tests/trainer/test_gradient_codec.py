@@ -9,9 +9,9 @@ from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.live_sharding import LiveSharding
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
+from support.trainer.trainer_builders import job_data, plan_of, write_job, write_plan
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from trainer_builders import job_data, plan_of, write_job, write_plan
 
 pytestmark = pytest.mark.timeout(400)
 SUMS = 1e-5

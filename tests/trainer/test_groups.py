@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.sharding.replication import GroupLayout
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 NUM_PLANS = 4

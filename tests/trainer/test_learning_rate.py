@@ -10,7 +10,7 @@ from neuroshard_trainer.learning_rate import learning_rate_factor
 from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.optimizers import dense_optimizer
 from neuroshard_trainer.step_optimizer import StepOptimizer
-from trainer_models import lookups_of_zero, sharded_model
+from support.trainer.trainer_models import lookups_of_zero, sharded_model
 
 
 def schedule_of(**fields: Any) -> LearningRateSchedule:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import builders
 import pytest
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
@@ -17,10 +16,11 @@ from neuroshard_trainer.live_sharding import live_kernel, planned_sharding, prov
 from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
-from placements import by_columns, by_rows, given_plan
+from support import builders
+from support.planner.placements import by_columns, by_rows, given_plan
+from support.trainer.trainer_builders import TABLES, job_data
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
-from trainer_builders import TABLES, job_data
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from neuroshard_api.process.exit_codes import ExitCode
-from rank_server import Ended, RankServer, output
-from trainer_builders import job_data, plan_of, write_job, write_plan
+from support.trainer.rank_server import Ended, RankServer, output
+from support.trainer.trainer_builders import job_data, plan_of, write_job, write_plan
 
 WORKER = Path(__file__).with_name("failure_worker.py")
 LOST_FILE = "lost"

@@ -16,10 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 import torch
-from mounts import mounted
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.request import MemorySettings
@@ -37,7 +35,9 @@ from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.stopping import StepVote, Wish
 from neuroshard_trainer.training import TrainingLoop
-from trainer_builders import TABLES, Cuts, job_data, plan_of, write_job, write_plan
+from support import builders
+from support.mounts import mounted
+from support.trainer.trainer_builders import TABLES, Cuts, job_data, plan_of, write_job, write_plan
 
 Run = Callable[..., ExitCode]
 WHOLE = 22

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import builders
 import pytest
 import torch
 from neuroshard_api.documents.document import validated
@@ -10,6 +9,7 @@ from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.job.model import Model
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.model import RecommendationModel
+from support import builders
 from torch import nn
 from torchrec.models.dlrm import DLRM, DLRM_DCN
 from torchrec.modules.embedding_configs import EmbeddingBagConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.sharding.kinds import ShardingType
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a minute where nothing else runs
 NUM_PLANS = 24

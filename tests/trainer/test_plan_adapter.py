@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.tables import Pooling
@@ -11,9 +10,10 @@ from neuroshard_api.sharding.kernels import DataType
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
-from placements import on_host
+from support import builders
+from support.planner.placements import on_host
+from support.trainer.trainer_builders import TABLES, plan_of, write_plan
 from torchrec.distributed.types import CacheParams, EnumerableShardingSpec, ParameterSharding
-from trainer_builders import TABLES, plan_of, write_plan
 
 CUT = plan_of({"user": ((1, 12), (0, 4), (1, 16))}, world_size=2)
 

@@ -8,8 +8,8 @@ from neuroshard_api.documents.request import MemorySettings
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.plan_adapter import require_lasting_gradients
-from trainer_builders import plan_of
-from trainer_models import lookups_of_zero, sharded_model
+from support.trainer.trainer_builders import plan_of
+from support.trainer.trainer_models import lookups_of_zero, sharded_model
 
 SAMPLES = 64
 SMALL = 1e-9

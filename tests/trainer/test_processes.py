@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 import torch.distributed as dist
-from exact_costs import ExactCosts
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.step_report import StepReport
@@ -29,9 +27,11 @@ from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.checkpoint import CheckpointManifest
 from neuroshard_trainer.plan_adapter import load_sharding_plan
-from placements import by_columns, by_rows, everywhere, given_plan, on_node
-from rank_server import RankServer
-from trainer_builders import TABLES, Cuts, job_data, plan_of, write_job, write_plan
+from support import builders
+from support.planner.exact_costs import ExactCosts
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
+from support.trainer.rank_server import RankServer
+from support.trainer.trainer_builders import TABLES, Cuts, job_data, plan_of, write_job, write_plan
 
 from benchmarks.process_family import kill_family
 
@@ -104,7 +104,8 @@ def test_the_guides_script_trains_under_a_plan(tmp_path: Path, ranks: RankServer
     plan = search(request, bundle=ExactCosts(request.topology.device))
     file = write_plan(tmp_path, plan)
 
-    printed = ranks.succeed("rank_server:run_script", EXAMPLE / "train_under_plan.py", file, folder=tmp_path, count=2)
+    target, script = "support.trainer.rank_server:run_script", EXAMPLE / "train_under_plan.py"
+    printed = ranks.succeed(target, script, file, folder=tmp_path, count=2)
 
     losses = [float(line.split()[-1]) for line in printed.splitlines() if line.startswith("step ")]
     assert len(losses) == 3

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import builders
 import pytest
 from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE, torchrun_environment
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cluster.waiting import eventually
+from support import builders
 
 from benchmarks.process_family import kill_family
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 WORKER = Path(__file__).with_name("construction_worker.py")
 

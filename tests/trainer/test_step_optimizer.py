@@ -1,6 +1,5 @@
 """What a step does to the tables: data_parallel ones learn as fused ones do, in as many steps as there are."""
 
-import builders
 import pytest
 import torch
 from neuroshard_api.documents.document import validated
@@ -12,12 +11,13 @@ from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.step_optimizer import StepOptimizer
-from placements import by_columns, everywhere, given_plan
+from support import builders
+from support.planner.placements import by_columns, everywhere, given_plan
+from support.trainer.trainer_builders import TABLES, job_data
 from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from trainer_builders import TABLES, job_data
 
 CPU = torch.device("cpu")
 TRAINING = Training()

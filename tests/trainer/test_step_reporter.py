@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 import torch
-from cuda_events import SimulatedGpu
 from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import GivenPlan
@@ -31,11 +29,13 @@ from neuroshard_trainer.pipeline import Pipeline
 from neuroshard_trainer.prometheus import prometheus_writer
 from neuroshard_trainer.step_optimizer import StepOptimizer
 from neuroshard_trainer.step_reporter import StepReporter, _covered_ms, _own_ms
-from placements import by_columns, by_rows, everywhere, given_plan, on_node
+from support import builders
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
+from support.profiler.cuda_events import SimulatedGpu
+from support.trainer.trainer_builders import TABLES, plan_of, write_plan
+from support.trainer.trainer_models import lookups_of_zero, sharded_model
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from trainer_builders import TABLES, plan_of, write_plan
-from trainer_models import lookups_of_zero, sharded_model
 
 SAMPLES = 64
 NO_PARTS = {"rank", "peak_memory_bytes", "collectives", "expansion_ms"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_trainer.stopping import MAX_STEPS, PERIOD_SECONDS
-from rank_server import RankServer
+from support.trainer.rank_server import RankServer
 
 WORKER = Path(__file__).with_name("stopping_worker.py")
 ASKED_STEP = 500

@@ -14,9 +14,9 @@ from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
 from neuroshard_trainer.training_state import TrainingState, widths_of
+from support.trainer.trainer_builders import TABLES, Cuts, job_data, plan_of
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
-from trainer_builders import TABLES, Cuts, job_data, plan_of
 
 CPU = torch.device("cpu")
 

@@ -9,11 +9,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import builders
 import numpy as np
 import torch
 import torch.distributed as dist
-from bags import local_weights
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, GivenPlan
 from neuroshard_api.documents.request import PlanRequest
@@ -27,8 +25,10 @@ from neuroshard_trainer.grouped_model import TableCollections
 from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.plan_adapter import sharding_plan
 from numpy.typing import NDArray
-from placements import by_columns, by_rows, given_plan
-from rank_server import joined_ranks
+from support import builders
+from support.planner.placements import by_columns, by_rows, given_plan
+from support.trainer.bags import local_weights
+from support.trainer.rank_server import joined_ranks
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import table, table_set, topology
-from bundle_builders import saved_bundle
 from neuroshard_api.documents.records import LaunchTimes, ProfileRecord
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.tables import Optimizer
@@ -16,8 +14,10 @@ from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.features import NUM_CALL_COUNTS
 from neuroshard_costs.fitting.calibration import calibrate
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
-from profiler_builders import compute_sample
-from record_builders import communication_record, compute_record, written
+from support.builders import table, table_set, topology
+from support.planner.bundle_builders import saved_bundle
+from support.profiler.profiler_builders import compute_sample
+from support.profiler.record_builders import communication_record, compute_record, written
 
 EXPONENT, FACTOR = 0.9, 1.7
 

@@ -4,7 +4,7 @@ import pytest
 from neuroshard_api.documents.records import ExpansionSample, ProfileRecord
 from neuroshard_costs.expansion import expansion_ms
 from neuroshard_costs.fitting.expansions import MIN_RECORDS, fitted_expansion
-from record_builders import compute_record
+from support.profiler.record_builders import compute_record
 
 SIZES = tuple((batch_size, columns) for batch_size in (256, 512, 2048) for columns in (16, 128))
 """Samples and columns."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import device_type, request, table
-from bundle_builders import saved_bundle
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.records import LaunchTimes, ProfileRecord
 from neuroshard_api.documents.request import MemorySettings, Pipeline
@@ -28,8 +26,10 @@ from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.sampling import CPU_SPACE
-from profiler_builders import QUICK, compute_sample
-from record_builders import compute_record
+from support.builders import device_type, request, table
+from support.planner.bundle_builders import saved_bundle
+from support.profiler.profiler_builders import QUICK, compute_sample
+from support.profiler.record_builders import compute_record
 
 NAMED = preset("h100-80gb")
 UNKNOWN = device_type(name="no-preset")

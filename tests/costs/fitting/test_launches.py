@@ -3,7 +3,7 @@
 import pytest
 from neuroshard_api.documents.records import LaunchTimes, ProfileRecord
 from neuroshard_costs.fitting.launches import MIN_RECORDS, fitted_launch
-from profiler_builders import compute_sample
+from support.profiler.profiler_builders import compute_sample
 
 
 def launch_record(**times: tuple[float, float]) -> ProfileRecord:

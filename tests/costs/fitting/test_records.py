@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import ended_records, read_records
-from record_builders import communication_record, compute_record, written
+from support.profiler.record_builders import communication_record, compute_record, written
 
 LAUNCH = json.loads(compute_record().to_json())["compute"]
 EXPANSION = {"batch_size": 64, "num_features": 2, "embedding_dim": 8, "factor": 4}

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bundle_builders import collectives
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.features import compute_features
@@ -13,6 +12,7 @@ from neuroshard_costs.fitting.regression import regress_compute, regress_transfe
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork
 from neuroshard_costs.pretrain.datasets import ComputeSamples, communication_samples, compute_samples
 from neuroshard_costs.shards import OPTIMIZERS
+from support.planner.bundle_builders import collectives
 
 DEVICE = preset("h100-80gb")
 

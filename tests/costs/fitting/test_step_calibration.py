@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from builders import device_cost, rank_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import Calibration
@@ -12,6 +11,7 @@ from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.step_calibration import Part, Steps, calibration_of, step_factors
+from support.builders import device_cost, rank_times
 
 LOOKUPS, FORWARD, BACKWARD = Part(None), Part(Family.COLUMNS), Part(Family.COLUMNS, is_backward=True)
 SUMS = Part(Family.ROWS)

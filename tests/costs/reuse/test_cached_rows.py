@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from builders import table, table_set
 from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES, CachedRows
 from neuroshard_costs.shards import FloatArray, IndexArray
+from support.builders import table, table_set
 
 ROWS, BATCH, WAYS = 100_000, 2048, 32
 

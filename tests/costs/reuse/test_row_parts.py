@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from builders import table, table_set
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.row_parts import fullest_part, hottest_row_lookups
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import ShardArrays
+from support.builders import table, table_set
 
 BATCH = 65_536
 

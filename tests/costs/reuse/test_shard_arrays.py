@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from builders import table, table_set
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.tables import REUSE_BINS, DataType, Optimizer, Table
 from neuroshard_costs.reuse.shard_arrays import DEFAULT_ZIPF_EXPONENT, rescaled_counts, shard_arrays, zipf_counts
 from neuroshard_costs.shards import OPTIMIZERS, ShardArrays
+from support.builders import table, table_set
 
 PUBLISHED = (0.423, 0.165, 0.167, 0.121, 0.073, 0.031, 0.011, 0.004, 0.002, 0.001, 0.001, 0.001, 0, 0, 0, 0, 0)
 

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from builders import table, table_set
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import ShardArrays
 from neuroshard_costs.simulator.cache import missed_rows
+from support.builders import table, table_set
 
 ROW_BYTES = 256.0
 

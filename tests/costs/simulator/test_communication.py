@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import device_type, topology
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_costs.shards import FloatArray
@@ -16,6 +15,7 @@ from neuroshard_costs.simulator.communication import (
     all_to_all_seconds,
     with_start_skew,
 )
+from support.builders import device_type, topology
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import device_type, table, table_set
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Pipeline
@@ -22,6 +21,7 @@ from neuroshard_costs.simulator.compute import (
     set_seconds,
     shared_cache_bytes,
 )
+from support.builders import device_type, table, table_set
 
 FORWARD, BACKWARD = 0, 1
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import device_type, table, table_set, topology
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator.communication import Network
 from neuroshard_costs.simulator.device import DeviceSimulator
+from support.builders import device_type, table, table_set, topology
 
 SHARDS = shard_arrays(
     table_set(table("a"), table("b", embedding_dim=128), table("c", zipf_exponent=1.3)),

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from builders import device_type, host_memory, table, table_set
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import ShardArrays
 from neuroshard_costs.simulator.constants import HOST_ROW_EFFICIENCY
 from neuroshard_costs.simulator.host_memory import cached_seconds, direct_seconds
+from support.builders import device_type, host_memory, table, table_set
 
 LINK = host_memory(gb_per_second=50).link
 RATE = 50e9 * HOST_ROW_EFFICIENCY

@@ -3,11 +3,11 @@
 import hashlib
 from typing import Any
 
-import builders
 import pytest
-from cluster_hands import ROLE, Hands
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.waiting import eventually
+from support import builders
+from support.operator.cluster_hands import ROLE, Hands
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -2,8 +2,8 @@
 
 import pytest
 from neuroshard_operator import names
-from operator_process import Story
-from operator_world import owners
+from support.operator.operator_process import Story
+from support.operator.operator_world import owners
 
 
 def test_an_ended_job_is_deleted_when_its_time_is_over() -> None:

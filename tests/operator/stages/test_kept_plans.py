@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_operator import names
-from operator_process import JOB, TWO_NODES, OperatorProcess, Story
-from operator_world import World
+from support import builders
+from support.operator.operator_process import JOB, TWO_NODES, OperatorProcess, Story
+from support.operator.operator_world import World
 
 PLAN = {"name": "own-plan", "key": "plan.json"}
 

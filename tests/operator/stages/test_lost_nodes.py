@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from neuroshard_operator import names
-from operator_process import ONE_NODE, Story
+from support.operator.operator_process import ONE_NODE, Story
 
 ROLES = [names.PROFILER, names.PLANNER]
 RUNNING = {names.PROFILER: ("Profiling", "ProfilerRunning"), names.PLANNER: ("Planning", "PlannerRunning")}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.config_map import pack_files
 from neuroshard_operator import names
-from operator_process import JOB, ONE_NODE, Story
-from operator_world import profile_files
+from support.operator.operator_process import JOB, ONE_NODE, Story
+from support.operator.operator_world import profile_files
 
 GPUS = {"numNodes": 4, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8, "rdma/hca": 1}}}
 SIMULATED = {"backend": "Simulated", "deviceType": "h100-80gb"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from neuroshard_operator import names
-from operator_process import JOB, Story
+from support.operator.operator_process import JOB, Story
 
 TRAINER = {"numNodes": 1, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
 

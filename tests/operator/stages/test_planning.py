@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.config_map import contents_of, unpack_files
 from neuroshard_api.documents.plan import Plan
@@ -11,7 +10,8 @@ from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
 from neuroshard_operator import names
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash
-from operator_process import JOB, TWO_NODES, Story
+from support import builders
+from support.operator.operator_process import JOB, TWO_NODES, Story
 
 
 def test_the_plan_is_kept_immutable_under_its_hash() -> None:

@@ -6,8 +6,8 @@ import json
 import pytest
 from neuroshard_api.documents.config_map import pack_files
 from neuroshard_operator import names
-from operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
-from operator_world import NAMESPACE, World, owners, profile_files, stamp
+from support.operator.operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
+from support.operator.operator_world import NAMESPACE, World, owners, profile_files, stamp
 
 
 def test_a_new_job_is_profiled_first() -> None:

@@ -3,10 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_operator import names
-from operator_process import ONE_NODE, Story
+from support import builders
+from support.operator.operator_process import ONE_NODE, Story
 
 
 def report(story: Story, step: int, run_id: str | None = None) -> None:

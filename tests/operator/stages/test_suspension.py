@@ -1,11 +1,11 @@
 """Suspension, queues and deadlines."""
 
-import builders
 import pytest
 from neuroshard_operator import names
 from neuroshard_operator.pace import COUNTS_EVERY_S
-from operator_process import JOB, OperatorProcess, Story
-from operator_world import World
+from support import builders
+from support.operator.operator_process import JOB, OperatorProcess, Story
+from support.operator.operator_world import World
 
 
 @pytest.mark.parametrize("stage", ["profiling", "planning", "running"])

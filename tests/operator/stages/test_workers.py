@@ -3,13 +3,13 @@
 from itertools import pairwise
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.progress import GuardRecord, GuardState
 from neuroshard_operator import names
 from neuroshard_operator.children.pods import KEEPING_SIGTERM
 from neuroshard_operator.pace import COUNTS_EVERY_S
-from operator_process import SETTINGS, TWO_NODES, Story
+from support import builders
+from support.operator.operator_process import SETTINGS, TWO_NODES, Story
 
 
 def test_workers_are_an_indexed_job_that_finds_itself() -> None:

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from builders import GIB, request, table, tables, topology
 from hypothesis import given, settings
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.problem import Placement, Problem
-from searches import problem_of, search_requests, shards_of
+from support.builders import GIB, request, table, tables, topology
+from support.planner.searches import problem_of, search_requests, shards_of
 
 GREEDY = [algorithm for algorithm in BASELINES if algorithm is not Algorithm.RANDOM]
 

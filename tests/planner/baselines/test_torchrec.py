@@ -4,9 +4,7 @@ import importlib.util
 import sys
 from typing import Any
 
-import builders
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
@@ -16,6 +14,8 @@ from neuroshard_planner.explain.comparison import compare
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Problem
+from support import builders
+from support.planner.exact_costs import ExactCosts
 
 needs_torchrec = [
     pytest.mark.torchrec,

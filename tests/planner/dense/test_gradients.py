@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from builders import dense_profile, device_type, request, tables, topology
-from exact_costs import ExactCosts
 from neuroshard_api.documents.dense_layout import DenseChoices, DensePolicy
 from neuroshard_api.documents.dense_profile import DenseUnit
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange, GradientType
@@ -15,7 +13,9 @@ from neuroshard_planner.dense.gradients import with_gradients
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_report.communication import gradients_line
-from searches import planned
+from support.builders import dense_profile, device_type, request, tables, topology
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import planned
 
 MEMBERS = tables(8, embedding_dim=128)
 ALL = GradientChoices(types=tuple(GradientType), keep_percent=0.1)

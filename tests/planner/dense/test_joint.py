@@ -5,8 +5,6 @@ import random
 from typing import Any
 
 import pytest
-from builders import GIB, dense_profile, request, table, tables, topology
-from exact_costs import ExactCosts
 from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
@@ -28,7 +26,9 @@ from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.dense import explained_units
 from neuroshard_planner.planning import plan
 from neuroshard_planner.plans.checks import plan_problems
-from searches import planned
+from support.builders import GIB, dense_profile, request, table, tables, topology
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import planned
 
 MEMBERS = tables(8, num_embeddings=40_000_000, embedding_dim=128)
 """Eight tables of 19 GiB: two on each of four devices."""

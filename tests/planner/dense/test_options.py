@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from builders import GIB, dense_profile, topology
-from exact_costs import ExactCosts
 from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
@@ -17,6 +15,8 @@ from neuroshard_api.documents.dense_layout import (
 from neuroshard_api.documents.dense_profile import DenseUnit
 from neuroshard_api.documents.topology import Topology
 from neuroshard_planner.dense.options import LEAST_SHARDED, UnitBytes, UnitOption, UnitOptions, groups_of
+from support.builders import GIB, dense_profile, topology
+from support.planner.exact_costs import ExactCosts
 
 P = 2**28
 """Parameters of the unit: 1 GiB in FP32, and with gradient and Adam's state 4."""

@@ -5,13 +5,13 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from builders import dense_profile, topology
-from exact_costs import ExactCosts
 from neuroshard_api.documents.dense_layout import DenseChoices, DenseGroup, DenseStrategy
 from neuroshard_api.documents.dense_profile import DenseUnit
 from neuroshard_planner.dense.layouts import Layouts
 from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
 from neuroshard_planner.dense.timeline import TimedUnit, Timeline
+from support.builders import dense_profile, topology
+from support.planner.exact_costs import ExactCosts
 
 W = 1000
 """Bytes of the weights of a unit, and of its gradients."""

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import builders
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_planner.explain.comparison import compare
 from neuroshard_planner.planning import plan as search
+from support import builders
+from support.planner.exact_costs import ExactCosts
 
 OWN = tuple(algorithm for algorithm in Algorithm if algorithm is not Algorithm.TORCHREC)
 

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import builders
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.plan import BaselineCost, Plan
 from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints, PlanRequest
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
 from neuroshard_planner.planning import plan as search
+from support import builders
+from support.planner.exact_costs import ExactCosts
 
 
 def explained(request: PlanRequest, **changes: Any) -> tuple[Plan, PlanExplanation]:

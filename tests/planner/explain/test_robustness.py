@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from builders import request, table, tables
-from exact_costs import ExactCosts
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.explain.robustness import (
@@ -13,7 +11,9 @@ from neuroshard_planner.explain.robustness import (
     total_under,
     traffic_costs,
 )
-from searches import placed, planned, problem_of
+from support.builders import request, table, tables
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import placed, planned, problem_of
 
 
 def test_draws_differ_by_at_most_the_deviation() -> None:

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import builders
 import numpy as np
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
@@ -15,6 +13,8 @@ from neuroshard_planner.explain.table import explain_table
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
+from support import builders
+from support.planner.exact_costs import ExactCosts
 
 
 def planned(request: PlanRequest) -> tuple[Plan, ExactCosts]:

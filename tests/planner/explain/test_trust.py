@@ -1,8 +1,8 @@
 """How far predicted times can be trusted, and against what."""
 
 import pytest
-from builders import plan
 from neuroshard_planner.explain.trust import trust_text
+from support.builders import plan
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Plans from elsewhere: what is checked before they have a price, and which bound they have."""
 
 import pytest
-from builders import request, table
-from exact_costs import ExactCosts
 from neuroshard_api.documents.plan import Plan, TablePlacement
 from neuroshard_api.documents.request import Constraints, PlanRequest
 from neuroshard_api.documents.tables import Pooling
@@ -11,7 +9,9 @@ from neuroshard_api.sharding.kinds import Family
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.plans.checks import plan_problems
-from placements import by_columns, by_rows
+from support.builders import request, table
+from support.planner.exact_costs import ExactCosts
+from support.planner.placements import by_columns, by_rows
 
 HOT = table("hot", embedding_dim=256, pooling_factor=80.0)
 SEQUENCE = HOT.model_copy(update={"pooling": Pooling.NONE})

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.plan import GivenPlan, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType
@@ -15,7 +13,9 @@ from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
 from neuroshard_planner.interop.torchrec import from_sharding_plan, placements
 from neuroshard_planner.planning import plan as search
-from placements import by_rows, everywhere, grid, on_host, on_node
+from support import builders
+from support.planner.exact_costs import ExactCosts
+from support.planner.placements import by_rows, everywhere, grid, on_host, on_node
 
 pytestmark = [
     pytest.mark.torchrec,

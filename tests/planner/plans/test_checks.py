@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 
-import builders
 import pytest
-from exact_costs import ExactCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import BaselineCost, GivenPlan, Plan, Shard, TablePlacement
@@ -16,7 +14,9 @@ from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.checks import plan_problems, require_sound
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node
+from support import builders
+from support.planner.exact_costs import ExactCosts
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node
 
 NUM_DEVICES = 4
 TABLES = tuple(

@@ -1,8 +1,6 @@
 """From a placement to the tables and the ledger of a plan."""
 
 import pytest
-from builders import request, table, tables
-from exact_costs import ExactCosts
 from neuroshard_api.documents.plan import Shard
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.sharding.kinds import ShardingType
@@ -10,7 +8,9 @@ from neuroshard_api.sharding.placement_rules import block_order_problem
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.problem import Problem
-from searches import placed, problem_of, used_bytes
+from support.builders import request, table, tables
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import placed, problem_of, used_bytes
 
 
 def test_a_split_tables_columns_are_dealt_out_by_ascending_device() -> None:

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import builders
 import numpy as np
 import pytest
-from exact_costs import ExactCosts
 from neuroshard_api.documents.tables import REUSE_BINS, Table
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.reuse.repeats import fewer_hits
 from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_planner.problem.deduplication import batch_factor, expansion_ms, looked_up, repeating_groups
+from support import builders
+from support.planner.exact_costs import ExactCosts
 
 
 def repeating(name: str, group: str = "user", factor: float = 4.0, **fields: Any) -> Table:

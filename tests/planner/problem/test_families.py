@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import request, table, topology
-from exact_costs import ExactCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import BundleManifest
@@ -32,9 +30,11 @@ from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective, exchange_of_sequence_rows
 from neuroshard_report.html.page import render_html
 from neuroshard_report.terminal.plan import render_plan
-from placements import by_columns, by_rows, everywhere, grid, on_node, random_placement
 from rich.console import Console
-from searches import planned, problem_of
+from support.builders import request, table, topology
+from support.planner.exact_costs import ExactCosts
+from support.planner.placements import by_columns, by_rows, everywhere, grid, on_node, random_placement
+from support.planner.searches import planned, problem_of
 
 
 def asked_of(num_nodes: int = 2, num_devices: int = 4, **fields: Any) -> PlanRequest:

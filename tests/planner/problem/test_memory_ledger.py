@@ -4,7 +4,6 @@ import random
 
 import numpy as np
 import pytest
-from builders import GIB, dense_profile, device_type, host_memory, request, table, tables, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.communication import WireType, WireTypes
@@ -13,7 +12,8 @@ from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
 from neuroshard_costs.shards import ROWS
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from searches import problem_of, random_placement, search_requests
+from support.builders import GIB, dense_profile, device_type, host_memory, request, table, tables, topology
+from support.planner.searches import problem_of, random_placement, search_requests
 
 FIRST = np.array([0])
 

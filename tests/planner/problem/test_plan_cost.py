@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from builders import request, table, tables, topology
-from exact_costs import ExactCosts
 from neuroshard_api.documents.request import ComputePeak
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_planner.baselines.greedy import dim_greedy
@@ -12,7 +10,9 @@ from neuroshard_planner.problem.plan_cost import Exchanges, device_costs, device
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective
-from searches import placed, planned, problem_of
+from support.builders import request, table, tables, topology
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import placed, planned, problem_of
 
 
 def test_a_device_waits_for_the_slowest_forward_compute() -> None:

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from builders import request, table, tables
-from exact_costs import ExactCosts
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import slice_columns
 from neuroshard_costs.simulator.device import DeviceSimulator
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from searches import placed, problem_of
+from support.builders import request, table, tables
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import placed, problem_of
 
 
 def test_equal_shards_are_one_kind() -> None:

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from builders import request, table, tables, topology
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling, Table
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.errors import RequestError
-from searches import problem_of
+from support.builders import request, table, tables, topology
+from support.planner.searches import problem_of
 
 TW, CW, RW, TWRW, GRID, DP = ShardingType
 ALL = tuple(ShardingType)

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import request, table, tables
-from exact_costs import ExactCosts
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.communication import WireType, WireTypes
@@ -17,7 +15,9 @@ from neuroshard_costs.exchanges import index_bytes, index_exchange, least_index_
 from neuroshard_costs.shards import FloatArray
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, Collective, StepCost, exchange_of_indices
 from neuroshard_planner.workload_store import read_workload
-from searches import placed, problem_of
+from support.builders import request, table, tables
+from support.planner.exact_costs import ExactCosts
+from support.planner.searches import placed, problem_of
 
 
 def columns(*numbers: float) -> FloatArray:

@@ -1,11 +1,11 @@
 """Constraints resolved to placement units, and what contradicts itself."""
 
 import pytest
-from builders import request, table, tables
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
+from support.builders import request, table, tables
 
 
 def pinned(**devices: tuple[int, ...]) -> dict[str, TableConstraints]:

@@ -1,12 +1,12 @@
 """The outer search over splits."""
 
 import numpy as np
-from builders import GIB, request, table, tables, topology
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Problem
 from neuroshard_planner.search.beam_search import PATIENCE, SplitSearch
 from neuroshard_planner.search.sharding_options import OptionTable
-from searches import problem_of
+from support.builders import GIB, request, table, tables, topology
+from support.planner.searches import problem_of
 
 UNLIMITED = 10**9
 

@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from builders import request, table, tables
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
-from searches import placed, problem_of, random_placement, shards_of
+from support.builders import request, table, tables
+from support.planner.searches import placed, problem_of, random_placement, shards_of
 
 
 def test_shards_that_lower_no_cost_are_merged() -> None:

@@ -1,7 +1,6 @@
 """Steps that shard one table another way."""
 
 import numpy as np
-from builders import request, table, topology
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES
@@ -9,7 +8,8 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.conversion import Conversions
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.placed_options import Forms
-from searches import problem_of
+from support.builders import request, table, topology
+from support.planner.searches import problem_of
 
 ALL = Constraints(sharding_types=tuple(ShardingType))
 

@@ -10,7 +10,6 @@ from typing import Self
 
 import numpy as np
 import pytest
-from builders import request, table
 from neuroshard_api.documents.request import (
     ComputePeak,
     Constraints,
@@ -32,6 +31,7 @@ from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import FamilyBounds
 from ortools.sat.python import cp_model
+from support.builders import request, table
 
 PICOSECONDS_PER_MS = 1e9
 SOLVER_PRECISION = 1e-3

@@ -4,13 +4,13 @@ import random
 
 import numpy as np
 import pytest
-from builders import GIB, request, table, tables, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.greedy_placement import Lane, place, tangent
-from searches import problem_of, random_placement, search_requests, shards_of
+from support.builders import GIB, request, table, tables, topology
+from support.planner.searches import problem_of, random_placement, search_requests, shards_of
 
 
 def lane_of(problem: Problem, *, dim_limit: float = np.inf, memory_price: float = 0.0) -> Lane:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from builders import GIB, host_memory, request, table, tables, topology
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan
@@ -13,7 +12,8 @@ from neuroshard_api.sharding.kinds import HOST_KERNELS, ComputeKernel, ShardingT
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.workload_store import read_workload
-from searches import planned, used_bytes
+from support.builders import GIB, host_memory, request, table, tables, topology
+from support.planner.searches import planned, used_bytes
 
 from benchmarks.tasks import workload_request
 

@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from builders import GIB, request, table, tables, topology
 from hypothesis import assume, given, settings
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError, PlannerError
-from searches import assert_valid, planned, search_requests
+from support.builders import GIB, request, table, tables, topology
+from support.planner.searches import assert_valid, planned, search_requests
 
 WHOLE = Constraints(sharding_types=(ShardingType.TABLE_WISE,))
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import GIB, request, table, tables, topology
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_costs.bundle import bundled_bundle
@@ -13,7 +12,8 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
 from neuroshard_planner.search.iterated import MOST_STALLED, IteratedSearch, courses_of, iterated
 from neuroshard_planner.workload_store import read_workload
-from searches import planned, problem_of
+from support.builders import GIB, request, table, tables, topology
+from support.planner.searches import planned, problem_of
 
 from benchmarks.tasks import workload_request
 

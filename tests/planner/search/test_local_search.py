@@ -5,14 +5,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from builders import request, table, tables, topology
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch, State, merged
-from searches import MIB, kicks, placed, problem_of, random_placement, search_requests, shards_of
+from support.builders import request, table, tables, topology
+from support.planner.searches import MIB, kicks, placed, problem_of, random_placement, search_requests, shards_of
 
 UNLIMITED = 10**9
 WHOLE = Constraints(max_shards_per_table=1)

@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from builders import request, table, tables, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import Calibration
@@ -21,7 +20,8 @@ from neuroshard_api.documents.request import (
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
-from searches import placed, planned, problem_of, random_placement, search_requests
+from support.builders import request, table, tables, topology
+from support.planner.searches import placed, planned, problem_of, random_placement, search_requests
 
 
 @settings(max_examples=50)

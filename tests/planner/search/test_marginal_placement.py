@@ -1,13 +1,13 @@
 """Greedy placement by the networks' costs, as published."""
 
 import pytest
-from builders import request, table, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, TableConstraints
 from neuroshard_planner.search.marginal_placement import MarginalPlacement, marginal_placement
 from neuroshard_planner.search.published_beam import halved
-from searches import problem_of, shards_of
+from support.builders import request, table, tables
+from support.planner.searches import problem_of, shards_of
 
 from benchmarks.reference_search import place_greedily
 

@@ -5,7 +5,6 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from builders import GIB, request, table, tables, topology
 from hypothesis import given, settings
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
@@ -22,7 +21,8 @@ from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.search.mixed_search import MixedSearch
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.workload_store import read_workload
-from searches import planned, problem_of, search_requests
+from support.builders import GIB, request, table, tables, topology
+from support.planner.searches import planned, problem_of, search_requests
 
 from benchmarks.exhaustion import least_ms
 from benchmarks.optimality import drawn_request, drawn_tables

@@ -4,14 +4,14 @@ import random
 
 import numpy as np
 import pytest
-from builders import request, table, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.local_search import State, merged
 from neuroshard_planner.search.moves import NONE, Steps, moves, shard_on, splits, swaps
-from searches import placed, problem_of, random_placement, search_requests, shards_of
+from support.builders import request, table, tables
+from support.planner.searches import placed, problem_of, random_placement, search_requests, shards_of
 
 Shards = list[tuple[int, int, int]]
 

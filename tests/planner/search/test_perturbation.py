@@ -1,8 +1,8 @@
 """Random changes between two descents."""
 
-from builders import request, table, tables
 from neuroshard_planner.problem.problem import Problem
-from searches import kicks, placed, problem_of
+from support.builders import request, table, tables
+from support.planner.searches import kicks, placed, problem_of
 
 
 def widths(problem: Problem, seed: int) -> list[tuple[int, int, int]]:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from builders import request, tables, topology
 from neuroshard_api.documents.request import Constraints, Pipeline
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
@@ -11,6 +10,7 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import RelaxedCost
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.price_bound import price_bound
+from support.builders import request, tables, topology
 
 FAMILY_SETS = ((COLUMNS, REPLICATED), (ROWS, NODE_ROWS), (COLUMNS, ROWS, NODE_ROWS, REPLICATED))
 

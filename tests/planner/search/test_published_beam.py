@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from builders import request, table, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
@@ -13,7 +12,8 @@ from neuroshard_planner.search.iterated import iterated
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.marginal_placement import marginal_placement
 from neuroshard_planner.search.published_beam import halved, published_beam, published_work
-from searches import problem_of, search_requests, shards_of
+from support.builders import request, table, tables
+from support.planner.searches import problem_of, search_requests, shards_of
 
 from benchmarks.reference_search import reference_search
 from benchmarks.tasks import draw_pool, sampled_tables, task_tables, weights_only_request

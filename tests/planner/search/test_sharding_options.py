@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from builders import request, table, tables
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints
@@ -10,7 +9,8 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import resolve_units
 from neuroshard_planner.search.sharding_options import OptionTable, column_wise, even_widths, table_wise
-from searches import problem_of
+from support.builders import request, table, tables
+from support.planner.searches import problem_of
 
 
 @pytest.mark.parametrize(

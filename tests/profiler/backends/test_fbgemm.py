@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from builders import table
 from neuroshard_api.sharding.kernels import DataType, Optimizer
 from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.torch_backend import TorchBackend
@@ -12,7 +11,8 @@ from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
 from neuroshard_profiler.launch_bench import launch_samples
 from neuroshard_profiler.lookups import draw_batches
-from profiler_builders import QUICK, compute_sample
+from support.builders import table
+from support.profiler.profiler_builders import QUICK, compute_sample
 
 pytestmark = [
     pytest.mark.torch,

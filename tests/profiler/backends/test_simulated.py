@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from builders import device_type, table
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.simulator.device import DeviceSimulator
 from neuroshard_profiler.backends.simulated import SimulatedBackend
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
-from profiler_builders import QUICK, compute_sample
+from support.builders import device_type, table
+from support.profiler.profiler_builders import QUICK, compute_sample
 
 
 def test_times_are_the_simulators_within_its_noise() -> None:

@@ -4,7 +4,7 @@ import pytest
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_profiler.backends.torch_native import TorchNativeBackend
 from neuroshard_profiler.devices.cpu import CpuDevice
-from profiler_builders import QUICK, compute_sample
+from support.profiler.profiler_builders import QUICK, compute_sample
 
 pytestmark = [
     pytest.mark.torch,

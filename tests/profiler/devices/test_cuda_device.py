@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
-from fake_cuda import FakeCuda
 from neuroshard_profiler.backends.base import Repeats
 from neuroshard_profiler.devices.cuda import CudaDevice
 from neuroshard_profiler.devices.cuda_runtime import cuda_versions
 from neuroshard_profiler.devices.nvml import conditions_of
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
-from profiler_builders import compute_sample
+from support.profiler.fake_cuda import FakeCuda
+from support.profiler.profiler_builders import compute_sample
 
 pytestmark = pytest.mark.torch
 THREE = Repeats(warm_up=1, least=3, most=3)

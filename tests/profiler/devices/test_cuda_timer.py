@@ -1,8 +1,8 @@
 """Specification of the timer of GPU calls, on a stream that follows CUDA's rules (simulated)."""
 
 import pytest
-from fake_cuda import NOT_COMPLETE, FakeCuda
 from neuroshard_profiler.devices.timing import CudaTimer, IdleCudaTimer
+from support.profiler.fake_cuda import NOT_COMPLETE, FakeCuda
 
 
 def timed(cuda: FakeCuda, timer: CudaTimer | IdleCudaTimer, *, host_ms: float = 0.3) -> tuple[float, float]:

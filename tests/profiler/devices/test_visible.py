@@ -3,7 +3,7 @@
 import pytest
 from neuroshard_profiler.devices.visible import device_of, usable_gpus
 from neuroshard_profiler.errors import SettingsError
-from profiler_builders import SeenGpus
+from support.profiler.profiler_builders import SeenGpus
 
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,7 @@ from neuroshard_profiler.sessions.changes import Changes, count_changes
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.groups import candidate_groups
 from neuroshard_profiler.sessions.log import open_log
-from session_logs import log_file, session_file
+from support.profiler.session_logs import log_file, session_file
 
 SETTINGS = EngineSettings(memory_mib=128)
 

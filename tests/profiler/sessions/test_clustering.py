@@ -17,7 +17,7 @@ from neuroshard_profiler.sessions.log import open_log
 from neuroshard_profiler.sessions.windows import parse_windows
 from neuroshard_profiler.sessions.writer import write_clustered
 from pyarrow import parquet
-from session_logs import StoppedError, clustered, files_of, log_file, rows_of, session_file
+from support.profiler.session_logs import StoppedError, clustered, files_of, log_file, rows_of, session_file
 
 
 def test_samples_are_ordered_by_session_within_windows(tmp_path: Path) -> None:

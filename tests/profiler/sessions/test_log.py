@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.log import open_log
-from session_logs import log_file, session_file
+from support.profiler.session_logs import log_file, session_file
 
 
 def test_a_folder_is_its_parquet_files_by_name(tmp_path: Path) -> None:

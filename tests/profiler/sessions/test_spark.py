@@ -11,7 +11,7 @@ from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.changes import count_changes
 from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings, engine
 from neuroshard_profiler.sessions.log import open_log
-from session_logs import DUCKDB, StoppedError, clustered, files_of, log_file, rows_of, session_file
+from support.profiler.session_logs import DUCKDB, StoppedError, clustered, files_of, log_file, rows_of, session_file
 
 pyspark = pytest.importorskip("pyspark", reason="Spark is an extra of its own: make test-spark")
 pytestmark = [

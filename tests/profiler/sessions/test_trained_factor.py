@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.groups import measure_duplication
-from session_logs import log_file
+from support.profiler.session_logs import log_file
 
 pytest.importorskip("torch")
 

@@ -1,7 +1,7 @@
-from builders import table
 from neuroshard_report.html.device_map import MAX_BLOCKS, device_lanes
 from neuroshard_report.summary import summarize
-from plan_builders import plan_of
+from support.builders import table
+from support.planner.plan_builders import plan_of
 
 
 def test_every_lane_is_as_wide_as_the_widest_device() -> None:

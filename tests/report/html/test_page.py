@@ -2,7 +2,6 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from builders import device_type, table
 from neuroshard_api.documents.communication import Communication, WireAlternative, WireType, WireTypes
 from neuroshard_api.documents.dense_layout import DenseLayout, DenseMemory, DensePoint, PlannedUnit
 from neuroshard_api.documents.gradient_exchange import GradientAlternative, GradientDecision, GradientType
@@ -10,7 +9,14 @@ from neuroshard_api.documents.plan import BaselineCost, Plan
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import COST_TERMS, MEMORY_TERMS, cost_terms
-from plan_builders import in_collections, plan_of, random_tables, with_managed_collision, without_repeats
+from support.builders import device_type, table
+from support.planner.plan_builders import (
+    in_collections,
+    plan_of,
+    random_tables,
+    with_managed_collision,
+    without_repeats,
+)
 
 HOSTILE = '<script>alert("x")</script>'
 VOID = {"meta", "input", "br", "path"}

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import builders
 import pytest
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_cli.shared.output import print_text
 from neuroshard_report.terminal.job import render_job
+from support import builders
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "first-job.md"
 T0, T1, T2, T3 = (f"2026-11-21T10:0{minutes}Z" for minutes in ("0:00", "2:03", "2:10", "2:31"))

@@ -1,7 +1,7 @@
-from builders import table, table_set
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_report.terminal.listings import render_devices, render_workloads
 from rich.console import Console, RenderableType
+from support.builders import table, table_set
 
 
 def _shown(content: RenderableType) -> str:

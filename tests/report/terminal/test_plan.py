@@ -2,8 +2,8 @@ import re
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_report.terminal.plan import render_plan
-from plan_builders import in_collections, plan_of, random_tables, without_repeats
 from rich.console import Console
+from support.planner.plan_builders import in_collections, plan_of, random_tables, without_repeats
 
 
 def _shown(plan: Plan, *, width: int = 200, is_terminal: bool = False) -> str:

@@ -5,12 +5,12 @@ import signal
 from pathlib import Path
 
 import torch
-from data_builders import CRITEO_TABLES, criteo_file
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.readers import Readers, start_server
 from neuroshard_trainer.data.samples import features_of
+from support.trainer.data_builders import CRITEO_TABLES, criteo_file
 
 
 def main(folder: str) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import builders
 import numpy as np
 import pytest
 from neuroshard_trainer.data.batches import Batch
@@ -11,6 +10,7 @@ from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import Jagged, Samples, features_of
 from neuroshard_trainer.data.source import DecodedBlocks
 from neuroshard_trainer.errors import DataError
+from support import builders
 
 TABLES = (builders.table("number", num_embeddings=100), builders.table("words", num_embeddings=100))
 KEYS = ("number", "words")

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import builders
 import numpy as np
 import pytest
 from neuroshard_trainer.data.criteo import CriteoSource
@@ -11,6 +10,7 @@ from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.line_index import LINES_PER_BLOCK
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import DataError
+from support import builders
 
 TABLES = tuple(builders.table(name, num_embeddings=100) for name in FEATURES)
 

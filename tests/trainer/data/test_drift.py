@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import builders
 import numpy as np
 import pytest
 from neuroshard_api.documents.document import validated
@@ -14,6 +13,7 @@ from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.errors import InputError
+from support import builders
 
 TABLES = (
     builders.table("user", num_embeddings=100_000, pooling_factor=4.0, feature_names=("viewer", "owner")),

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_api.documents.document import validated
 from neuroshard_api.job.training import Data
@@ -12,6 +11,7 @@ from neuroshard_trainer.data.formats import open_source
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.source import SampleSource
 from neuroshard_trainer.errors import DataError
+from support import builders
 
 
 def opened(folder: Path, num_dense: int = 2, **fields: Any) -> SampleSource:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_builders import criteo_file, criteo_text
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.line_index import INDEX_SUFFIX, LINES_PER_BLOCK, index_of
 from neuroshard_trainer.errors import DataError
+from support.trainer.data_builders import criteo_file, criteo_text
 
 
 def place_of(file: DataFile) -> Path:

@@ -3,13 +3,13 @@
 import zipfile
 from pathlib import Path
 
-import builders
 import numpy as np
 import pytest
-from data_builders import MOVIELENS_FILES
 from neuroshard_trainer.data.movielens import MovieLensSource
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import DataError
+from support import builders
+from support.trainer.data_builders import MOVIELENS_FILES
 
 TABLES = tuple(builders.table(name) for name in ("user_id", "gender", "item_id", "release_year", "genre", "title_word"))
 

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-import builders
 import pytest
 from neuroshard_trainer.data.own_dataset import OwnDataset
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import DataError
-from own_datasets import NUM_EVALUATION_SAMPLES, NUM_SAMPLES
+from support import builders
+from support.trainer.own_datasets import NUM_EVALUATION_SAMPLES, NUM_SAMPLES
 
 TABLES = (builders.table("user", num_embeddings=NUM_SAMPLES),)
 
 
-def dataset(name: str = "own_datasets:Numbered", **fields: Any) -> OwnDataset:
+def dataset(name: str = "support.trainer.own_datasets:Numbered", **fields: Any) -> OwnDataset:
     """Return one rank's batches."""
     values = {"rank": 0, "world_size": 1, "batch_size": 5, "num_readers": 0, "num_dense": 2, "path": None, "seed": 0}
     return OwnDataset(name=name, features=features_of(TABLES), **{**values, **fields})
@@ -56,10 +56,10 @@ def test_an_evaluation_counts_every_sample_once_each_time() -> None:
     ("name", "fields", "expected"),
     [
         ("no_such_package:Class", {}, "'no_such_package:Class' cannot be imported"),
-        ("own_datasets:Missing", {}, "module 'own_datasets' has no 'Missing'"),
-        ("own_datasets:Wrong", {}, "a sample must be .*lookups by feature.*, found"),
-        ("own_datasets:Silent", {}, "shard 0 yields no samples"),
-        ("own_datasets:Numbered", {"num_dense": 2, "world_size": 1, "batch_size": 70}, None),
+        ("support.trainer.own_datasets:Missing", {}, "module 'support.trainer.own_datasets' has no 'Missing'"),
+        ("support.trainer.own_datasets:Wrong", {}, "a sample must be .*lookups by feature.*, found"),
+        ("support.trainer.own_datasets:Silent", {}, "shard 0 yields no samples"),
+        ("support.trainer.own_datasets:Numbered", {"num_dense": 2, "world_size": 1, "batch_size": 70}, None),
     ],
     ids=["package", "class", "samples", "silent", "larger than the data"],
 )
@@ -76,7 +76,7 @@ def test_a_dataset_that_cannot_be_used_is_named(name: str, fields: dict[str, Any
 def test_a_row_outside_its_table_is_named() -> None:
     """As in every other format."""
     made = OwnDataset(
-        name="own_datasets:Numbered",
+        name="support.trainer.own_datasets:Numbered",
         features=features_of((builders.table("user", num_embeddings=3),)),
         rank=0,
         world_size=1,

@@ -4,7 +4,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import builders
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +12,7 @@ from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import DataError
+from support import builders
 
 TABLES = (builders.table("user", num_embeddings=10), builders.table("words", num_embeddings=10))
 COLUMNS = {

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from data_builders import CRITEO_TABLES, criteo_file, criteo_line
-from ending_batches import Ending
 from neuroshard_cluster.waiting import eventually
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.criteo import CriteoSource
@@ -17,8 +15,10 @@ from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.readers import Readers, start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import DataError, PeerLostError
-from processes import has_ended
-from rank_server import RankServer, output
+from support.processes import has_ended
+from support.trainer.data_builders import CRITEO_TABLES, criteo_file, criteo_line
+from support.trainer.ending_batches import Ending
+from support.trainer.rank_server import RankServer, output
 
 pytestmark = pytest.mark.slow
 FEATURES = features_of(CRITEO_TABLES)

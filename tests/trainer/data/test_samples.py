@@ -1,11 +1,11 @@
 """Jagged arrays and samples."""
 
-import builders
 import numpy as np
 import pytest
 from neuroshard_trainer.data.samples import Jagged, features_of, joined
 from neuroshard_trainer.errors import InputError
-from trainer_builders import samples
+from support import builders
+from support.trainer.trainer_builders import samples
 
 
 def as_lists(jagged: Jagged) -> list[list[int]]:

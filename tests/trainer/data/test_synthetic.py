@@ -3,7 +3,6 @@
 import hashlib
 from typing import Any
 
-import builders
 import numpy as np
 import pytest
 from neuroshard_api.documents.document import validated
@@ -14,7 +13,8 @@ from neuroshard_trainer.data.sessions import shuffled_runs
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, require_valid
 from neuroshard_trainer.data.synthetic import SyntheticSource, zipf_ranks
 from neuroshard_trainer.errors import DataError
-from trainer_builders import TABLES
+from support import builders
+from support.trainer.trainer_builders import TABLES
 
 
 def source(num_samples: int = 10_000, seed: int = 0, sessions: SyntheticSessions | None = None) -> SyntheticSource:

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import builders
 import numpy as np
 import yaml
 from neuroshard_api.documents.plan import GivenPlan, Plan, Shard, TablePlacement
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.samples import Jagged, Samples
+from support import builders
 
 TABLES = (
     builders.table("user", num_embeddings=60, embedding_dim=32, pooling_factor=2.5),

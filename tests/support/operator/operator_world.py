@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import builders
 from neuroshard_api.documents.config_map import contents_of, pack_files, unpack_files
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import IncumbentPlan, Plan
@@ -23,7 +22,8 @@ from neuroshard_operator import names
 from neuroshard_operator.cluster.api import ApiError, Json
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
-from operator_watches import Place, Watches
+from support import builders
+from support.operator.operator_watches import Place, Watches
 
 NAMESPACE = "training"
 START = datetime(2026, 1, 1, tzinfo=UTC)

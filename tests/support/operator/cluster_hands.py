@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import builders
 from neuroshard_api.documents.config_map import contents_of, pack_files, unpack_files
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import Plan
@@ -15,6 +14,7 @@ from neuroshard_cluster.kubectl import Kubectl, Object
 from neuroshard_cluster.waiting import eventually
 from neuroshard_costs.bundle import bundled_bundle, bundled_root
 from neuroshard_planner.planning import plan
+from support import builders
 
 DEVICE = "h100-80gb"
 ROLE = "training.neuroshard.dev/role"

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import builders
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from neuroshard_api.documents.tables import Table
 from neuroshard_trainer.data.criteo_lines import COLUMNS, FEATURES
 from neuroshard_trainer.data.files import DataFile
+from support import builders
 
 CRITEO_TABLES = tuple(builders.table(name, num_embeddings=100) for name in FEATURES)
 

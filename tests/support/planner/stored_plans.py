@@ -1,12 +1,12 @@
 """Builder of a plan that stores tables in other types than their own."""
 
-import builders
 from neuroshard_api.documents.plan import GivenPlan, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.stored_types import StoredTable, StoredTypes, with_types
 from neuroshard_api.documents.tables import DataType, Optimizer
-from placements import by_columns, by_rows, everywhere, on_node
-from trainer_builders import TABLES
+from support import builders
+from support.planner.placements import by_columns, by_rows, everywhere, on_node
+from support.trainer.trainer_builders import TABLES
 
 MIXED = ("user", "item", "node")
 """Tables that are stored as FP16 in a plan of mixed types."""

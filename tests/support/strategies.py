@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import builders
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import (
     Algorithm,
@@ -15,6 +14,7 @@ from neuroshard_api.documents.request import (
 from neuroshard_api.documents.tables import REUSE_BINS, Optimizer, Table, TableSet
 from neuroshard_api.documents.topology import Link, Topology
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
+from support import builders
 
 names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,20}", fullmatch=True)
 labels = st.text(min_size=1, max_size=20)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import builders
-import training_builders
 from neuroshard_api.documents.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
 from neuroshard_operator import names
 from neuroshard_operator.observed.results import content_hash
-from operator_process import Story
+from support import builders
+from support.operator.operator_process import Story
+from support.trainer import training_builders
 
 VOLUME: dict[str, Any] = {"checkpoint": {"persistentVolumeClaim": {"claimName": "volume"}}}
 AUTO: dict[str, Any] = {**VOLUME, "replanning": {"mode": "Auto"}}

@@ -1,6 +1,6 @@
 """Job files that break the schema, of which the API server and this package each say their own words."""
 
-from broken_jobs import NUMBER, TABLE, broken_schema, model
+from support.jobs.broken_jobs import NUMBER, TABLE, broken_schema, model
 
 SCHEMA = (
     broken_schema("no-model", "spec.model", "Required value", "is missing", model=None),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-TESTS = str(Path(__file__).parent)
+TESTS = str(Path(__file__).parents[1])
 
 
 def has_ended(pid: int) -> bool:

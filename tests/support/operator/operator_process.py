@@ -15,7 +15,7 @@ from neuroshard_operator.controller import gathered
 from neuroshard_operator.pace import StatusPace
 from neuroshard_operator.reconcile import reconcile
 from neuroshard_operator.settings import Settings
-from operator_world import NAMESPACE, START, World
+from support.operator.operator_world import NAMESPACE, START, World
 
 SETTINGS = Settings(profiler_image="profiler", planner_image="planner", trainer_image="trainer")
 JOB = "job"

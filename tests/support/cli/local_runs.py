@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import builders
 import yaml
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.planning import plan as search
+from support import builders
 
 BUNDLED = {"policy": "Never", "deviceType": "h100-80gb"}
 TRAINER = """

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 WITHIN_S = 600.0
 _POLL_S = 0.02
 

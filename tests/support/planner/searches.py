@@ -4,9 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import builders
 import numpy as np
-from exact_costs import ExactCosts
 from hypothesis import strategies as st
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.plan import DeviceMemory, Plan
@@ -26,6 +24,8 @@ from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.perturbation import Kicks
 from neuroshard_planner.search.sharding_options import OptionTable
+from support import builders
+from support.planner.exact_costs import ExactCosts
 
 MIB = 2**20
 

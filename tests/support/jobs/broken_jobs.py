@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-import builders
+from support import builders
 
 TABLE = {"name": "user", "numEmbeddings": 1000, "embeddingDim": 16}
 GPUS = {"limits": {"nvidia.com/gpu": 8}}

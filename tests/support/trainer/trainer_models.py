@@ -11,10 +11,10 @@ from neuroshard_api.job.model import Model
 from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
 from neuroshard_trainer.optimizers import embedding_sharder
 from neuroshard_trainer.plan_adapter import sharding_plan
+from support.trainer.trainer_builders import TABLES, job_data, plan_of
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from trainer_builders import TABLES, job_data, plan_of
 
 CPU = torch.device("cpu")
 Samples = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]

@@ -1,6 +1,6 @@
 """Job files that break a rule between fields, of which the API server and this package say the same words."""
 
-from broken_jobs import GPUS, NUMBER, SIZE, TABLE, broken_rule, model
+from support.jobs.broken_jobs import GPUS, NUMBER, SIZE, TABLE, broken_rule, model
 
 RULES = (
     broken_rule(

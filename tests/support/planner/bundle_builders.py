@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from builders import device_type
 from neuroshard_api.documents.bundle import BundleManifest, ErrorReport, Network, Range
 from neuroshard_costs.bundle import NETWORK_FEATURES, save_bundle
 from neuroshard_costs.features import FEATURE_VERSION, Collectives, Float32Array
+from support.builders import device_type
 
 NUM_DEMANDS = 5
 NUM_UNITS = 3

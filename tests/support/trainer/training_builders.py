@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import builders
 from neuroshard_api.documents.accuracy_comparison import Accuracy, AccuracyComparison, AccuracyPair
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.comparison_request import ComparisonRequest
 from neuroshard_api.documents.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
 from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
 from neuroshard_api.documents.training_comparison import PlanTimes, TrainingComparison
+from support import builders
 
 
 def drift_report(**fields: Any) -> DriftReport:

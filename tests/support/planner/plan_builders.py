@@ -3,7 +3,6 @@
 import random
 from typing import Any
 
-from builders import device_type, topology
 from neuroshard_api.documents.plan import (
     BaselineCost,
     BundleReference,
@@ -19,6 +18,7 @@ from neuroshard_api.documents.plan import (
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.sharding.kinds import ShardingType
+from support.builders import device_type, topology
 
 SOURCE = "simulated:Test Device 80GB"
 

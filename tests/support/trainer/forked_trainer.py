@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_api.process.collector import uncollected_imports
-from rank_server import Group, output, run_group
+from support.trainer.rank_server import Group, output, run_group
 
 CALLER_VARIABLE = "FORKED_TRAINER_CALLER"
 

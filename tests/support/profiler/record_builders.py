@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from builders import table
 from neuroshard_api.documents.records import CommunicationSample, ComputeSample, ProfileRecord
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.documents.topology import Link
+from support.builders import table
 
 SOURCE = "measured:Other Device"
 
