@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.dense_layout import DenseGroup, DenseStrategy, PlannedUnit
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.request import Algorithm
+from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import bundled_root
 from neuroshard_planner.baselines.greedy import BASELINES
+from neuroshard_planner.planning import plan as search
 from support.builders import dense_profile, table, table_set
 
 DEVICES = ("--devices", "8", "--device-type", "h100-80gb")
@@ -284,6 +285,26 @@ def test_batch_sizes_have_speed_and_memory_and_leave_the_plan_as_it_is(neuroshar
     assert small["memory_bytes"] < same["memory_bytes"] <= same["capacity_bytes"]
     assert large["batch_size_per_device"] == 1048576
     assert "no device with memory" in large["problem"]
+
+
+@pytest.mark.parametrize(("memory", "code"), [("10GiB", 0), ("1GiB", ExitCode.INFEASIBLE)])
+def test_the_batch_size_of_the_plan_is_searched_once(
+    neuroshard: Any, tables: Path, monkeypatch: pytest.MonkeyPatch, memory: str, code: int
+) -> None:
+    """The row of the plan's own batch size is that of the plan itself, also where nothing fits."""
+    sizes = []
+
+    def counted(request: PlanRequest, **options: Any) -> Plan:
+        sizes.append(request.batch_size_per_device)
+        return search(request, **options)
+
+    monkeypatch.setattr("neuroshard_planner.planning.plan", counted)
+    asked = ("plan", tables, *DEVICES, "--max-memory", memory, "--batch-size", "8192", "--algorithm", "size_greedy")
+
+    result = neuroshard(*asked, "--batch-sizes", "1024,8192")
+
+    assert result.code == code
+    assert sizes == [1024, 8192]
 
 
 def test_batch_sizes_take_a_dense_part_counted_for_each(neuroshard: Any, tables: Path) -> None:

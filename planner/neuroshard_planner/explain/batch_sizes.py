@@ -67,6 +67,25 @@ def at_batch_size(request: PlanRequest, *, costs: TransferModel, search: Callabl
     return BatchSize(samples_per_device=samples, plan=sized)
 
 
+def searched_once(search: Callable[[PlanRequest], Plan]) -> Callable[[PlanRequest], Plan]:
+    """Return a search that is run once for equal requests; one without a plan raises the same error again."""
+    found: list[tuple[PlanRequest, Plan | InfeasibleError]] = []
+
+    def search_once(request: PlanRequest) -> Plan:
+        result = next((each for asked, each in found if asked == request), None)
+        if result is None:
+            try:
+                result = search(request)
+            except InfeasibleError as error:
+                result = error
+            found.append((request, result))
+        if isinstance(result, InfeasibleError):
+            raise result
+        return result
+
+    return search_once
+
+
 def _dense_ms(request: PlanRequest, plan: Plan, costs: TransferModel) -> float | None:
     """Return the dense part's time as the plan has it, or that of replicas where it has no layout."""
     if plan.dense is not None:
