@@ -51,9 +51,9 @@ def brute_force(units: list[list[Choice]], repeats: list[int]) -> set[tuple[int,
 
 
 def test_the_frontier_is_that_of_all_combinations() -> None:
-    """On 100 random sets of units, to the byte; times are quarters, whose sums are exact."""
+    """On 200 random sets of units, to the byte; times are quarters, whose sums are exact."""
     rng = random.Random(7)  # noqa: S311 - draws test data
-    for _ in range(100):
+    for _ in range(200):
         units, repeats = drawn(rng)
 
         found = frontier(units, repeats)
