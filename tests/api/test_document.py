@@ -12,6 +12,7 @@ from neuroshard_api.documents.document import (
     field_path,
     parse_data,
     parse_manifests,
+    validated,
     validated_without_unknown,
 )
 from neuroshard_api.documents.request import Constraints
@@ -375,3 +376,9 @@ def test_other_faults_beside_unknown_keys_are_told() -> None:
 
     with pytest.raises(DocumentError, match=r"tables\[1\].embedding_dim"):
         validated_without_unknown(TableSet, data, where="it")
+
+
+def test_a_fault_of_the_whole_document_has_no_path() -> None:
+    """A list where a mapping is expected is wrong as a whole: the message begins with what is wrong."""
+    with pytest.raises(DocumentError, match=r"^request: input should be "):
+        validated(Constraints, [1], where="request")

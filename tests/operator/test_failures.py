@@ -7,6 +7,7 @@ import pytest
 from neuroshard_api.job.policies import FailureAction
 from neuroshard_operator.failures import Cause, cause_of, verdict
 from neuroshard_operator.observed.objects import ChildJob, ChildPod, Meta, Outcome, Termination
+from neuroshard_operator.stages.result import log_tail
 from support import builders
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -123,3 +124,17 @@ def test_the_first_rule_that_matches_decides() -> None:
     assert verdict(policy, Cause(exit_code=7)).action is FailureAction.REPLAN_AND_RESTART
     assert verdict(policy, Cause(exit_code=1)).rule == "default"
     assert verdict(policy, Cause(exit_code=None)).rule == "default"
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ("", ""),
+        ("step 3\nerror: no peer\n", "error: no peer"),
+        ("step 3\nerror: no peer\nhint: open the port\n", "error: no peer; hint: open the port"),
+    ],
+    ids=["an empty log", "a problem alone", "a problem and its hint"],
+)
+def test_a_condition_quotes_the_problem_with_its_hint(log: str, message: str) -> None:
+    """The last line alone may be the remedy of an unknown problem."""
+    assert log_tail(Cause(message=log)) == message

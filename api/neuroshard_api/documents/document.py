@@ -376,9 +376,9 @@ def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whos
     if kind == "too_short":
         return f"{path}: needs at least {fault['ctx']['min_length']} entries, found {fault['ctx']['actual_length']}"
     message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if kind == "value_error":
-        return f"{path}: {message}" if path else message
-    return f"{path}: {message[:1].lower()}{message[1:]}, found {_shortened(fault['input'])}"
+    if kind != "value_error":
+        message = f"{message[:1].lower()}{message[1:]}, found {_shortened(fault['input'])}"
+    return f"{path}: {message}" if path else message
 
 
 def field_path(location: tuple[int | str, ...]) -> str:

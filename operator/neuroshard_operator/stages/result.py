@@ -85,9 +85,9 @@ def worker_conditions(reason: Reason, message: str, *, holds: bool) -> tuple[Con
 
 
 def log_tail(cause: Cause) -> str:
-    """Return the last line of a pod's termination message, which for our commands is the error's sentence."""
+    """Return the last line of a pod's termination message, for our commands the error, with its hint if one follows."""
     lines = [line.strip() for line in cause.message.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return "; ".join(lines[-2:] if lines and lines[-1].startswith("hint: ") else lines[-1:])
 
 
 def described(cause: Cause) -> str:
