@@ -120,8 +120,6 @@ class _Walk:
     """Buffer of the next unit in backward, by part."""
     sent: dict[str, int] = field(default_factory=dict)
     """Gradients of the last reduction, by part."""
-    pending: int = 0
-    """Sum of ``ahead`` and ``sent``."""
     highest: int = 0
     collectives_at_highest: int = 0
 
@@ -147,15 +145,12 @@ class _Walk:
         if is_sharded:
             size = unit.own.weights
             if option.strategy is DenseStrategy.ZERO3:
-                gathered = self.ahead.pop(unit.part, 0)
-                self.pending -= gathered
-                if not gathered:
+                if not self.ahead.pop(unit.part, 0):
                     self._see(size * (1 + self.copies), unit.output)
                 self._see(2 * size, unit.output)
                 self.weights += size
             if following is not None:
                 self._see(following.own.weights * (1 + self.copies), unit.output)
-                self.pending += following.own.weights - self.ahead.get(unit.part, 0)
                 self.ahead[unit.part] = following.own.weights
         recomputed = unit.activation - unit.output if option.checkpointed else 0
         self._see(0, recomputed + unit.output + unit.transient)
@@ -163,17 +158,16 @@ class _Walk:
         if is_sharded:
             gradients = unit.own.gradients
             self.weights -= unit.own.weights
-            self.pending -= self.sent.pop(unit.part, 0)
+            self.sent.pop(unit.part, None)
             self._see(2 * gradients, unit.inputs)
             share = -(-gradients // option.shared_by)
             self._see(gradients + share, unit.inputs)
             self.sent[unit.part] = gradients
-            self.pending += gradients
             self.shares += share
 
     def _see(self, collective: int, computed: int = 0) -> None:
         """Compare a moment with the highest one so far."""
-        collective += self.weights + self.shares + self.held + self.pending
+        collective += self.weights + self.shares + self.held + sum(self.ahead.values()) + sum(self.sent.values())
         total = self.activations + computed + collective
         if total > self.highest:
             self.highest, self.collectives_at_highest = total, collective
