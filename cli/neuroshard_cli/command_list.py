@@ -29,10 +29,10 @@ class CommandEntry:
 
 
 def _entry(
-    name: str, summary: str, *, extra: str | None = "planner", package: str | None = None, kernels: bool = False
+    name: str, summary: str, *, extra: str | None = "planner", module: str | None = None, kernels: bool = False
 ) -> CommandEntry:
     function = name.replace("-", "_")
-    module = package or f"neuroshard_cli.commands.{function}"
+    module = module or f"neuroshard_cli.commands.{function}"
     return CommandEntry(name, summary, module, function, extra, kernels)
 
 
@@ -56,7 +56,7 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
             "cluster-sessions",
             "Write a log again with the samples of a session together.",
             extra="sessions",
-            package="neuroshard_profiler.sessions.commands",
+            module="neuroshard_profiler.sessions.commands",
         ),
     ),
     "Measure your hardware": (
@@ -64,7 +64,7 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
             "profile",
             "Measure this machine and fit cost models to it.",
             extra="profiler",
-            package="neuroshard_profiler.commands",
+            module="neuroshard_profiler.commands",
         ),
         _entry("pretrain", "Train cost models on a simulated device.", extra="pretrain"),
         _entry("calibrate", "Rescale cost models to another machine."),

@@ -6,7 +6,7 @@ Narrow types move the balance from exchange to compute, hence the second search.
 price; the trainer measures it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from neuroshard_api.documents.communication import Communication, CommunicationChoices, WireAlternative, WireTypes
 from neuroshard_api.documents.plan import Plan, PlanCost
@@ -21,8 +21,8 @@ from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import Collective, sent_exchange
+from neuroshard_planner.searches import Search
 
-Search = Callable[[PlanRequest], Plan]
 _PERCENT = 100
 
 

@@ -6,7 +6,7 @@
 A comparison of forms asks for more than the cost models can distinguish.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
@@ -18,11 +18,10 @@ from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.searches import Search
 
 MIN_SAVED_SHARE = 0.02
 """Of a step, below which repeats are not left out."""
-
-Search = Callable[[PlanRequest], Plan]
 
 
 def deduplicated_plan(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:

@@ -6,7 +6,7 @@ A group is planned as devices of its own, with its own links and the samples of 
 all-reduce of the fullest device's weights and optimizer state among the devices that hold copies of them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, Plan
@@ -20,11 +20,10 @@ from neuroshard_costs.shards import weights_bytes
 
 from neuroshard_planner.dense.joint import excludes_replicas
 from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.searches import Search
 
 IN_GROUPS = tuple(kind for kind in ShardingType if kind is not ShardingType.DATA_PARALLEL)
 """Types that are searched in groups: gradients of data_parallel tables are added up over all devices."""
-
-Search = Callable[[PlanRequest], Plan]
 
 
 def plan_in_groups(request: PlanRequest, *, costs: TransferModel, search: Search) -> Plan:

@@ -7,7 +7,7 @@ pooling and are row_wise or table_row_wise. No step of the search leads from one
 request of its own: a choice of the collections that are by rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations
 
 from neuroshard_api.documents.plan import Plan
@@ -21,11 +21,11 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import BY_DEFAULT
 from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
+from neuroshard_planner.searches import Search
 
 MOST_CHOSEN = 4
 """Collections that are tried one at a time, and of which all choices are bounded; their bounds double with each."""
 
-Search = Callable[[PlanRequest], Plan]
 Rows = Mapping[str, TableConstraints]
 """Constraints of the tables of a collection that let it be by rows alone."""
 

@@ -26,13 +26,13 @@ from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.searches import Search
 
 MOST_SEARCHES = 4
 """Own types, the narrowest, those next to copies, and the last: they share a work budget that is named."""
 MOST_PRICED = 48
 """Sets of tables of which it is tried whether they go back to their own types."""
 
-Search = Callable[[PlanRequest], Plan]
 Types = Mapping[str, DataType]
 
 

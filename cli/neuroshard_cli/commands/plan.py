@@ -48,10 +48,11 @@ def plan(
 ) -> None:
     """Plan where the embedding tables of a model lie."""
     from neuroshard_planner.errors import InfeasibleError
-    from neuroshard_planner.explain.batch_sizes import at_batch_size, searched_once
+    from neuroshard_planner.explain.batch_sizes import at_batch_size
     from neuroshard_planner.explain.robustness import traffic_costs
     from neuroshard_planner.incumbent_file import read_incumbent
     from neuroshard_planner.planning import plan as search
+    from neuroshard_planner.searches import remembered
     from neuroshard_report.terminal.plan import render_plan
 
     if move_price and incumbent is None:
@@ -65,7 +66,7 @@ def plan(
     bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
     request, *sized = _measured((request, *sized), statistics)
     before = None if incumbent is None else read_incumbent(incumbent, price_ms_per_gib=move_price)
-    searched = searched_once(partial(search, bundle=bundle, incumbent=before))
+    searched = remembered(partial(search, bundle=bundle, incumbent=before))
     of_sizes = [at_batch_size(each, costs=bundle, search=searched) for each in sized]
     try:
         found = searched(request)

@@ -6,7 +6,6 @@ when it is set up, so that a guard could not switch it off. What types do to the
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from neuroshard_api.documents.dense_layout import DenseStrategy
@@ -27,6 +26,7 @@ from neuroshard_costs.simulator.dense import hidden_seconds, matrix_seconds
 from neuroshard_costs.simulator.gradients import gradient_codec_seconds
 
 from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.searches import Search
 
 LEAST_PARAMETERS = 100_000_000
 """Replicated parameters below which nothing is gained: 400 MB of gradients, mostly hidden by backward compute."""
@@ -36,9 +36,6 @@ _MOST_NAMED = 3
 """Units that a message names."""
 _MS_PER_SECOND = 1000.0
 _VALUE_BYTES = 4
-
-
-Search = Callable[[PlanRequest], Plan]
 
 
 def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: TransferModel, search: Search) -> Plan:

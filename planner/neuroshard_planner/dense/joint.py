@@ -5,14 +5,13 @@ alone first; the dense part takes the fastest layout of what is left, and the ta
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
     DenseGroup,
-    DenseMemory,
     DensePolicy,
     DenseStrategy,
     GroupChoice,
@@ -30,12 +29,11 @@ from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from neuroshard_planner.search.infeasible import least_capacity
 from neuroshard_planner.search.packing import Packing
+from neuroshard_planner.searches import Search, remembered
 
 SLACK = 0.02
 """Share of the tables' least memory that they get besides: at the least itself, only placements by memory are found."""
 _GIB = 2**30
-
-Search = Callable[[PlanRequest], Plan]
 
 
 def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) -> Plan:
@@ -65,7 +63,7 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
             failure = error
     needed = _least_of_tables(request)
     tried = _groups(request, choices)
-    search = _remembering(search)
+    search = remembered(search)
     smallest = _layouts(request, profile, costs=costs, choices=choices, groups=tried[-1]).candidates[0]
     hopeless = _no_room(request, smallest, needed_bytes=needed, search=search)
     failure = failure or hopeless
@@ -83,18 +81,6 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
                 failure = failure or error
     assert failure is not None, "there is a candidate, and it was searched"
     raise InfeasibleError(f"{failure}{_dense_remedy(request, profile, costs=costs, needed_bytes=needed)}") from failure
-
-
-def _remembering(search: Search) -> Search:
-    """Return a search that plans next to equal memory of the dense part once."""
-    plans: dict[DenseMemory | None, Plan] = {}
-
-    def remembered(asked: PlanRequest) -> Plan:
-        if asked.dense_memory not in plans:
-            plans[asked.dense_memory] = search(asked)
-        return plans[asked.dense_memory]
-
-    return remembered
 
 
 def _no_room(

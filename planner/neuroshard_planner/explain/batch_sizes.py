@@ -1,6 +1,5 @@
 """The same tables and devices at other batch sizes: speed and memory of a plan for each. Changes no plan."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from neuroshard_api.documents.dense_layout import DenseChoices
@@ -10,6 +9,7 @@ from neuroshard_costs.exchanges import TransferModel
 
 from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.searches import Search
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class BatchSize:
     """None where there is a plan."""
 
 
-def at_batch_size(request: PlanRequest, *, costs: TransferModel, search: Callable[[PlanRequest], Plan]) -> BatchSize:
+def at_batch_size(request: PlanRequest, *, costs: TransferModel, search: Search) -> BatchSize:
     """Return what a request comes to at its own batch size.
 
     Args:
@@ -65,25 +65,6 @@ def at_batch_size(request: PlanRequest, *, costs: TransferModel, search: Callabl
         capacity_bytes=fullest.capacity_bytes,
     )
     return BatchSize(samples_per_device=samples, plan=sized)
-
-
-def searched_once(search: Callable[[PlanRequest], Plan]) -> Callable[[PlanRequest], Plan]:
-    """Return a search that is run once for equal requests; one without a plan raises the same error again."""
-    found: list[tuple[PlanRequest, Plan | InfeasibleError]] = []
-
-    def search_once(request: PlanRequest) -> Plan:
-        result = next((each for asked, each in found if asked == request), None)
-        if result is None:
-            try:
-                result = search(request)
-            except InfeasibleError as error:
-                result = error
-            found.append((request, result))
-        if isinstance(result, InfeasibleError):
-            raise result
-        return result
-
-    return search_once
 
 
 def _dense_ms(request: PlanRequest, plan: Plan, costs: TransferModel) -> float | None:
