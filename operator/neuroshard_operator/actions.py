@@ -94,4 +94,4 @@ class Decision:
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     requeue_after_s: float | None = None
-    """Look again in that many seconds; None: when something changes."""
+    """Seconds until the next pass. None: it follows the next change."""

@@ -107,7 +107,7 @@ class EnvironmentVariable(Part):
     name: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
     """Name of the variable. Names that begin with PET_ are refused: they are torchrun's own settings."""
     value: Annotated[str, Field(max_length=32768)] | None = None
-    """Its value; $(NAME) stands for the value of an earlier variable. If unset: empty."""
+    """Its value; $(NAME) is replaced by the value of an earlier variable. If unset: empty."""
     value_from: Fields | None = None
     """Where its value comes from (configMapKeyRef, secretKeyRef, fieldRef or resourceFieldRef), passed on to the pod.
     If unset: value."""

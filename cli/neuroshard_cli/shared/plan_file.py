@@ -38,7 +38,7 @@ def read_given_plan(path: Path, *, must_fit: bool = True) -> "GivenPlan":
 
 
 def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_per_node: int) -> list[str]:
-    """Return why a plan cannot be used for these tables on nodes of that many devices. An empty list: it can."""
+    """Return the reasons against a plan for these tables on nodes of that many devices; an empty list where it fits."""
     from neuroshard_api.sharding.placement_rules import local_size_problem
     from neuroshard_planner.plans.checks import plan_problems
 

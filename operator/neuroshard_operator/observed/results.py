@@ -125,7 +125,7 @@ ResultDocument = PlanSummary | ProfileSummary | ReportSummary | Unreadable | Non
 
 
 def read_result(role: str, body: Mapping[str, Any]) -> ResultDocument:
-    """Return what a ConfigMap says; `role` is that of anyone who wrote it. None: nothing was published yet."""
+    """Return the result in a ConfigMap; `role` is that of its writer. None: nothing is published yet."""
     contents = contents_of(body)
     if not contents.data and not contents.binary_data:
         return None

@@ -28,7 +28,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def about(namespace: str, job: str, status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a log line about a job has in addition to its message; `status` is the job's in the API server."""
+    """Return the fields of a log line about a job, next to its message; `status` is the job's in the API server."""
     return {"namespace": namespace, "job": job, "stage": status.get("stage"), "attempt": status.get("restarts")}
 
 

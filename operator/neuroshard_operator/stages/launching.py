@@ -122,7 +122,7 @@ def _start(context: Context, planned: Planned, inputs: str) -> StageResult:
 
 
 def _surroundings(context: Context) -> list[Manifest]:
-    """Return what workers need in addition to their Job."""
+    """Return the objects that workers need next to their Job: the service, and access to the report."""
     return [service(context), *access(context, names.WORKER, names.report(context.name))]
 
 

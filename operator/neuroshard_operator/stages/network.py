@@ -30,7 +30,7 @@ def nodes_did_not_meet(context: Context, profiler: ChildJob | None) -> bool:
 
 
 def met_before(context: Context, profiler: ChildJob) -> bool:
-    """Tell whether a Job on two nodes failed because node 0 started again after its peer had succeeded."""
+    """Return whether a restart of node 0, after its peer had succeeded, failed a Job on two nodes."""
     return profiler.succeeded > 0 and _lost_peers_alone(context, profiler)
 
 
